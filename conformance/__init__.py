@@ -1,0 +1,57 @@
+"""gradconform: the conformance kit for stage backward.
+
+Importing it imports neither torch nor hypothesis: public names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gradconform.version import CONTRACT_VERSION, KIT_VERSION
+
+if TYPE_CHECKING:
+    from gradconform.adapter import Adapter, Capabilities, Session, StageSpec, UnsupportedError
+    from gradconform.results import NonConformingError, Report, Result
+    from gradconform.session import check_stage_backward
+
+__version__ = KIT_VERSION
+
+_HOME = {
+    "Adapter": "gradconform.adapter",
+    "Capabilities": "gradconform.adapter",
+    "NonConformingError": "gradconform.results",
+    "Report": "gradconform.results",
+    "Result": "gradconform.results",
+    "Session": "gradconform.adapter",
+    "StageSpec": "gradconform.adapter",
+    "UnsupportedError": "gradconform.adapter",
+    "check_stage_backward": "gradconform.session",
+}
+
+__all__ = [
+    "CONTRACT_VERSION",
+    "KIT_VERSION",
+    "Adapter",
+    "Capabilities",
+    "NonConformingError",
+    "Report",
+    "Result",
+    "Session",
+    "StageSpec",
+    "UnsupportedError",
+    "check_stage_backward",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used (PEP 562)."""
+    if name not in _HOME:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,137 @@
+"""The adapter interface: what makes an implementation drivable.
+
+An :class:`Adapter` opens a :class:`Session` on one stage; the driver asks the session for forward and backward actions.
+Context (what a real implementation keeps between F, I and W) is keyed by the micro-batch inside the session and is
+never handed out, because about half of the real implementations keep it in queues of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Tree = Any  # a tensor, or tuples, lists and dicts of trees
+
+
+class UnsupportedError(Exception):
+    """Raise it from an adapter for what the implementation does not claim: the verdict is ``unsupported``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What an adapter claims to support.
+
+    Claimed and wrong is a failure; not claimed is ``unsupported``, never a pass. The defaults claim all that plain
+    autograd does, so that withholding is what has to be written down.
+    """
+
+    full: bool = True  #: B
+    split: bool = True  #: I and W
+    weight_order: Literal["none", "fifo", "any"] = "any"  #: the order in which deferred W may be asked
+    backward_order: Literal["fifo", "any"] = "any"  #: the order in which B or I may be asked
+    mixed: bool = True  #: B and I/W in one program
+    input_pass_touches_params: bool = False  #: I may already write some parameter gradients (biases, norms)
+    grads_in_param_grad: bool = True  #: parameter gradients accumulate in ``Parameter.grad``
+    loss: bool = True  #: the last stage: backward starts at a loss
+    mid_stage: bool = True  #: a stage whose backward starts at output gradients
+    loss_divided_by_microbatches: bool = False  #: the loss is divided by the number of micro-batches
+    param_groups: bool = False  #: the weight context is torch's list of ``param_groups`` and can be put in by hand
+    weight_result: bool = False  #: W returns a tuple of parameter gradients
+    hooks: Literal["with_grad", "early", "never"] = "with_grad"  #: when hooks on parameters fire in a split backward
+    module_hooks: bool = True  #: module full-backward hooks fire
+    none_output_grad: bool = False  #: None for an output means that no gradient flows through it
+    no_input_grads: bool = True  #: stages of which no argument needs a gradient
+    multi_input: bool = True
+    multi_output: bool = True
+    nested_output: bool = True
+    none_input_grad: bool = True
+    nongrad_output: bool = True
+    view_output: bool = True
+    frozen_params: bool = True
+    unused_params: bool = True
+    shared_params: bool = True
+    nontensor_input: bool = True
+    duplicate_input: bool = True
+    parameter_input: bool = True
+    sparse_grads: bool = True
+    complex: bool = True
+    rng: bool = True
+    buffers: bool = True
+    recomputes: bool = True
+    global_state: bool = False  #: state outside the session: two sessions at a time, or a failed one, disturb others
+    dtypes: tuple[str, ...] | None = None  #: names such as "float32"; None claims every dtype
+    devices: tuple[str, ...] | None = None  #: device types such as "cpu"; None claims every device
+
+    @classmethod
+    def from_mapping(cls, claims: Mapping[str, Any]) -> Capabilities:
+        """Return capabilities from a mapping; raise ``ValueError`` for a name that is no capability."""
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(set(claims) - set(known))
+        if unknown:
+            msg = f"unknown capabilities {unknown}; expected some of {known}"
+            raise ValueError(msg)
+        return cls(**claims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSpec:
+    """What an implementation may want to know about a stage before the first forward.
+
+    ``loss_fn(outputs, target)`` is given for a last stage and returns a 0-d tensor. ``example_args`` and
+    ``example_outputs`` have the shapes and dtypes of every micro-batch; ``args_require_grad`` has one entry per
+    argument. ``repeats_weight`` says that the program will ask a W again, so that a context must be kept for it.
+    """
+
+    is_first: bool = False
+    is_last: bool = False
+    n_microbatches: int = 1
+    loss_fn: Callable[[Tree, Tree], Tensor] | None = None
+    example_args: tuple[Any, ...] = ()
+    example_outputs: Tree = None
+    args_require_grad: tuple[bool, ...] = ()
+    repeats_weight: bool = False
+
+
+@runtime_checkable
+class Session(Protocol):
+    """One stage opened on one adapter. Actions raise what the implementation raises.
+
+    ``output_grads`` has the structure of the stage's outputs, where a lone tensor counts as a tuple of one: a tensor
+    of the output's shape, or None, per output tensor. It is None for a backward that starts at the loss.
+    """
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
+        """Run F of micro-batch ``mb`` and return the stage's outputs; a last stage also computes its loss."""
+
+    def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
+        """Run B and return one input gradient, or None, per argument."""
+
+    def backward_input(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
+        """Run I and return one input gradient, or None, per argument."""
+
+    def backward_weight(self, mb: int) -> tuple[Tensor | None, ...] | None:
+        """Run W; return what the implementation returns (one gradient per parameter), or None."""
+
+    def finish(self) -> None:
+        """End the step: flush what is deferred; raise if work is pending that never came."""
+
+    def param_grads(self) -> dict[str, Tensor | None]:
+        """Return the accumulated gradient of every parameter by name: ``.grad``, ``main_grad`` or returned."""
+
+    def close(self) -> None:
+        """Reset what is global. Always called, also after an error."""
+
+
+@runtime_checkable
+class Adapter(Protocol):
+    """Makes one implementation drivable. See :class:`Capabilities` for what to claim."""
+
+    name: str
+    capabilities: Capabilities
+
+    def open(self, stage: nn.Module, spec: StageSpec) -> Session:
+        """Return a session on ``stage``; layers may be swapped in place, names must stay."""

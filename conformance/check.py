@@ -1,0 +1,135 @@
+"""Checks: one requirement each, with what tries it and how it is judged."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from gradconform.adapter import Capabilities
+from gradconform.evidence import Evidence
+from gradconform.judge.finding import Finding
+from gradconform.trial import Trial
+
+Level = Literal["MUST", "SHOULD"]
+Profile = Literal["quick", "standard", "full"]
+Judge = Callable[[Evidence], Iterator[Finding]]
+
+#: From the smallest profile to the largest; each holds all checks of those before it.
+PROFILES: tuple[Profile, ...] = ("quick", "standard", "full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One requirement.
+
+    ``requirement`` is a sentence with MUST or SHOULD; ``why`` says what goes wrong in practice without it; ``catches``
+    names a mistake that it finds. ``needs`` are the capabilities without which it is ``unsupported``. ``seed`` is the
+    row of torch's own suite (test_backward.py) that it covers, if any.
+    """
+
+    id: str
+    level: Level
+    profile: Profile
+    requirement: str
+    why: str
+    catches: str
+    trials: tuple[Trial, ...]
+    judge: Judge
+    needs: frozenset[str]
+    source: str
+    seed: str | None = None
+
+    @property
+    def area(self) -> str:
+        """The first part of the id."""
+        return self.id.partition(".")[0]
+
+    def unmet(self, capabilities: Capabilities) -> list[str]:
+        """Return the needs that ``capabilities`` do not claim, sorted."""
+        return sorted(need for need in self.needs if not _claimed(need, capabilities))
+
+
+def _claimed(need: str, capabilities: Capabilities) -> bool:
+    name, equals, value = need.partition("=")
+    if equals:
+        return bool(getattr(capabilities, name) == value)
+    return bool(getattr(capabilities, name))
+
+
+_CHECKS: dict[str, Check] = {}
+
+
+def family(
+    topic: str,
+    cases: Mapping[str, Trial | tuple[Trial, ...]],
+    *,
+    level: Level = "MUST",
+    profile: Profile | Mapping[str, Profile] = "standard",
+    needs: tuple[str, ...] = (),
+    without: tuple[str, ...] = (),
+    seed: str | Mapping[str, str] | None = None,
+) -> Callable[[Judge], Judge]:
+    """Register one check ``topic.case`` per entry of ``cases``, all judged by the decorated function.
+
+    The function's docstring is the clause: line 1 the requirement (``{stage}``, ``{program}``, ``{case}`` and
+    ``{grads}`` are filled in), then why it matters, then a paragraph that starts with ``Catches:``. ``needs`` adds
+    capabilities to those the trials ask for; ``without`` takes some away, for a check that allows a refusal.
+    ``profile`` and ``seed`` may be given per case; a case not named is ``standard``, and without a seed.
+    Raises ``ValueError`` for an id that is taken or a clause without MUST or SHOULD.
+    """
+
+    def register(judge: Judge) -> Judge:
+        for case, given in cases.items():
+            trials = given if isinstance(given, tuple) else (given,)
+            asked = frozenset().union(*(trial.needs for trial in trials)) | set(needs)
+            requirement, why, catches = _clause(judge, case, trials[0], level)
+            check = Check(
+                id=f"{topic}.{case}",
+                level=level,
+                profile=profile if isinstance(profile, str) else profile.get(case, "standard"),
+                requirement=requirement,
+                why=why,
+                catches=catches,
+                trials=trials,
+                judge=judge,
+                needs=asked - set(without),
+                source=f"{judge.__module__}:{judge.__qualname__}",
+                seed=seed if seed is None or isinstance(seed, str) else seed.get(case),
+            )
+            if check.id in _CHECKS:
+                msg = f"the check id {check.id!r} is taken; choose another"
+                raise ValueError(msg)
+            _CHECKS[check.id] = check
+        return judge
+
+    return register
+
+
+def _clause(judge: Judge, case: str, trial: Trial, level: Level) -> tuple[str, str, str]:
+    """Read requirement, reason and what is caught from a docstring."""
+    head, *rest = (inspect.getdoc(judge) or "").split("\n\n")
+    catches = [" ".join(part.removeprefix("Catches:").split()) for part in rest if part.startswith("Catches:")]
+    why = " ".join(" ".join(part.split()) for part in rest if not part.startswith("Catches:"))
+    if level not in head or not why or len(catches) != 1:
+        msg = f"{judge.__qualname__}: a clause needs {level} in line 1, a reason, and one paragraph 'Catches: …'"
+        raise ValueError(msg)
+    words = {
+        "stage": _lower(trial.stages[0].special),
+        "program": trial.program,
+        "case": case.replace("-", " "),
+        "grads": trial.output_grads,
+    }
+    return " ".join(head.split()).format(**words), why, catches[0]
+
+
+def _lower(words: str) -> str:
+    """Let a phrase stand within a sentence: an article loses its capital, a name such as MLP or LSTM keeps it."""
+    first = words.split(" ", 1)[0]
+    return words[0].lower() + words[1:] if first.lower() in {"a", "an", "the", "one", "two", "three"} else words
+
+
+def registered() -> dict[str, Check]:
+    """Return all checks registered so far, sorted by id."""
+    return dict(sorted(_CHECKS.items()))

@@ -1,0 +1,48 @@
+"""Split backward: I, then W, against plain autograd, over the stage zoo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradconform.check import family
+from gradconform.contract.cases import LOSS_STAGES, QUICK, SEED_SIZE, STAGES, over
+from gradconform.evidence import Evidence
+from gradconform.fixtures.programs import split_deferred, split_immediate
+from gradconform.judge import Finding, gradients
+
+PROGRAM = split_deferred(2)
+SEED = {"mlp": "test_stage_backward_input, test_stage_backward_weight"}
+
+
+@family("split.gradients", over(STAGES, PROGRAM), profile=QUICK, seed=SEED)
+def gradient_driven(evidence: Evidence) -> Iterator[Finding]:
+    """I MUST return every input gradient, and W accumulate every parameter gradient, of plain autograd on {stage}.
+
+    Zero-bubble schedules split the backward in two, and the second half starts in the middle of the graph: what the
+    first half did not note down is lost without a word.
+
+    Catches: a parameter gradient dropped or counted twice in W, an input gradient that I gives another value than B.
+    """
+    yield from gradients(evidence)
+
+
+@family("split.loss", over(LOSS_STAGES, PROGRAM, loss=True), profile=QUICK)
+def loss_driven(evidence: Evidence) -> Iterator[Finding]:
+    """I and W from a loss MUST give every input gradient and parameter gradient of plain autograd on {stage}.
+
+    The last stage of a split schedule starts at a 0-d loss with no output gradient.
+
+    Catches: a gradient of the loss that is lost between I and W (ColossalAI #6034), a parameter used only by the loss.
+    """
+    yield from gradients(evidence)
+
+
+@family("split.seed_size", over(SEED_SIZE, split_immediate(1)), profile="full", seed=SEED["mlp"])
+def seed_size(evidence: Evidence) -> Iterator[Finding]:
+    """I and W MUST give the gradients of plain autograd on {stage}.
+
+    torch's own suite runs at width 512 and batch 256, where sums are long and kernels are blocked and threaded.
+
+    Catches: an error that only a long sum or a blocked kernel shows.
+    """
+    yield from gradients(evidence)

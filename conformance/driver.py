@@ -1,0 +1,245 @@
+"""The driver: runs a trial's program on any adapter and writes down what it saw.
+
+It knows no special case: plain autograd is driven by the same lines as the implementation under test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradconform.adapter import Adapter, Session, StageSpec, Tree, UnsupportedError
+from gradconform.fixtures.trees import as_tuple, leaves
+from gradconform.materials import Materials, mean_squares
+from gradconform.observation import Observation, Raised, Step
+from gradconform.program import Action
+from gradconform.watch import HookWatch, LifetimeWatch, copy_of, live_tensors, shared_storage, snapshot
+
+
+def drive(adapter: Adapter, materials: Materials, *, loss_scale: float = 1.0) -> Observation:
+    """Run the program of ``materials.trial`` on ``adapter`` and return what it showed.
+
+    An action that raises ends its stage's part of the program, unless it is written as a misuse (``W0!``).
+    ``loss_scale`` multiplies the loss. Raises :class:`UnsupportedError` where the adapter does.
+    """
+    with _quiet(collector="lifetime" not in materials.trial.watch):
+        run = _Run(adapter, materials, loss_scale)
+        try:
+            return run.observe()
+        finally:
+            run.close()
+
+
+@contextlib.contextmanager
+def _quiet(*, collector: bool) -> Iterator[None]:
+    """Silence warnings (a strict filter would turn them into exceptions) and stop the collector where asked."""
+    enabled = gc.isenabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            if not collector:
+                gc.collect()
+                gc.disable()
+            yield
+        finally:
+            if enabled:
+                gc.enable()
+
+
+class _Lane:
+    """One stage of the trial, its session, and what the caller of a stage holds: arguments, outputs, gradients."""
+
+    def __init__(self, index: int, adapter: Adapter, materials: Materials, loss_scale: float) -> None:
+        trial = materials.trial
+        self.index = index
+        self.stage = materials.stage(index)
+        self.hooks = HookWatch(self.stage) if "hooks" in trial.watch else None
+        self.lifetime = LifetimeWatch() if "lifetime" in trial.watch else None
+        self.args: dict[int, tuple[Any, ...]] = {}
+        self.outputs: dict[int, Tree] = {}
+        self.output_grads: dict[int, Tree] = {}
+        self.returned: dict[int, tuple[Tensor | None, ...]] = {}
+        self.stopped = False
+        example = materials.args(index, 0, self.stage)
+        self.session: Session = adapter.open(
+            self.stage,
+            StageSpec(
+                is_last=trial.loss,
+                n_microbatches=trial.microbatches(index),
+                loss_fn=partial(_scaled_loss, loss_scale) if trial.loss else None,
+                example_args=example,
+                example_outputs=materials.example_outputs(index),
+                args_require_grad=tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in example),
+                repeats_weight=any(action.kind == "W" and action.misuse for action in trial.actions),
+            ),
+        )
+
+    def let_go(self, mb: int) -> None:
+        """Forget what the caller of a stage holds of one micro-batch."""
+        for held in (self.args, self.outputs, self.output_grads, self.returned):
+            held.pop(mb, None)
+
+
+def _scaled_loss(scale: float, outputs: Tree, target: Tree) -> Tensor:
+    loss = mean_squares(outputs, target)
+    return loss if scale == 1.0 else loss * scale
+
+
+class _Run:
+    """One run of a program."""
+
+    def __init__(self, adapter: Adapter, materials: Materials, loss_scale: float) -> None:
+        self.adapter, self.materials, self.loss_scale = adapter, materials, loss_scale
+        self.trial = materials.trial
+        self.lanes: dict[int, _Lane] = {}
+        self.observation = Observation()
+        self.kept: list[tuple[str, Tensor, Tensor]] = []
+
+    def observe(self) -> Observation:
+        for position, action in enumerate((*self.trial.actions, *self._endings())):
+            step = Step(action, position)
+            lane = self._lane(action, step)
+            if lane is not None and not lane.stopped:
+                self._act(lane, action, step)
+                self._record(lane, action, step)
+                lane.stopped = step.raised is not None and not action.misuse
+                self.observation.steps.append(step)
+        self.observation.changed_later = [
+            name for name, tensor, copy in self.kept if not torch.equal(_dense(tensor), _dense(copy))
+        ]
+        return self.observation
+
+    def close(self) -> None:
+        for lane in self.lanes.values():
+            lane.session.close()
+
+    def _endings(self) -> tuple[Action, ...]:
+        ended = {action.stage for action in self.trial.actions if action.kind == "finish"}
+        return tuple(Action("finish", stage=k) for k in range(len(self.trial.stages)) if k not in ended)
+
+    def _lane(self, action: Action, step: Step) -> _Lane | None:
+        if action.stage not in self.lanes:
+            try:
+                self.lanes[action.stage] = _Lane(action.stage, self.adapter, self.materials, self.loss_scale)
+            except UnsupportedError:
+                raise
+            except Exception as error:  # whatever open raises is what is seen of it
+                if any(before.action.stage == action.stage for before in self.observation.steps):
+                    return None
+                step.raised = Raised.of(error)
+                self.observation.steps.append(step)
+                return None
+        return self.lanes[action.stage]
+
+    def _act(self, lane: _Lane, action: Action, step: Step) -> None:
+        try:
+            _ACTS[action.kind](self, lane, action.mb, step)
+        except UnsupportedError:
+            raise
+        except Exception as error:  # whatever the implementation raises is an observation, not a failure of the kit
+            step.raised = Raised.of(error)
+
+    def _forward(self, lane: _Lane, mb: int, step: Step) -> None:
+        args = self.materials.args(lane.index, mb, lane.stage)
+        if self.trial.same_args and lane.args:
+            args = next(iter(lane.args.values()))
+        lane.args[mb] = args
+        target = self.materials.target(lane.index, mb) if self.trial.loss else None
+        torch.set_rng_state(self.materials.rng_state(mb))
+        with lane.lifetime.watch(mb, args) if lane.lifetime else contextlib.nullcontext():
+            outputs = lane.session.forward(mb, args, target)
+        if lane.lifetime:
+            lane.lifetime.outputs(mb, outputs)
+        lane.outputs[mb] = outputs
+        step.outputs = tuple(copy_of(leaf) for _, leaf in leaves(as_tuple(outputs)))
+
+    def _backward(self, lane: _Lane, mb: int, step: Step, *, method: str) -> None:
+        grads = None if self.trial.loss else self._output_grads(lane, mb)
+        lane.output_grads[mb] = grads
+        returned = getattr(lane.session, method)(mb, grads)
+        step.input_grads = tuple(copy_of(grad) for grad in returned)
+        if "state" in self.trial.watch:
+            lane.returned[mb] = tuple(returned)
+            self.kept += [
+                (f"input gradient {slot} returned by {step.action}", grad, grad.clone())
+                for slot, grad in enumerate(returned)
+                if isinstance(grad, Tensor)
+            ]
+
+    def _output_grads(self, lane: _Lane, mb: int) -> Tree:
+        """Return gradients for the outputs that really need one: a chain of frozen stages may leave none."""
+        return self.materials.output_grads(lane.index, mb)
+
+    def _weight(self, lane: _Lane, mb: int, step: Step) -> None:
+        result = lane.session.backward_weight(mb)
+        step.weight_result = None if result is None else tuple(copy_of(grad) for grad in result)
+
+    def _put_by_hand(self, lane: _Lane, mb: int, step: Step) -> None:
+        del step
+        node = next(leaf.grad_fn for _, leaf in leaves(as_tuple(lane.outputs[mb])) if isinstance(leaf, Tensor))
+        put = getattr(lane.session, "put_weight_context", None)
+        if put is None:
+            msg = "the session has no put_weight_context"
+            raise UnsupportedError(msg)
+        put(mb, node, self.materials.hand_grads(lane.index, mb))
+
+    def _zero(self, lane: _Lane, mb: int, step: Step, *, set_to_none: bool) -> None:
+        del mb, step
+        lane.stage.zero_grad(set_to_none=set_to_none)
+
+    def _drop(self, lane: _Lane, mb: int, step: Step) -> None:
+        del step
+        lane.let_go(mb)
+
+    def _finish(self, lane: _Lane, mb: int, step: Step) -> None:
+        del mb, step
+        lane.session.finish()
+
+    def _record(self, lane: _Lane, action: Action, step: Step) -> None:
+        watch = self.trial.watch
+        if lane.lifetime:
+            step.alive = lane.lifetime.count()
+        if "growth" in watch:
+            step.input_grads = step.outputs = None
+            if action.kind == "drop" and action.mb % 10 == 9:  # noqa: PLR2004 (every tenth micro-batch)
+                step.live_tensors = live_tensors()
+            return
+        step.param_grads = {name: copy_of(grad) for name, grad in lane.session.param_grads().items()}
+        if action.mb in lane.args:
+            args = lane.args[action.mb]
+            step.arg_grads = tuple(copy_of(a.grad) if isinstance(a, Tensor) and a.is_leaf else None for a in args)
+        if lane.hooks:
+            step.hook_calls = lane.hooks.take()
+        if "state" in watch:
+            step.state = snapshot(lane.stage, lane.args.get(action.mb, ()), lane.output_grads.get(action.mb))
+            step.shared = shared_storage(
+                lane.returned, lane.session.param_grads(), lane.output_grads, lane.args, dict(lane.stage.named_parameters())
+            )
+
+
+_ACTS: dict[str, Callable[[_Run, _Lane, int, Step], None]] = {
+    "F": _Run._forward,  # noqa: SLF001 (the table belongs to the class)
+    "B": partial(_Run._backward, method="backward"),  # noqa: SLF001 (as above)
+    "I": partial(_Run._backward, method="backward_input"),  # noqa: SLF001 (as above)
+    "W": _Run._weight,  # noqa: SLF001 (as above)
+    "G": _Run._put_by_hand,  # noqa: SLF001 (as above)
+    "zero_none": partial(_Run._zero, set_to_none=True),  # noqa: SLF001 (as above)
+    "zero_fill": partial(_Run._zero, set_to_none=False),  # noqa: SLF001 (as above)
+    "drop": _Run._drop,  # noqa: SLF001 (as above)
+    "finish": _Run._finish,  # noqa: SLF001 (as above)
+}
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """Return a dense copy whose NaNs compare equal to themselves."""
+    dense = tensor.detach().to_dense() if tensor.layout != torch.strided else tensor.detach()
+    return torch.nan_to_num(dense, nan=0.125) if dense.is_floating_point() else dense
+
+

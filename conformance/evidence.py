@@ -1,0 +1,64 @@
+"""Evidence: all that is known of one trial, for the checks that judge it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradconform.adapter import Capabilities
+from gradconform.materials import Materials
+from gradconform.observation import Observation, Step
+from gradconform.reference64 import Expected, MicrobatchGrads, microbatch_grads, widen
+from gradconform.trial import Trial
+
+
+@dataclass(slots=True)
+class Evidence:
+    """One trial: what the implementation showed, what plain autograd showed, and reference64 when it is asked for.
+
+    ``observations`` has one entry per repeat of the trial. ``headrooms`` collects every error-to-bound ratio met; 0
+    stands for bit-equality with plain autograd.
+    """
+
+    trial: Trial
+    capabilities: Capabilities
+    materials: Materials
+    observations: tuple[Observation, ...]
+    oracle: Observation
+    loss_scale: float = 1.0
+    headrooms: list[float] = field(default_factory=list)
+    _grads: dict[tuple[int, int], MicrobatchGrads] = field(default_factory=dict)
+
+    @property
+    def observation(self) -> Observation:
+        """The first observation."""
+        return self.observations[0]
+
+    def oracle_step(self, step: Step) -> Step:
+        """Return what plain autograd showed at the same place of the program."""
+        return self._by_position()[step.position]
+
+    def _by_position(self) -> dict[int, Step]:
+        return {step.position: step for step in self.oracle.steps}
+
+    def reference(self, lane: int, mb: int) -> MicrobatchGrads:
+        """Return the float64 gradients of one micro-batch; computed once."""
+        if (lane, mb) not in self._grads:
+            self._grads[lane, mb] = microbatch_grads(self.materials, lane, mb, self.loss_scale)
+        return self._grads[lane, mb]
+
+    def expected_param(self, name: str, step: Step) -> Expected:
+        """Return the float64 gradient of a parameter after ``step``, and the partial sums met on the way."""
+        lane = step.action.stage
+        expected = Expected()
+        if self.trial.prior_grads:
+            names = [known for known, _ in self.materials.stage(lane).named_parameters()]
+            expected.add(widen(self.materials.prior(lane)[names.index(name)]))
+        for action in self.trial.actions[: step.position + 1]:
+            if action.stage != lane or action.misuse:
+                continue
+            if action.kind in {"B", "W"}:
+                expected.add(self.reference(lane, action.mb).params[name])
+            elif action.kind in {"zero_none", "zero_fill"}:
+                expected = Expected(partials=expected.partials)
+        return expected
+

@@ -1,0 +1,138 @@
+"""Materials of a trial: everything random, drawn once on the CPU and rounded, then handed out as fresh copies.
+
+The implementation and plain autograd get equal copies of one draw, so what differs afterwards is the implementation's.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.fixtures.grad_tuples import apply_pattern, draw_output_grads
+from gradconform.fixtures.inputs import draw_arguments, place_arguments
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.fixtures.trees import Tree, as_tuple, leaves, map_leaves, tensors
+from gradconform.trial import Trial
+
+
+def stable_seed(*parts: object) -> int:
+    """Return a seed that depends on ``parts`` alone, not on the process or the order of the run."""
+    return zlib.crc32("/".join(map(str, parts)).encode())
+
+
+class Materials:
+    """Copies of what a trial runs on, for one dtype, device and seed."""
+
+    def __init__(self, trial: Trial, *, dtype: torch.dtype, device: torch.device, seed: int) -> None:
+        """Draw nothing yet: each part is drawn when first asked for, from a seed of its own."""
+        self.trial, self.dtype, self.device, self.seed = trial, dtype, device, seed
+
+    def stage(self, lane: int) -> nn.Module:
+        """Return a new module for ``trial.stages[lane]``, with prior gradients where the trial asks for them."""
+        module = self.trial.stages[lane].make(dtype=self.dtype, device=self.device, seed=self.seed)
+        if self.trial.prior_grads:
+            for parameter, grad in zip(module.parameters(), self.prior(lane), strict=True):
+                if parameter.requires_grad:
+                    parameter.grad = grad.to(self.device, copy=True)
+        return module
+
+    def prior(self, lane: int) -> list[Tensor]:
+        """Return the gradients (on the CPU) that the parameters have before the first action."""
+        module = self.trial.stages[lane].make(dtype=self.dtype, device=torch.device("cpu"), seed=self.seed)
+        generator = torch.Generator().manual_seed(stable_seed(self.seed, "prior", lane))
+        return [
+            torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.dtype)
+            for parameter in module.parameters()
+        ]
+
+    def args(self, lane: int, mb: int, stage: nn.Module) -> tuple[Any, ...]:
+        """Return fresh leaves for the arguments of micro-batch ``mb``."""
+        case = self.trial.stages[lane]
+        return place_arguments(case.inputs, self.drawn(lane, mb), stage, self.device)
+
+    def output_grads(self, lane: int, mb: int) -> Tree:
+        """Return fresh output gradients of micro-batch ``mb``, as the trial's pattern says."""
+        grads = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.device, self.seed, mb)
+        return apply_pattern(grads, self.trial.output_grads, self.device)
+
+    def hand_grads(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:
+        """Return the gradient tuple that G puts into a weight context: one entry per output of the last node."""
+        grads = [grad for _, grad in leaves(self.output_grads(lane, mb))]
+        return tuple(grad if here else None for grad, here in zip(grads, self.trial.hand_grads, strict=True))
+
+    def target(self, lane: int, mb: int) -> Tree:
+        """Return the target of the loss for micro-batch ``mb``: values like the outputs'."""
+        return _drawn_output_grads(self.trial.stages[lane], self.dtype, self.device, self.seed + 1, mb, placed=True)
+
+    def example_outputs(self, lane: int) -> Tree:
+        """Return the outputs of a first forward, for shapes, dtypes and which of them need a gradient."""
+        return _example_outputs(self.trial.stages[lane], self.dtype, self.device, self.seed)
+
+    def rng_state(self, mb: int) -> Tensor:
+        """Return the CPU generator's state with which every forward of ``mb`` starts."""
+        return _rng_state(stable_seed(self.seed, "rng", mb))
+
+    def drawn(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:
+        """Return what was drawn for the arguments of ``mb``: CPU tensors, None where nothing is random."""
+        return _drawn_arguments(self.trial.stages[lane], self.dtype, self.seed, 0 if self.trial.same_args else mb)
+
+
+def mean_squares(outputs: Tree, target: Tree) -> Tensor:
+    """Return the sum over outputs of mean |output - target|², a real 0-d tensor: the loss of loss-driven trials.
+
+    Where ``target`` holds None (an output that needs no gradient) the output does not count.
+    """
+    losses = [
+        (output - wanted).abs().square().mean()
+        if output.is_complex()
+        else torch.nn.functional.mse_loss(output, wanted)
+        for output, (_, wanted) in zip(tensors(as_tuple(outputs)), _tensor_slots(outputs, target), strict=True)
+        if wanted is not None
+    ]
+    return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+
+def _tensor_slots(outputs: Tree, target: Tree) -> list[tuple[str, Any]]:
+    """Return the entries of ``target`` that stand where ``outputs`` has tensors."""
+    pairs = zip(leaves(as_tuple(outputs)), leaves(as_tuple(target)), strict=True)
+    return [wanted for (_, output), wanted in pairs if isinstance(output, Tensor)]
+
+
+@lru_cache(maxsize=2048)
+def _drawn_arguments(case: StageCase, dtype: torch.dtype, seed: int, mb: int) -> tuple[Tensor | None, ...]:
+    return draw_arguments(case.inputs, seed=stable_seed(seed, case.name, "args", mb), dtype=dtype)
+
+
+@lru_cache(maxsize=512)
+def _example_outputs(case: StageCase, dtype: torch.dtype, device: torch.device, seed: int) -> Tree:
+    stage = case.make(dtype=dtype, device=device, seed=seed)
+    args = place_arguments(case.inputs, _drawn_arguments(case, dtype, seed, 0), stage, device)
+    with torch.random.fork_rng(devices=[]):
+        outputs = stage(*args)
+    return map_leaves(_bare, outputs)
+
+
+def _bare(leaf: Any) -> Any:
+    """Return a tensor of the same shape, dtype and need of a gradient that holds no graph."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return torch.zeros_like(leaf, device="cpu").detach().requires_grad_(leaf.requires_grad)
+
+
+@lru_cache(maxsize=2048)
+def _drawn_output_grads(
+    case: StageCase, dtype: torch.dtype, device: torch.device, seed: int, mb: int, *, placed: bool = False
+) -> Tree:
+    drawn = draw_output_grads(
+        _example_outputs(case, dtype, device, seed), seed=stable_seed(seed, case.name, "output_grads", mb)
+    )
+    return map_leaves(lambda grad: None if grad is None else grad.to(device), drawn) if placed else drawn
+
+
+@lru_cache(maxsize=256)
+def _rng_state(seed: int) -> Tensor:
+    return torch.Generator().manual_seed(seed).get_state()

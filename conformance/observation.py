@@ -1,0 +1,97 @@
+"""Observations: all that a run of a program showed, copied so that nothing later can change it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from gradconform.program import Action
+
+
+@dataclass(slots=True)
+class Raised:
+    """An exception, as text: the object itself would keep frames, and with them tensors, alive."""
+
+    type: str
+    message: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Raised:
+        """Return the first cause of ``error``, which wrappers bury; addresses are left out, so that runs compare."""
+        while error.__cause__ is not None:
+            error = error.__cause__
+        return cls(type(error).__name__, re.sub(r"0x[0-9a-f]{6,}", "0x…", str(error)))
+
+    def __str__(self) -> str:
+        """Return the type and the first lines of the message."""
+        words = " ".join(self.message.split())
+        return f"{self.type}: {words[:300]}" if words else self.type
+
+
+@dataclass(slots=True)
+class HookCall:
+    """One call of a hook: ``kind`` is ``tensor``, ``post_accumulate`` or ``module``; ``grad`` is None where none was."""
+
+    kind: str
+    name: str
+    grad: Tensor | None
+
+
+@dataclass(slots=True)
+class State:
+    """What an action must not change, as it stands after the action. Tensors are copies."""
+
+    args: tuple[Any, ...]
+    output_grads: tuple[Any, ...]
+    params: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+    requires_grad: dict[str, bool]
+    rng: Tensor
+
+
+@dataclass(slots=True)
+class Alive:
+    """How many tensors of one micro-batch are alive after an action."""
+
+    outputs: int
+    saved: int
+    args: int
+
+
+@dataclass(slots=True)
+class Step:
+    """What one action showed.
+
+    ``position``: the place of the action in the program. ``input_grads``: what B or I returned. ``arg_grads``: ``.grad`` of the arguments afterwards. ``param_grads``: the
+    accumulated gradient of every parameter afterwards. ``shared``: pairs of names whose tensors share storage.
+    """
+
+    action: Action
+    position: int = 0
+    raised: Raised | None = None
+    outputs: tuple[Any, ...] | None = None
+    input_grads: tuple[Tensor | None, ...] | None = None
+    arg_grads: tuple[Tensor | None, ...] | None = None
+    param_grads: dict[str, Tensor | None] = field(default_factory=dict)
+    weight_result: tuple[Tensor | None, ...] | None = None
+    hook_calls: list[HookCall] = field(default_factory=list)
+    state: State | None = None
+    shared: tuple[tuple[str, str], ...] = ()
+    alive: dict[int, Alive] = field(default_factory=dict)
+    live_tensors: int | None = None
+
+
+@dataclass(slots=True)
+class Observation:
+    """The steps of one run; ``changed_later`` names returned gradients that did not stay as they were returned."""
+
+    steps: list[Step] = field(default_factory=list)
+    changed_later: list[str] = field(default_factory=list)
+
+    @property
+    def raised(self) -> Step | None:
+        """The first step that raised without being a misuse."""
+        return next((step for step in self.steps if step.raised and not step.action.misuse), None)

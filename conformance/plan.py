@@ -1,0 +1,87 @@
+"""The plan: which checks of the contract a run will do, and how many the manifest has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from gradconform.check import PROFILES, Check, Profile
+from gradconform.devices import SelectionError, nearest
+
+DEFAULT_SEED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One check on one device and dtype, by name."""
+
+    check: Check
+    device: str
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        """The item's name, as pytest shows it: ``full.gradients.mlp[cpu-float32]``."""
+        return f"{self.check.id}[{self.device}-{self.dtype}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The selected items in order, and the size of the manifest they were selected from."""
+
+    items: tuple[Item, ...]
+    manifest: int
+    profile: Profile
+
+
+def make_plan(  # noqa: PLR0913 (these are the options a user has)
+    checks: Mapping[str, Check],
+    *,
+    profile: str = "standard",
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    devices: Sequence[str] = ("cpu",),
+    dtypes: Sequence[str] = ("float32",),
+) -> Plan:
+    """Return the plan: all checks of ``profile``, narrowed to ids that match ``include`` and not ``exclude``.
+
+    Patterns are globs over check ids. Raises :class:`~gradconform.devices.SelectionError` for an unknown profile, for
+    a pattern that matches no check, and for a selection that is empty.
+    """
+    known = _profile(profile)
+    manifest = [check for check in checks.values() if PROFILES.index(check.profile) <= PROFILES.index(known)]
+    for pattern in (*(include or ()), *exclude):
+        _matching(pattern, checks, manifest, known)
+    selected = [
+        check
+        for check in manifest
+        if (not include or any(fnmatchcase(check.id, pattern) for pattern in include))
+        and not any(fnmatchcase(check.id, pattern) for pattern in exclude)
+    ]
+    if not selected:
+        msg = f"no check is left of {len(manifest)} after {include=} and {exclude=}; widen one of them"
+        raise SelectionError(msg)
+    cells = [(device, dtype) for device in devices for dtype in dtypes]
+    items = tuple(Item(check, device, dtype) for device, dtype in cells for check in selected)
+    return Plan(items, len(manifest) * len(cells), known)
+
+
+def _profile(name: str) -> Profile:
+    for profile in PROFILES:
+        if profile == name:
+            return profile
+    msg = f"unknown profile {name!r}; expected one of {', '.join(PROFILES)}"
+    raise SelectionError(msg)
+
+
+def _matching(pattern: str, checks: Mapping[str, Check], manifest: Sequence[Check], profile: Profile) -> None:
+    """Raise where ``pattern`` matches no check of the manifest, with the nearest ids or the profile that has it."""
+    if any(fnmatchcase(check.id, pattern) for check in manifest):
+        return
+    elsewhere = sorted({check.profile for check in checks.values() if fnmatchcase(check.id, pattern)}, key=PROFILES.index)
+    if elsewhere:
+        msg = f"check pattern {pattern!r} matches only checks of profile {elsewhere[0]}, not of {profile}; use --profile"
+    else:
+        msg = f"check pattern {pattern!r} matches no check; nearest: {nearest(pattern, checks)[:300]}"
+    raise SelectionError(msg)

@@ -1,0 +1,33 @@
+"""The pre-flight: a wrong adapter accuses the innocent, so it has to get one Linear right before anything is judged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from gradconform.fixtures.inputs import Normal
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.judge.gradients import gradients
+from gradconform.trial import Trial
+
+if TYPE_CHECKING:
+    from gradconform.run import Runner
+
+LINEAR = StageCase("preflight-linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))
+
+
+def preflight(runner: Runner) -> str | None:
+    """Run one micro-batch of one Linear, B or else I and W; return what went wrong, or None."""
+    claims = runner.target.capabilities
+    if not (claims.full or claims.split):
+        return f"adapter {runner.target.name!r} claims neither full nor split: there is nothing to judge"
+    trial = Trial(stages=(LINEAR,), program="F0 B0" if claims.full else "F0 I0 W0", loss=not claims.mid_stage)
+    found = list(gradients(runner.evidence(trial)))
+    if not found:
+        return None
+    lines = "; ".join(str(finding) for finding in found)
+    return (
+        f"adapter {runner.target.name!r} failed its pre-flight (one Linear, one micro-batch, {trial.program}): {lines}. "
+        "Nothing is judged before this is right: look at the adapter first, then at the implementation"
+    )

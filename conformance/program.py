@@ -1,0 +1,97 @@
+"""Programs: orders of micro-batch actions, written as torch.distributed.pipelining writes them.
+
+An action is ``[stage]LETTER mb``: ``F0``, ``I2``, ``1W0``. ``!`` behind it says that it is a misuse that may raise.
+Three tokens stand for what happens around the stage: ``zero_none`` and ``zero_fill`` (``zero_grad`` with and without
+``set_to_none``), ``drop3`` (the caller lets go of the outputs and arguments of micro-batch 3) and ``finish``. ``G0``
+puts a weight context in by hand (torch's ``param_groups``), in place of ``I0``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+_ACTION = re.compile(r"(?P<stage>\d*)(?P<letter>F|B|I|W|G|drop)(?P<mb>\d+)(?P<misuse>!?)|(?P<word>zero_none|zero_fill|(?P<lane>\d*)finish(?P<loud>!?))")
+
+
+class ProgramError(ValueError):
+    """A program that cannot be read or can never be run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One action: its kind (``F B I W G drop zero_none zero_fill finish``), stage and micro-batch."""
+
+    kind: str
+    mb: int = 0
+    stage: int = 0
+    misuse: bool = False
+
+    def __str__(self) -> str:
+        """Write the action as it is read; stage 0 is not written."""
+        stage = str(self.stage) if self.stage else ""
+        mb = "" if self.kind in {"zero_none", "zero_fill", "finish"} else str(self.mb)
+        return f"{stage}{self.kind}{mb}{'!' if self.misuse else ''}"
+
+
+@lru_cache(maxsize=1024)
+def parse(text: str) -> tuple[Action, ...]:
+    """Return the actions of ``text``; raise :class:`ProgramError` naming the token that is no action."""
+    return tuple(_parse_token(token, position) for position, token in enumerate(text.split(), 1))
+
+
+def _parse_token(token: str, position: int) -> Action:
+    match = _ACTION.fullmatch(token)
+    if match is None:
+        msg = f"token {position} of the program is {token!r}; expected an action such as F0, I1, W1, zero_none or finish"
+        raise ProgramError(msg)
+    if match["word"]:
+        kind = "finish" if "finish" in match["word"] else match["word"]
+        return Action(kind, stage=int(match["lane"] or 0), misuse=bool(match["loud"]))
+    return Action(match["letter"], int(match["mb"]), int(match["stage"] or 0), bool(match["misuse"]))
+
+
+def write(actions: Iterable[Action]) -> str:
+    """Write actions as :func:`parse` reads them."""
+    return " ".join(map(str, actions))
+
+
+def needs(actions: tuple[Action, ...]) -> frozenset[str]:
+    """Return what the program asks of an implementation.
+
+    Names of capabilities, and ``weight_order=any``, ``backward_order=any`` where the order is not first-in-first-out.
+    """
+    kinds = {action.kind for action in actions if not action.misuse}
+    found: set[str] = set()
+    if "B" in kinds:
+        found.add("full")
+    if kinds & {"I", "W", "G"}:
+        found.add("split")
+    if "B" in kinds and "I" in kinds:
+        found.add("mixed")
+    if "G" in kinds:
+        found.add("param_groups")
+    if kinds & {"zero_none", "zero_fill"}:
+        found.add("grads_in_param_grad")
+    if not _fifo(actions, "F", {"B", "I"}):
+        found.add("backward_order=any")
+    if not _fifo(actions, "I", {"W"}):
+        found.add("weight_order=any")
+    return frozenset(found)
+
+
+def _fifo(actions: tuple[Action, ...], first: str, then: set[str]) -> bool:
+    """Tell whether ``then`` comes in the order of ``first``, per stage, for the micro-batches that have both."""
+    for stage in {action.stage for action in actions}:
+        own = [action for action in actions if action.stage == stage and not action.misuse]
+        second = [action.mb for action in own if action.kind in then]
+        if [action.mb for action in own if action.kind == first and action.mb in second] != second:
+            return False
+    return True
+
+
+def microbatches(actions: tuple[Action, ...], stage: int = 0) -> int:
+    """Return how many micro-batches run forward on ``stage``."""
+    return len({action.mb for action in actions if action.kind == "F" and action.stage == stage})

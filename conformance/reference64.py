@@ -1,0 +1,101 @@
+"""reference64: plain autograd in float64 on the CPU, from the same rounded parameters, inputs and output gradients.
+
+One gradient per micro-batch; what stands after an action is their sum, taken in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.fixtures.inputs import place_arguments
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.fixtures.trees import map_leaves
+from gradconform.materials import Materials, mean_squares
+from gradconform.reference.autograd import pair_roots
+from gradconform.tolerance import Partials
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchGrads:
+    """The gradients of one micro-batch in float64: one per argument, one per parameter name; None for none."""
+
+    inputs: tuple[Tensor | None, ...]
+    params: dict[str, Tensor | None]
+
+
+def microbatch_grads(materials: Materials, lane: int, mb: int, loss_scale: float) -> MicrobatchGrads:
+    """Return the float64 gradients of one micro-batch of ``materials``."""
+    trial = materials.trial
+    mb_args = 0 if trial.same_args else mb
+    grads = None if trial.loss else trial.output_grads
+    return _compute(materials, trial.stages[lane], lane, mb, mb_args, grads, loss_scale)
+
+
+def widen(value: Any) -> Any:
+    """Return a floating or complex tensor in float64 or complex128 on the CPU; anything else as it is."""
+    if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+        wide = torch.complex128 if value.is_complex() else torch.float64
+        return value.detach().cpu().to(wide)
+    return value
+
+
+def widened(stage: nn.Module) -> nn.Module:
+    """Turn ``stage`` into its float64 form, in place."""
+    for tensor in (*stage.parameters(), *stage.buffers()):
+        tensor.data = widen(tensor)
+    return stage
+
+
+def _compute(
+    materials: Materials, case: StageCase, lane: int, mb: int, mb_args: int, pattern: str | None, loss_scale: float
+) -> MicrobatchGrads:
+    stage = widened(case.make(dtype=materials.dtype, device=_CPU, seed=materials.seed))
+    drawn = tuple(widen(values) for values in materials.drawn(lane, mb_args))
+    args = place_arguments(case.inputs, drawn, stage, _CPU)
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(materials.rng_state(mb))
+        outputs = stage(*args)
+    if pattern is None:
+        loss = mean_squares(outputs, map_leaves(widen, materials.target(lane, mb))) * loss_scale
+        roots, grads = pair_roots(loss, None)
+    else:
+        roots, grads = pair_roots(outputs, map_leaves(widen, materials.output_grads(lane, mb)))
+    return _gradients(stage, args, roots, grads)
+
+
+def _gradients(
+    stage: nn.Module, args: tuple[Any, ...], roots: list[Tensor], grads: list[Tensor | None]
+) -> MicrobatchGrads:
+    wanted = [arg for arg in args if isinstance(arg, Tensor) and arg.requires_grad]
+    named = [(name, parameter) for name, parameter in stage.named_parameters() if parameter.requires_grad]
+    sought = [*wanted, *(parameter for _, parameter in named)]
+    found: list[Tensor | None] = [None] * len(sought)
+    if roots and sought:
+        found = list(torch.autograd.grad(roots, sought, grads, allow_unused=True))
+    inputs = iter(found)
+    per_argument = tuple(next(inputs) if isinstance(a, Tensor) and a.requires_grad else None for a in args)
+    params: dict[str, Tensor | None] = {name: None for name, _ in stage.named_parameters()}
+    params.update({name: None if grad is None else grad for (name, _), grad in zip(named, inputs, strict=True)})
+    return MicrobatchGrads(per_argument, params)
+
+
+@dataclass(slots=True)
+class Expected:
+    """What one parameter's gradient is in float64 after the actions so far, and the largest partial sum met."""
+
+    total: Tensor | None = None
+    partials: Partials = field(default_factory=Partials)
+
+    def add(self, grad: Tensor | None) -> None:
+        """Accumulate one micro-batch's gradient."""
+        if grad is None:
+            return
+        dense = grad.to_dense() if grad.layout != torch.strided else grad
+        self.total = dense if self.total is None else self.total + dense
+        self.partials = self.partials.with_(dense).with_(self.total)

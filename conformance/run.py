@@ -1,0 +1,185 @@
+"""Runs checks on one target, device and dtype, and turns what was found into results."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import torch
+
+from gradconform.adapter import UnsupportedError
+from gradconform.check import Check
+from gradconform.driver import drive
+from gradconform.evidence import Evidence
+from gradconform.judge.finding import Finding
+from gradconform.materials import Materials
+from gradconform.observation import Observation
+from gradconform.plan import DEFAULT_SEED
+from gradconform.reference.autograd import AutogradAdapter
+from gradconform.results import Result, finite
+from gradconform.targets import Target
+from gradconform.trial import Trial
+
+#: How many trials keep their evidence, for the next check that reads them.
+KEPT = 64
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one thread, so that sums are added in one order whatever machine and worker; set back afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class OracleError(Exception):
+    """Plain autograd raised: the device or dtype cannot do what the trial asks."""
+
+
+class Runner:
+    """Runs checks on one target, device and dtype. Each trial is run once and judged by all checks that read it."""
+
+    def __init__(
+        self, target: Target, *, device: torch.device, dtype: torch.dtype, seed: int = DEFAULT_SEED, probe: bool = False
+    ) -> None:
+        """Keep what is judged, and where. ``probe`` tries what is not claimed as well (profile ``full``)."""
+        self.target, self.device, self.dtype, self.seed, self.probe = target, device, dtype, seed, probe
+        self._oracle = AutogradAdapter()
+        self._evidence: dict[Trial, Evidence] = {}
+        self._preflight: str | None = None
+        self._preflight_done = False
+
+    def run(self, check: Check) -> Result:
+        """Return the verdict on one check. Never raises for what the target does."""
+        started = time.perf_counter()
+        headrooms: list[float] = []
+        try:
+            with one_thread():
+                values = self._values(check, headrooms)
+        except UnsupportedError as error:
+            values = {"status": "unsupported", "message": f"not supported: {error}"}
+        except OracleError as error:
+            values = {"status": "unsupported", "message": f"plain autograd on this device raised {error}"}
+        except Exception as error:  # noqa: BLE001 (a crash of the kit is a verdict of its own, never a pass)
+            text = "".join(traceback.format_exception(error)[-3:]).strip()
+            values = {"status": "error", "kind": "kit", "message": f"the kit failed: {text}"}
+        return Result(
+            check=check.id,
+            level=values.pop("level", check.level),
+            device=str(self.device),
+            dtype=str(self.dtype).removeprefix("torch."),
+            requirement=check.requirement,
+            duration_s=round(time.perf_counter() - started, 6),
+            headroom=finite(max(headrooms)) if headrooms else None,
+            bit_equal=not any(headrooms) if headrooms else None,
+            **values,
+        )
+
+    def _values(self, check: Check, headrooms: list[float]) -> dict[str, object]:
+        unmet = [*check.unmet(self.target.capabilities), *self._place_unmet()]
+        if unmet and not self.probe:
+            return {"status": "unsupported", "message": f"not claimed: {', '.join(unmet)}"}
+        problem = self._adapter_problem()
+        if problem is not None:
+            return {"status": "error", "kind": "adapter", "message": problem}
+        findings: list[Finding] = []
+        for trial in check.trials:
+            evidence = self.evidence(trial)
+            before = len(evidence.headrooms)
+            findings += check.judge(evidence)
+            headrooms += evidence.headrooms[before:]
+        if unmet:
+            return _probed(unmet, findings)
+        if not findings:
+            return {"status": "passed"}
+        return {
+            "status": "failed",
+            "kind": findings[0].kind,
+            "message": message(check, findings),
+            "findings": tuple(_as_json(finding) for finding in findings),
+        }
+
+    def _place_unmet(self) -> list[str]:
+        claims = self.target.capabilities
+        dtype, device = str(self.dtype).removeprefix("torch."), self.device.type
+        unmet = [f"dtype {dtype}"] if claims.dtypes is not None and dtype not in claims.dtypes else []
+        return [*unmet, f"device {device}"] if claims.devices is not None and device not in claims.devices else unmet
+
+    def evidence(self, trial: Trial) -> Evidence:
+        """Return the evidence of a trial, from plain autograd and the implementation in turn; kept for later checks."""
+        if trial in self._evidence:
+            return self._evidence[trial]
+        materials = Materials(trial, dtype=self.dtype, device=self.device, seed=self.seed)
+        divided = self.target.capabilities.loss_divided_by_microbatches
+        scale = 1.0 / trial.microbatches() if trial.loss and divided else 1.0
+        oracle = self._observe_oracle(materials, scale)
+        observations = self._observe(materials, trial.repeats)
+        evidence = Evidence(trial, self.target.capabilities, materials, observations, oracle, scale)
+        if len(self._evidence) >= KEPT:
+            del self._evidence[next(iter(self._evidence))]
+        self._evidence[trial] = evidence
+        return evidence
+
+    def _observe_oracle(self, materials: Materials, scale: float) -> Observation:
+        try:
+            oracle = drive(self._oracle, materials, loss_scale=scale)
+        except NotImplementedError as error:
+            raise OracleError(str(error)) from error
+        if oracle.raised is not None:
+            raise OracleError(f"{oracle.raised.raised} at {oracle.raised.action}")
+        return oracle
+
+    def _observe(self, materials: Materials, repeats: int) -> tuple[Observation, ...]:
+        """Run the implementation ``repeats`` times; what is allocated in between moves the next run's addresses."""
+        observations: list[Observation] = []
+        ballast: list[object] = []
+        for count in range(repeats):
+            ballast += [object() for _ in range(37 * count % 101)]
+            observations.append(drive(self.target.adapter, materials))
+        del ballast
+        return tuple(observations)
+
+    def _adapter_problem(self) -> str | None:
+        """Return why an adapter of somebody's own fails its pre-flight, or None; done once."""
+        if not self._preflight_done:
+            self._preflight_done = True
+            self._preflight = self._fly() if self.target.own_adapter else None
+        return self._preflight
+
+    def _fly(self) -> str | None:
+        from gradconform.preflight import preflight  # noqa: PLC0415 (it uses this class)
+
+        return preflight(self)
+
+
+def message(check: Check, findings: list[Finding]) -> str:
+    """Return what was seen, one line per wrong tensor, with the programs that showed it."""
+    programs = " | ".join(trial.program for trial in check.trials)
+    return "\n".join([f"program {programs}", *map(str, findings)])
+
+
+def _probed(unmet: list[str], findings: list[Finding]) -> dict[str, object]:
+    """Return the verdict on what is not claimed: refusing is fine, a silent wrong number is a failed SHOULD."""
+    silent = [finding for finding in findings if finding.kind != "error"]
+    claim = f"not claimed: {', '.join(unmet)}"
+    if not silent or any(finding.kind == "error" for finding in findings):
+        return {"status": "unsupported", "message": f"{claim}; tried, and {'refused' if findings else 'right'}"}
+    lines = [f"{claim}; tried, and wrong without a word", *map(str, silent)]
+    return {
+        "status": "failed",
+        "level": "SHOULD",
+        "kind": silent[0].kind,
+        "message": "\n".join(lines),
+        "findings": tuple(_as_json(finding) for finding in silent),
+    }
+
+
+def _as_json(finding: Finding) -> dict[str, object]:
+    values = asdict(finding)
+    return {**values, **{name: finite(values[name]) for name in ("error", "bound", "headroom")}}

@@ -1,0 +1,115 @@
+"""A run from target to report: the one way that the library, the command and the pytest plugin all take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from gradconform.contract import CHECKS
+from gradconform.devices import device_named, dtype_named
+from gradconform.environment import environment
+from gradconform.plan import DEFAULT_SEED, Item, Plan, make_plan
+from gradconform.results import Report, Result
+from gradconform.run import Runner
+from gradconform.targets import Target, resolve
+
+OnResult = Callable[[Result], None]
+
+
+class Session:
+    """A target, a plan and a seed, all valid: what can be wrong with them is refused when the session is made."""
+
+    def __init__(  # noqa: PLR0913 (these are the options a user has)
+        self,
+        target: object,
+        *,
+        device: str | torch.device | Sequence[str | torch.device] = "cpu",
+        dtype: str | torch.dtype | Sequence[str | torch.dtype] = "float32",
+        profile: str = "standard",
+        checks: Sequence[str] | str | None = None,
+        exclude: Sequence[str] | str = (),
+        seed: int | None = None,
+        strict: bool = False,
+        probe: bool = False,
+    ) -> None:
+        """Resolve the target and make the plan.
+
+        Raises :class:`~gradconform.targets.TargetError` and :class:`~gradconform.devices.SelectionError` (both
+        ``ValueError``) before anything runs.
+        """
+        devices = [str(device_named(name)) for name in _several(device)]
+        dtypes = [str(dtype_named(name)).removeprefix("torch.") for name in _several(dtype)]
+        include = None if checks is None else list(_several(checks))
+        self.plan: Plan = make_plan(
+            CHECKS, profile=profile, include=include, exclude=_several(exclude), devices=devices, dtypes=dtypes
+        )
+        self.target: Target = resolve(target)
+        self.seed = DEFAULT_SEED if seed is None else seed
+        self.strict = strict
+        self._probe = probe or profile == "full"
+        self._runners: dict[tuple[str, str], Runner] = {}
+
+    def run_item(self, item: Item) -> Result:
+        """Run one item of the plan."""
+        key = (item.device, item.dtype)
+        if key not in self._runners:
+            device, dtype = torch.device(item.device), dtype_named(item.dtype)
+            self._runners[key] = Runner(self.target, device=device, dtype=dtype, seed=self.seed, probe=self._probe)
+        return self._runners[key].run(item.check)
+
+    def empty_report(self) -> Report:
+        """Return the report of this session before anything has run."""
+        target = self.target
+        return Report(
+            profile=self.plan.profile,
+            target={
+                "text": target.text,
+                "name": target.name,
+                "version": target.version,
+                "file": target.file,
+                "sha256": target.sha256,
+            },
+            environment=environment(),
+            seed=self.seed,
+            manifest=self.plan.manifest,
+            planned=len(self.plan.items),
+            strict=self.strict,
+        )
+
+    def run(self, on_result: OnResult | None = None) -> Report:
+        """Run every item of the plan in order; ``on_result`` sees each result as it comes."""
+        report = self.empty_report()
+        for item in self.plan.items:
+            result = self.run_item(item)
+            report.results.append(result)
+            if on_result is not None:
+                on_result(result)
+        return report
+
+
+def _several(given: Any) -> list[Any]:
+    """Return a list of what may be given alone or as a sequence."""
+    return [given] if isinstance(given, (str, torch.device, torch.dtype)) else list(given)
+
+
+def check_stage_backward(  # noqa: PLR0913 (these are the options a user has)
+    target: object,
+    *,
+    device: str | torch.device | Sequence[str | torch.device] = "cpu",
+    dtype: str | torch.dtype | Sequence[str | torch.dtype] = "float32",
+    profile: str = "standard",
+    checks: Sequence[str] | str | None = None,
+    seed: int | None = None,
+    strict: bool = False,
+) -> Report:
+    """Run the contract against ``target`` and return the report; a target that does not conform raises nothing.
+
+    ``target`` is anything that ``gradconform run`` takes, or an object: an adapter, or a namespace with torch's
+    functions. ``checks`` narrows by globs over check ids; a narrowed run never conforms. Raises ``ValueError`` for a
+    target, device, dtype, profile or pattern that does not exist.
+    """
+    return Session(
+        target, device=device, dtype=dtype, profile=profile, checks=checks, seed=seed, strict=strict
+    ).run()

@@ -1,0 +1,129 @@
+"""The numeric rule: how far a gradient may be from the reference, given how far plain autograd is from it.
+
+``e_impl <= 2 * e_oracle + c * eps(dtype) * scale``, for the largest error and, alike, for the root mean square. The
+source is the section "How a gradient is judged" of docs/contract.md; ``c`` comes from tolerances.toml.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_OVERRIDES: dict[str, float] = {}
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> dict[str, float]:
+    text = files("gradconform").joinpath("tolerances.toml").read_text(encoding="utf-8")
+    return {name: float(value) for name, value in tomllib.loads(text)["c"].items()}
+
+
+def floor_factor(dtype: torch.dtype) -> float:
+    """Return ``c`` for a real dtype; raise ``ValueError`` where tolerances.toml has none."""
+    name = str(dtype).removeprefix("torch.")
+    known = {**_shipped(), **_OVERRIDES}
+    if name not in known:
+        msg = f"no tolerance for {dtype}; expected one of {sorted(known)}, or add one by the tolerances hook"
+        raise ValueError(msg)
+    return known[name]
+
+
+def override(factors: dict[str, float]) -> None:
+    """Set ``c`` for further dtypes, or another ``c``; raise ``ValueError`` for what is no positive number."""
+    for name, value in factors.items():
+        if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+            msg = f"tolerance {name!r} = {value!r}; expected a positive number, in units of eps times scale"
+            raise ValueError(msg)
+    _OVERRIDES.update(factors)
+
+
+@dataclass(frozen=True, slots=True)
+class Partials:
+    """The largest partial sums met so far: ``peak`` of max|g|, ``rms`` of the root mean square."""
+
+    peak: float = 0.0
+    rms: float = 0.0
+
+    def with_(self, tensor: Tensor) -> Partials:
+        """Return the larger of these and those of ``tensor``; NaN and inf do not count."""
+        peak, rms = _peak_and_rms(tensor)
+        return Partials(max(self.peak, peak), max(self.rms, rms))
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the rule says of one tensor. ``worst`` is the index of the largest error."""
+
+    error: float
+    bound: float
+    headroom: float
+    worst: tuple[int, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the error is within the bound."""
+        return self.headroom <= 1.0
+
+
+def judge(got: Tensor, oracle: Tensor, reference: Tensor | None, scale: Partials) -> Judgement:
+    """Judge ``got`` against the rule.
+
+    The tensors have one shape; ``got`` and ``oracle`` have one dtype, ``reference`` is the same gradient in float64, or
+    None where the oracle itself is the reference (float64). Elements that are not finite in ``oracle`` do not count:
+    they are judged apart.
+    """
+    dtype = oracle.dtype.to_real() if oracle.is_complex() else oracle.dtype
+    wide = torch.complex128 if oracle.is_complex() else torch.float64
+    got, oracle = got.detach().cpu().to(wide), oracle.detach().cpu().to(wide)
+    reference = oracle if reference is None else reference.to(wide)
+    counted = torch.isfinite(got.abs()) & torch.isfinite(oracle.abs()) & torch.isfinite(reference.abs())
+    error = torch.where(counted, got - reference, 0.0).abs()
+    oracle_error = torch.where(counted, oracle - reference, 0.0).abs()
+    unit = floor_factor(dtype) * torch.finfo(dtype).eps
+    scale = scale.with_(reference)
+    bound = 2.0 * _max(oracle_error) + unit * scale.peak
+    bound_rms = 2.0 * _rms(oracle_error) + unit * scale.rms
+    headroom = max(_ratio(_max(error), bound), _ratio(_rms(error), bound_rms))
+    flat = int(error.argmax()) if error.numel() else 0
+    worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), error.shape)) if error.dim() else ()
+    return Judgement(_max(error), bound, headroom, worst)
+
+
+def _ratio(error: float, bound: float) -> float:
+    if error == 0.0:
+        return 0.0
+    return error / bound if bound > 0.0 else sys.float_info.max
+
+
+def _max(tensor: Tensor) -> float:
+    return float(tensor.max()) if tensor.numel() else 0.0
+
+
+def _rms(tensor: Tensor) -> float:
+    return math.sqrt(float(tensor.square().mean())) if tensor.numel() else 0.0
+
+
+def _peak_and_rms(tensor: Tensor) -> tuple[float, float]:
+    size = tensor.detach().abs().double()
+    size = torch.where(torch.isfinite(size), size, 0.0)
+    return _max(size), _rms(size)
+
+
+def describe(value: Any) -> str:
+    """Return one element for a message, with the digits that a float32 has."""
+    number = value.item()
+    return f"{number:.9g}" if isinstance(number, float) else f"{number}"

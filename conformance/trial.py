@@ -1,0 +1,50 @@
+"""Trials: one stage or two, one program, and how they are fed. A trial is run once and judged by many checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.program import Action, microbatches, needs, parse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What is run: ``stages[k]`` is the stage of the actions written ``kF0``.
+
+    ``loss``: backward starts at a loss. ``output_grads``: a pattern of :mod:`gradconform.fixtures.grad_tuples`.
+    ``prior_grads``: parameters have gradients before the first action. ``same_args``: every micro-batch is fed the very
+    same argument tensors. ``watch``: what is recorded beyond gradients: ``state``, ``hooks``, ``lifetime``.
+    ``repeats``: how many times the implementation runs the trial, each on a new stage. ``hand_grads``: which slots of
+    the weight context that G puts in hold a gradient, e.g. ``(True, False)``.
+    """
+
+    stages: tuple[StageCase, ...]
+    program: str
+    loss: bool = False
+    output_grads: str = "normal"
+    prior_grads: bool = False
+    same_args: bool = False
+    watch: frozenset[str] = field(default_factory=frozenset)
+    repeats: int = 1
+    hand_grads: tuple[bool, ...] = ()
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """The program, parsed."""
+        return parse(self.program)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The capabilities the trial asks for."""
+        found = set(needs(self.actions)).union(*(case.traits for case in self.stages))
+        found.add("loss" if self.loss else "mid_stage")
+        if self.output_grads.startswith(("none:", "only:")):
+            found.add("none_output_grad")
+        if self.prior_grads:
+            found.add("grads_in_param_grad")
+        return frozenset(found)
+
+    def microbatches(self, stage: int = 0) -> int:
+        """Return how many micro-batches run forward on ``stages[stage]``."""
+        return microbatches(self.actions, stage)

@@ -1,0 +1,154 @@
+"""What is watched beside gradients: hooks, lifetimes, state, storage."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import weakref
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.fixtures.trees import Tree, leaves, tensors
+from gradconform.observation import Alive, HookCall, State
+
+
+def copy_of(value: Any) -> Any:
+    """Return a detached copy of a tensor; anything else as it is."""
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+class HookWatch:
+    """Counts hooks on every parameter and every submodule of a stage, and keeps the gradients they were given."""
+
+    def __init__(self, stage: nn.Module) -> None:
+        """Install the hooks."""
+        self._calls: list[HookCall] = []
+        for name, parameter in stage.named_parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(self._on_tensor(name))
+                parameter.register_post_accumulate_grad_hook(self._on_accumulate(name))
+        for name, module in stage.named_modules():
+            if not any(True for _ in module.children()):
+                module.register_full_backward_hook(self._on_module(name))
+
+    def take(self) -> list[HookCall]:
+        """Return the calls since the last time."""
+        calls, self._calls[:] = list(self._calls), []
+        return calls
+
+    def _on_tensor(self, name: str) -> Any:
+        def hook(grad: Tensor) -> None:
+            self._calls.append(HookCall("tensor", name, copy_of(grad)))
+
+        return hook
+
+    def _on_accumulate(self, name: str) -> Any:
+        def hook(parameter: Tensor) -> None:
+            self._calls.append(HookCall("post_accumulate", name, copy_of(parameter.grad)))
+
+        return hook
+
+    def _on_module(self, name: str) -> Any:
+        def hook(module: nn.Module, grad_input: object, grad_output: object) -> None:
+            del module, grad_input, grad_output
+            self._calls.append(HookCall("module", name, None))
+
+        return hook
+
+
+class _Held:
+    """What the graph holds in place of a saved tensor, so that a weak reference tells when the graph let go."""
+
+    __slots__ = ("__weakref__", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+class LifetimeWatch:
+    """Weak references to what each micro-batch made: its outputs, what its graph saved, its arguments."""
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self._outputs: dict[int, list[weakref.ref[Any]]] = {}
+        self._saved: dict[int, list[weakref.ref[Any]]] = {}
+        self._args: dict[int, list[weakref.ref[Any]]] = {}
+
+    @contextlib.contextmanager
+    def watch(self, mb: int, args: tuple[Any, ...]) -> Iterator[None]:
+        """Watch what the graph saves while micro-batch ``mb`` runs forward."""
+        saved = self._saved.setdefault(mb, [])
+        self._args[mb] = [weakref.ref(arg) for arg in args if isinstance(arg, Tensor)]
+
+        def pack(tensor: Tensor) -> _Held:
+            held = _Held(tensor)
+            saved.append(weakref.ref(held))
+            return held
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda held: held.tensor):
+            yield
+
+    def outputs(self, mb: int, outputs: Tree) -> None:
+        """Watch the outputs of micro-batch ``mb``."""
+        self._outputs[mb] = [weakref.ref(tensor) for tensor in tensors(outputs)]
+
+    def count(self) -> dict[int, Alive]:
+        """Return what is alive of each micro-batch."""
+        return {
+            mb: Alive(_alive(self._outputs.get(mb, [])), _alive(saved), _alive(self._args[mb]))
+            for mb, saved in self._saved.items()
+        }
+
+
+def _alive(references: list[weakref.ref[Any]]) -> int:
+    return sum(reference() is not None for reference in references)
+
+
+def live_tensors() -> int:
+    """Return how many tensors Python knows of: garbage in cycles counts, since the collector is off."""
+    return sum(issubclass(type(item), Tensor) for item in gc.get_objects())
+
+
+def snapshot(stage: nn.Module, args: tuple[Any, ...], output_grads: Tree) -> State:
+    """Copy what an action must not change."""
+    flags = {name: parameter.requires_grad for name, parameter in stage.named_parameters()}
+    flags.update({f"argument {i}": arg.requires_grad for i, arg in enumerate(args) if isinstance(arg, Tensor)})
+    return State(
+        args=tuple(copy_of(arg) for arg in args),
+        output_grads=tuple(copy_of(grad) for _, grad in leaves(output_grads)),
+        params={name: copy_of(parameter) for name, parameter in stage.named_parameters()},
+        buffers={name: copy_of(buffer) for name, buffer in stage.named_buffers()},
+        requires_grad=flags,
+        rng=torch.get_rng_state(),
+    )
+
+
+def shared_storage(
+    returned: Mapping[int, tuple[Tensor | None, ...]],
+    param_grads: Mapping[str, Tensor | None],
+    output_grads: Mapping[int, Tree],
+    args: Mapping[int, tuple[Any, ...]],
+    params: Mapping[str, Tensor],
+) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of names, one of them a gradient handed out or stored, whose tensors share storage."""
+    named: list[tuple[str, Any, bool]] = []
+    for mb, grads in returned.items():
+        named += [(f"input gradient {slot} of micro-batch {mb}", grad, True) for slot, grad in enumerate(grads)]
+    named += [(f"gradient of {name}", grad, True) for name, grad in param_grads.items()]
+    for mb, tree in output_grads.items():
+        named += [(f"output gradient {i} of micro-batch {mb}", g, False) for i, (_, g) in enumerate(leaves(tree))]
+    for mb, values in args.items():
+        named += [(f"argument {slot} of micro-batch {mb}", value, False) for slot, value in enumerate(values)]
+    named += [(f"parameter {name}", parameter, False) for name, parameter in params.items()]
+    places: dict[int, list[tuple[str, bool]]] = {}
+    for name, tensor, is_gradient in named:
+        if isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.numel():
+            places.setdefault(tensor.untyped_storage().data_ptr(), []).append((name, is_gradient))
+    pairs: list[tuple[str, str]] = []
+    for group in places.values():
+        pairs += [(a, b) for (a, one), (b, other) in combinations(group, 2) if one or other]
+    return tuple(pairs)

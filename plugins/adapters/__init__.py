@@ -1,0 +1,1 @@
+"""Adapters for real implementations, one module each; registered in the entry-point group ``gradconform.adapters``."""

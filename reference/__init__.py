@@ -1,0 +1,1 @@
+"""What is known right: plain autograd, and a split stage backward that meets the contract."""

@@ -1,0 +1,124 @@
+"""Plain autograd as an adapter: the oracle. Driven through the same driver as every implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, Node
+
+from gradconform.fixtures.trees import as_tuple, leaves, tensors
+
+if TYPE_CHECKING:
+    from gradconform.adapter import StageSpec, Tree
+
+
+class AutogradSession:
+    """One stage under plain autograd.
+
+    B is ``torch.autograd.backward``; I is ``torch.autograd.grad`` over the arguments; W is ``torch.autograd.backward``
+    over the parameters. A None output gradient means that no gradient flows through that output.
+    """
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        """Keep the stage; nothing is changed in it."""
+        self._stage, self._spec = stage, spec
+        self._args: dict[int, tuple[Any, ...]] = {}
+        self._roots: dict[int, Tree] = {}
+        self._weight_roots: dict[int, tuple[list[Any], list[Tensor | None]]] = {}
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
+        """Run the stage, and the loss where the spec has one."""
+        outputs = self._stage(*args)
+        loss_fn = self._spec.loss_fn
+        self._args[mb] = args
+        self._roots[mb] = outputs if loss_fn is None else loss_fn(outputs, target)
+        return outputs
+
+    def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
+        """Run one backward over everything and return the gradients of the arguments."""
+        leaves_in = [arg for arg in self._args[mb] if isinstance(arg, Tensor) and arg.requires_grad]
+        if any(isinstance(leaf, nn.Parameter) for leaf in leaves_in):
+            # Such a leaf accumulates as a parameter, so its own gradient has to be asked for apart.
+            found = self.backward_input(mb, output_grads)
+            self.backward_weight(mb)
+            return found
+        args = self._args.pop(mb)
+        roots, grads = pair_roots(self._roots.pop(mb), output_grads)
+        before = [leaf.grad for leaf in leaves_in]
+        for leaf in leaves_in:
+            leaf.grad = None
+        if roots:
+            torch.autograd.backward(roots, grads)
+        found = tuple(arg.grad if isinstance(arg, Tensor) and arg.requires_grad else None for arg in args)
+        for leaf, grad in zip(leaves_in, before, strict=True):
+            leaf.grad = grad
+        return found
+
+    def backward_input(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the arguments; parameters are left alone."""
+        args = self._args.pop(mb)
+        roots, grads = pair_roots(self._roots.pop(mb), output_grads)
+        wanted = [arg for arg in args if isinstance(arg, Tensor) and arg.requires_grad]
+        found: tuple[Tensor | None, ...] = (None,) * len(wanted)
+        if roots and wanted:
+            found = torch.autograd.grad(roots, wanted, grads, retain_graph=True, allow_unused=True)
+        self._weight_roots[mb] = (list(roots), list(grads))
+        remaining = iter(found)
+        return tuple(next(remaining) if isinstance(a, Tensor) and a.requires_grad else None for a in args)
+
+    def backward_weight(self, mb: int) -> None:
+        """Accumulate the gradients of the parameters into ``.grad``."""
+        roots, grads = self._weight_roots.pop(mb)
+        trainable = [parameter for parameter in self._stage.parameters() if parameter.requires_grad]
+        if roots and trainable:
+            torch.autograd.backward(roots, grads, inputs=trainable)
+
+    def put_weight_context(self, mb: int, node: Node, grads: tuple[Tensor | None, ...]) -> None:
+        """Let the next W of ``mb`` start at the outputs of ``node``, one gradient per output, None for none."""
+        here = [(GradientEdge(node, slot), grad) for slot, grad in enumerate(grads) if grad is not None]
+        self._weight_roots[mb] = ([edge for edge, _ in here], [grad for _, grad in here])
+
+    def finish(self) -> None:
+        """Nothing is deferred beyond W."""
+
+    def param_grads(self) -> dict[str, Tensor | None]:
+        """Return ``.grad`` of every parameter."""
+        return {name: parameter.grad for name, parameter in self._stage.named_parameters()}
+
+    def close(self) -> None:
+        """Let go of every graph."""
+        self._args.clear()
+        self._roots.clear()
+        self._weight_roots.clear()
+
+
+def pair_roots(roots: Tree, output_grads: Tree) -> tuple[list[Tensor], list[Tensor | None]]:
+    """Return the tensors at which a backward starts, each with its gradient.
+
+    ``output_grads`` is None for a loss (a 0-d tensor, whose gradient is 1); else it mirrors ``roots``, and an output
+    whose entry is None, or that needs no gradient, is left out.
+    """
+    if output_grads is None:
+        return [root for root in tensors(roots) if root.requires_grad], [None]
+    pairs = zip(leaves(as_tuple(roots)), leaves(output_grads), strict=True)
+    kept = [
+        (root, grad)
+        for (_, root), (_, grad) in pairs
+        if isinstance(root, Tensor) and root.requires_grad and grad is not None
+    ]
+    return [root for root, _ in kept], [grad for _, grad in kept]
+
+
+class AutogradAdapter:
+    """The oracle. It claims everything that has a meaning for it."""
+
+    name = "autograd"
+    capabilities: Mapping[str, Any] = MappingProxyType({"none_output_grad": True, "param_groups": True})
+
+    def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
+        """Return a session on ``stage``."""
+        return AutogradSession(stage, spec)

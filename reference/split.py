@@ -1,0 +1,187 @@
+"""A stage backward of our own, full and split: the proof that the contract can be met.
+
+The functions have the signatures of ``torch.distributed.pipelining._backward``. ``stage_backward_input`` walks the
+graph for the inputs and keeps it; ``stage_backward_weight`` walks it again for the parameters. Between the two only
+gradient edges and output gradients are kept: the outputs themselves may be freed. The weight context has torch's form
+(a list of ``param_groups``), with one group whose intermediates are the roots of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+#: What these functions claim beyond what plain autograd does.
+gradconform_capabilities = {"none_output_grad": True}
+
+
+def stage_backward(
+    stage_output: Any, output_grads: Any, input_values: Sequence[Any], outputs_with_grads_idxs: list[int] | None = None
+) -> tuple[Tensor | None, ...]:
+    """Run the full backward: return one gradient per input value, accumulate the parameters' into ``.grad``.
+
+    ``output_grads`` mirrors ``stage_output``; it is None for a loss. None for an output means that no gradient flows
+    through it. Raises ``ValueError`` where structure or shape differ, before anything is changed.
+    """
+    del outputs_with_grads_idxs
+    roots, grads = _match(stage_output, output_grads)
+    needing = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
+    # A parameter passed as an input accumulates as a parameter, so its own gradient takes a walk of its own.
+    apart = any(isinstance(value, nn.Parameter) for value in needing)
+    found = _input_grads(roots, grads, input_values) if apart else ()
+    passed_on = [value for value in needing if not isinstance(value, nn.Parameter)]
+    before = [value.grad for value in passed_on]
+    try:
+        for value in passed_on:
+            value.grad = None
+        if roots:
+            torch.autograd.backward(roots, grads)
+        return found if apart else _apart(input_values, [value.grad for value in needing], grads)
+    finally:
+        for value, grad in zip(passed_on, before, strict=True):
+            value.grad = grad
+
+
+def stage_backward_input(
+    stage_outputs_or_loss: Sequence[Tensor],
+    output_grads: Sequence[Tensor | None] | None,
+    input_values: Sequence[Any],
+    weights: Iterator[nn.Parameter],
+) -> tuple[tuple[Tensor | None, ...], list[dict[str, Any]]]:
+    """Return one gradient per input value, and the context that ``stage_backward_weight`` needs.
+
+    Parameters are left alone. Raises as :func:`stage_backward` does.
+    """
+    roots, grads = _match(list(stage_outputs_or_loss), output_grads)
+    found = _input_grads(roots, grads, input_values)
+    edges = [get_gradient_edge(root) for root in roots]
+    starts = [grad if grad is not None else torch.ones_like(root) for root, grad in zip(roots, grads, strict=True)]
+    trainable = [get_gradient_edge(weight).node for weight in weights if weight.requires_grad]
+    group = {
+        "params": trainable,
+        "intermediates": [edge.node for edge in edges],
+        "grads": [(None,) * edge.output_nr + (start,) for edge, start in zip(edges, starts, strict=True)],
+    }
+    return found, [group]
+
+
+def stage_backward_weight(
+    weights: Iterator[nn.Parameter], param_groups: list[dict[str, Any]], retain_graph: bool = False
+) -> tuple[Tensor | None, ...]:
+    """Accumulate the parameters' gradients into ``.grad`` and return them, one per weight.
+
+    The context is used up: a second call with it raises ``RuntimeError``.
+    """
+    parameters = list(weights)
+    if any("grads" not in group for group in param_groups):
+        msg = "this weight context was used before; call stage_backward_input again to get another"
+        raise RuntimeError(msg)
+    for group in param_groups:
+        nodes, tuples = group.pop("intermediates"), group.pop("grads")
+        starts = [
+            (GradientEdge(node, slot), grad)
+            for node, grads in zip(nodes, tuples, strict=True)
+            for slot, grad in enumerate(grads)
+            if grad is not None
+        ]
+        _accumulate([e for e, _ in starts], [g for _, g in starts], parameters, retain_graph=retain_graph)
+    return tuple(parameter.grad for parameter in parameters)
+
+
+def _match(outputs: Any, output_grads: Any) -> tuple[list[Tensor], list[Tensor | None]]:
+    """Pair every output that needs a gradient with its gradient; leave out those whose gradient is None."""
+    if output_grads is None:
+        return [output for output in _flatten(outputs) if output.requires_grad], [None]
+    pairs = [(o, g) for o, g in _pairs(outputs, output_grads) if isinstance(o, Tensor) and o.requires_grad]
+    for output, grad in pairs:
+        if grad is not None and not isinstance(grad, Tensor):
+            msg = f"an output gradient is {grad!r}; expected a tensor or None"
+            raise ValueError(msg)
+        if grad is not None and grad.shape != output.shape:
+            msg = f"an output gradient has shape {tuple(grad.shape)}; expected {tuple(output.shape)}, the output's"
+            raise ValueError(msg)
+    kept = [(output, grad) for output, grad in pairs if grad is not None]
+    return [output for output, _ in kept], [grad for _, grad in kept]
+
+
+def _pairs(outputs: Any, grads: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(outputs, dict):
+        if not isinstance(grads, dict) or set(grads) != set(outputs):
+            msg = f"output gradients are {_describe(grads)}; expected a dict with the keys {sorted(outputs)}"
+            raise ValueError(msg)
+        for key, output in outputs.items():
+            yield from _pairs(output, grads[key])
+    elif isinstance(outputs, (tuple, list)):
+        if not isinstance(grads, (tuple, list)) or len(grads) != len(outputs):
+            msg = f"output gradients are {_describe(grads)}; expected a tuple of {len(outputs)}, one per output"
+            raise ValueError(msg)
+        for output, grad in zip(outputs, grads, strict=True):
+            yield from _pairs(output, grad)
+    else:
+        yield outputs, grads
+
+
+def _describe(grads: Any) -> str:
+    if isinstance(grads, dict):
+        return f"a dict with the keys {sorted(grads)}"
+    return f"a {type(grads).__name__} of {len(grads)}" if isinstance(grads, (tuple, list)) else f"a {type(grads).__name__}"
+
+
+def _flatten(outputs: Any) -> Iterator[Tensor]:
+    if isinstance(outputs, Tensor):
+        yield outputs
+    elif isinstance(outputs, (tuple, list)):
+        for output in outputs:
+            yield from _flatten(output)
+
+
+def _input_grads(
+    roots: Sequence[Tensor], grads: Sequence[Tensor | None], input_values: Sequence[Any]
+) -> tuple[Tensor | None, ...]:
+    """Return the gradient of every input value, in storage of its own; the graph is kept."""
+    wanted = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
+    if not roots or not wanted:
+        return (None,) * len(input_values)
+    found = torch.autograd.grad(roots, wanted, grads, retain_graph=True, allow_unused=True)
+    return _apart(input_values, found, grads)
+
+
+def _apart(
+    input_values: Sequence[Any], found: Sequence[Tensor | None], output_grads: Sequence[Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    """Give every input value its entry of ``found``, in storage shared with no other entry and no output gradient.
+
+    ``x + y`` passes the output gradient on as it is, to both; whoever scales one of them in place would change all.
+    """
+    remaining = iter(found)
+    taken = {_place(grad) for grad in output_grads if grad is not None}
+    result: list[Tensor | None] = []
+    for value in input_values:
+        grad = next(remaining) if isinstance(value, Tensor) and value.requires_grad else None
+        if grad is not None:
+            grad = grad.clone() if _place(grad) in taken else grad
+            taken.add(_place(grad))
+        result.append(grad)
+    return tuple(result)
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else id(tensor)
+
+
+def _accumulate(
+    roots: Sequence[Tensor | GradientEdge],
+    grads: Sequence[Tensor | None],
+    leaves: Iterable[Tensor],
+    *,
+    retain_graph: bool = False,
+) -> None:
+    """Accumulate into ``.grad`` of the leaves, by autograd itself: hooks fire, and storage is never shared."""
+    trainable = [leaf for leaf in leaves if leaf.requires_grad]
+    if roots and trainable:
+        torch.autograd.backward(roots, grads, inputs=trainable, retain_graph=retain_graph)
+
