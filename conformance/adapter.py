@@ -41,6 +41,7 @@ class Capabilities:
     loss_divided_by_microbatches: bool = False  #: the loss is divided by the number of micro-batches
     param_groups: bool = False  #: the weight context is torch's list of ``param_groups`` and can be put in by hand
     weight_result: bool = False  #: W returns a tuple of parameter gradients
+    retain_graph: bool = False  #: W can be asked to keep the graph
     hooks: Literal["with_grad", "early", "never"] = "with_grad"  #: when hooks on parameters fire in a split backward
     module_hooks: bool = True  #: module full-backward hooks fire
     none_output_grad: bool = False  #: None for an output means that no gradient flows through it
@@ -83,7 +84,8 @@ class StageSpec:
 
     ``loss_fn(outputs, target)`` is given for a last stage and returns a 0-d tensor. ``example_args`` and
     ``example_outputs`` have the shapes and dtypes of every micro-batch; ``args_require_grad`` has one entry per
-    argument. ``repeats_weight`` says that the program will ask a W again, so that a context must be kept for it.
+    argument. ``repeats_weight`` says that the program will ask a W again, so that a context must be kept for it;
+    ``retain_graph`` that W is to keep the graph (asked only where the capability is claimed).
     """
 
     is_first: bool = False
@@ -94,6 +96,7 @@ class StageSpec:
     example_outputs: Tree = None
     args_require_grad: tuple[bool, ...] = ()
     repeats_weight: bool = False
+    retain_graph: bool = False
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from typing import Literal
 from gradconform.adapter import Capabilities
 from gradconform.evidence import Evidence
 from gradconform.judge.finding import Finding
+from gradconform.program import shortened
 from gradconform.trial import Trial
 
 Level = Literal["MUST", "SHOULD"]
@@ -53,9 +54,8 @@ class Check:
 
 def _claimed(need: str, capabilities: Capabilities) -> bool:
     name, equals, value = need.partition("=")
-    if equals:
-        return bool(getattr(capabilities, name) == value)
-    return bool(getattr(capabilities, name))
+    claim = getattr(capabilities, name)
+    return str(claim) == value if equals else bool(claim)
 
 
 _CHECKS: dict[str, Check] = {}
@@ -117,7 +117,7 @@ def _clause(judge: Judge, case: str, trial: Trial, level: Level) -> tuple[str, s
         raise ValueError(msg)
     words = {
         "stage": _lower(trial.stages[0].special),
-        "program": trial.program,
+        "program": shortened(trial.program),
         "case": case.replace("-", " "),
         "grads": trial.output_grads,
     }

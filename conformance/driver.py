@@ -20,7 +20,7 @@ from gradconform.fixtures.trees import as_tuple, leaves
 from gradconform.materials import Materials, mean_squares
 from gradconform.observation import Observation, Raised, Step
 from gradconform.program import Action
-from gradconform.watch import HookWatch, LifetimeWatch, copy_of, live_tensors, shared_storage, snapshot
+from gradconform.watch import HookWatch, LifetimeWatch, collections, copy_of, live_tensors, place_of, shared_storage, snapshot
 
 
 def drive(adapter: Adapter, materials: Materials, *, loss_scale: float = 1.0) -> Observation:
@@ -45,7 +45,6 @@ def _quiet(*, collector: bool) -> Iterator[None]:
         warnings.simplefilter("ignore")
         try:
             if not collector:
-                gc.collect()
                 gc.disable()
             yield
         finally:
@@ -60,7 +59,8 @@ class _Lane:
         trial = materials.trial
         self.index = index
         self.stage = materials.stage(index)
-        self.hooks = HookWatch(self.stage) if "hooks" in trial.watch else None
+        modules = "module_hooks" in trial.watch
+        self.hooks = HookWatch(self.stage, modules=modules) if modules or "hooks" in trial.watch else None
         self.lifetime = LifetimeWatch() if "lifetime" in trial.watch else None
         self.args: dict[int, tuple[Any, ...]] = {}
         self.outputs: dict[int, Tree] = {}
@@ -78,6 +78,7 @@ class _Lane:
                 example_outputs=materials.example_outputs(index),
                 args_require_grad=tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in example),
                 repeats_weight=any(action.kind == "W" and action.misuse for action in trial.actions),
+                retain_graph=trial.retain_graph,
             ),
         )
 
@@ -101,6 +102,7 @@ class _Run:
         self.lanes: dict[int, _Lane] = {}
         self.observation = Observation()
         self.kept: list[tuple[str, Tensor, Tensor]] = []
+        self.collections = collections()
 
     def observe(self) -> Observation:
         for position, action in enumerate((*self.trial.actions, *self._endings())):
@@ -161,7 +163,7 @@ class _Run:
         step.outputs = tuple(copy_of(leaf) for _, leaf in leaves(as_tuple(outputs)))
 
     def _backward(self, lane: _Lane, mb: int, step: Step, *, method: str) -> None:
-        grads = None if self.trial.loss else self._output_grads(lane, mb)
+        grads = None if self.trial.loss else self.materials.output_grads(lane.index, mb, misuse=step.action.misuse)
         lane.output_grads[mb] = grads
         returned = getattr(lane.session, method)(mb, grads)
         step.input_grads = tuple(copy_of(grad) for grad in returned)
@@ -172,10 +174,6 @@ class _Run:
                 for slot, grad in enumerate(returned)
                 if isinstance(grad, Tensor)
             ]
-
-    def _output_grads(self, lane: _Lane, mb: int) -> Tree:
-        """Return gradients for the outputs that really need one: a chain of frozen stages may leave none."""
-        return self.materials.output_grads(lane.index, mb)
 
     def _weight(self, lane: _Lane, mb: int, step: Step) -> None:
         result = lane.session.backward_weight(mb)
@@ -207,9 +205,9 @@ class _Run:
         if lane.lifetime:
             step.alive = lane.lifetime.count()
         if "growth" in watch:
-            step.input_grads = step.outputs = None
+            step.input_grads = step.outputs = step.weight_result = None
             if action.kind == "drop" and action.mb % 10 == 9:  # noqa: PLR2004 (every tenth micro-batch)
-                step.live_tensors = live_tensors()
+                step.live_tensors = live_tensors(self.collections)
             return
         step.param_grads = {name: copy_of(grad) for name, grad in lane.session.param_grads().items()}
         if action.mb in lane.args:
@@ -219,9 +217,10 @@ class _Run:
             step.hook_calls = lane.hooks.take()
         if "state" in watch:
             step.state = snapshot(lane.stage, lane.args.get(action.mb, ()), lane.output_grads.get(action.mb))
-            step.shared = shared_storage(
-                lane.returned, lane.session.param_grads(), lane.output_grads, lane.args, dict(lane.stage.named_parameters())
-            )
+            stored = lane.session.param_grads()
+            params = dict(lane.stage.named_parameters())
+            step.shared = shared_storage(lane.returned, stored, lane.output_grads, lane.args, params)
+            step.grad_places = {name: place_of(grad) for name, grad in stored.items() if grad is not None}
 
 
 _ACTS: dict[str, Callable[[_Run, _Lane, int, Step], None]] = {

@@ -15,7 +15,8 @@ from gradconform.trial import Trial
 class Evidence:
     """One trial: what the implementation showed, what plain autograd showed, and reference64 when it is asked for.
 
-    ``observations`` has one entry per repeat of the trial. ``headrooms`` collects every error-to-bound ratio met; 0
+    ``observations`` has one entry per repeat of the trial. ``oracle_again`` is a second run of plain autograd, where a
+    trial has repeats. ``headrooms`` collects every error-to-bound ratio met; 0
     stands for bit-equality with plain autograd.
     """
 
@@ -25,6 +26,7 @@ class Evidence:
     observations: tuple[Observation, ...]
     oracle: Observation
     loss_scale: float = 1.0
+    oracle_again: Observation | None = None
     headrooms: list[float] = field(default_factory=list)
     _grads: dict[tuple[int, int], MicrobatchGrads] = field(default_factory=dict)
 

@@ -41,6 +41,7 @@ class FunctionsAdapter:
         split = all(function in functions for function in SPLIT)
         found = {"full": FULL in functions, "split": split, "mixed": FULL in functions and split}
         found |= {"param_groups": split, "weight_result": split}
+        found["retain_graph"] = split and _takes(functions[SPLIT[1]], "retain_graph")
         self.capabilities = Capabilities.from_mapping({**found, **claims})
 
     def open(self, stage: nn.Module, spec: StageSpec) -> FunctionsSession:
@@ -87,7 +88,8 @@ class FunctionsSession:
             msg = f"W of micro-batch {mb} has no param_groups to be called with: there was no I"
             raise UnsupportedError(msg)
         context = self._contexts[mb] if self._spec.repeats_weight else self._contexts.pop(mb)
-        result = self._function(SPLIT[1])(self._stage.parameters(), context)
+        options = {"retain_graph": True} if self._spec.retain_graph else {}
+        result = self._function(SPLIT[1])(self._stage.parameters(), context, **options)
         return tuple(result) if isinstance(result, (tuple, list)) else None
 
     def put_weight_context(self, mb: int, node: Node, grads: tuple[Tensor | None, ...]) -> None:
@@ -132,6 +134,14 @@ def _entries(grads: Any, args: tuple[Any, ...], function: str) -> tuple[Tensor |
 def _accumulator(parameter: Tensor) -> Node:
     """Return the node that accumulates into ``parameter``."""
     return torch.autograd.graph.get_gradient_edge(parameter).node
+
+
+def _takes(function: Callable[..., Any], keyword: str) -> bool:
+    """Tell whether ``function`` has a parameter of that name."""
+    try:
+        return keyword in inspect.signature(function).parameters
+    except ValueError:
+        return False
 
 
 def signature_problem(name: str, function: object) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradconform.fixtures.grad_tuples import apply_pattern, draw_output_grads
+from gradconform.fixtures.grad_tuples import WRONG_PATTERNS, apply_pattern, draw_output_grads
 from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.trees import Tree, as_tuple, leaves, map_leaves, tensors
@@ -54,10 +54,14 @@ class Materials:
         case = self.trial.stages[lane]
         return place_arguments(case.inputs, self.drawn(lane, mb), stage, self.device)
 
-    def output_grads(self, lane: int, mb: int) -> Tree:
-        """Return fresh output gradients of micro-batch ``mb``, as the trial's pattern says."""
+    def output_grads(self, lane: int, mb: int, *, misuse: bool = False) -> Tree:
+        """Return fresh output gradients of micro-batch ``mb``, as the trial's pattern says.
+
+        A wrong pattern is handed to misuses (``B1!``) only; the other actions of the program get right gradients.
+        """
         grads = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.device, self.seed, mb)
-        return apply_pattern(grads, self.trial.output_grads, self.device)
+        pattern = self.trial.output_grads
+        return apply_pattern(grads, "normal" if pattern in WRONG_PATTERNS and not misuse else pattern, self.device)
 
     def hand_grads(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:
         """Return the gradient tuple that G puts into a weight context: one entry per output of the last node."""

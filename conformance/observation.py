@@ -67,6 +67,7 @@ class Step:
 
     ``position``: the place of the action in the program. ``input_grads``: what B or I returned. ``arg_grads``: ``.grad`` of the arguments afterwards. ``param_grads``: the
     accumulated gradient of every parameter afterwards. ``shared``: pairs of names whose tensors share storage.
+    ``grad_places``: the storage of every parameter gradient. ``alive``, ``live_tensors``: what lives on, where watched.
     """
 
     action: Action
@@ -80,6 +81,7 @@ class Step:
     hook_calls: list[HookCall] = field(default_factory=list)
     state: State | None = None
     shared: tuple[tuple[str, str], ...] = ()
+    grad_places: dict[str, int] = field(default_factory=dict)
     alive: dict[int, Alive] = field(default_factory=dict)
     live_tensors: int | None = None
 

@@ -58,6 +58,14 @@ def write(actions: Iterable[Action]) -> str:
     return " ".join(map(str, actions))
 
 
+def shortened(text: str, words: int = 16) -> str:
+    """Return a program for a sentence: one of more than ``words`` actions is cut and counted."""
+    tokens = text.split()
+    if len(tokens) <= words:
+        return text
+    return f"{' '.join(tokens[: words - 4])} … {tokens[-1]} ({len(tokens)} actions)"
+
+
 def needs(actions: tuple[Action, ...]) -> frozenset[str]:
     """Return what the program asks of an implementation.
 

@@ -18,6 +18,7 @@ from gradconform.judge.finding import Finding
 from gradconform.materials import Materials
 from gradconform.observation import Observation
 from gradconform.plan import DEFAULT_SEED
+from gradconform.program import shortened
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.results import Result, finite
 from gradconform.targets import Target
@@ -120,7 +121,8 @@ class Runner:
         scale = 1.0 / trial.microbatches() if trial.loss and divided else 1.0
         oracle = self._observe_oracle(materials, scale)
         observations = self._observe(materials, trial.repeats)
-        evidence = Evidence(trial, self.target.capabilities, materials, observations, oracle, scale)
+        again = self._observe_oracle(materials, scale) if trial.repeats > 1 else None
+        evidence = Evidence(trial, self.target.capabilities, materials, observations, oracle, scale, again)
         if len(self._evidence) >= KEPT:
             del self._evidence[next(iter(self._evidence))]
         self._evidence[trial] = evidence
@@ -160,7 +162,7 @@ class Runner:
 
 def message(check: Check, findings: list[Finding]) -> str:
     """Return what was seen, one line per wrong tensor, with the programs that showed it."""
-    programs = " | ".join(trial.program for trial in check.trials)
+    programs = " | ".join(shortened(trial.program) for trial in check.trials)
     return "\n".join([f"program {programs}", *map(str, findings)])
 
 

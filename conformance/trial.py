@@ -14,7 +14,9 @@ class Trial:
 
     ``loss``: backward starts at a loss. ``output_grads``: a pattern of :mod:`gradconform.fixtures.grad_tuples`.
     ``prior_grads``: parameters have gradients before the first action. ``same_args``: every micro-batch is fed the very
-    same argument tensors. ``watch``: what is recorded beyond gradients: ``state``, ``hooks``, ``lifetime``.
+    same argument tensors. ``watch``: what is recorded beyond gradients: ``state``, ``hooks`` (on parameters),
+    ``module_hooks``, ``lifetime``, ``growth``.
+    ``retain_graph``: W is asked to keep the graph.
     ``repeats``: how many times the implementation runs the trial, each on a new stage. ``hand_grads``: which slots of
     the weight context that G puts in hold a gradient, e.g. ``(True, False)``.
     """
@@ -28,6 +30,7 @@ class Trial:
     watch: frozenset[str] = field(default_factory=frozenset)
     repeats: int = 1
     hand_grads: tuple[bool, ...] = ()
+    retain_graph: bool = False
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -43,6 +46,8 @@ class Trial:
             found.add("none_output_grad")
         if self.prior_grads:
             found.add("grads_in_param_grad")
+        if self.retain_graph:
+            found.add("retain_graph")
         return frozenset(found)
 
     def microbatches(self, stage: int = 0) -> int:

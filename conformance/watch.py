@@ -22,18 +22,20 @@ def copy_of(value: Any) -> Any:
 
 
 class HookWatch:
-    """Counts hooks on every parameter and every submodule of a stage, and keeps the gradients they were given."""
+    """Counts hooks on every parameter, or on every submodule, of a stage, and keeps the gradients they were given."""
 
-    def __init__(self, stage: nn.Module) -> None:
-        """Install the hooks."""
+    def __init__(self, stage: nn.Module, *, modules: bool) -> None:
+        """Install the hooks: on modules, which puts nodes of their own into the graph, or else on parameters."""
         self._calls: list[HookCall] = []
+        if modules:
+            for name, module in stage.named_modules():
+                if not any(True for _ in module.children()):
+                    module.register_full_backward_hook(self._on_module(name))
+            return
         for name, parameter in stage.named_parameters():
             if parameter.requires_grad:
                 parameter.register_hook(self._on_tensor(name))
                 parameter.register_post_accumulate_grad_hook(self._on_accumulate(name))
-        for name, module in stage.named_modules():
-            if not any(True for _ in module.children()):
-                module.register_full_backward_hook(self._on_module(name))
 
     def take(self) -> list[HookCall]:
         """Return the calls since the last time."""
@@ -85,7 +87,7 @@ class LifetimeWatch:
         self._args[mb] = [weakref.ref(arg) for arg in args if isinstance(arg, Tensor)]
 
         def pack(tensor: Tensor) -> _Held:
-            held = _Held(tensor)
+            held = _Held(tensor.detach())  # an output held as it is would keep itself alive through its own graph
             saved.append(weakref.ref(held))
             return held
 
@@ -108,9 +110,19 @@ def _alive(references: list[weakref.ref[Any]]) -> int:
     return sum(reference() is not None for reference in references)
 
 
-def live_tensors() -> int:
-    """Return how many tensors Python knows of: garbage in cycles counts, since the collector is off."""
-    return sum(issubclass(type(item), Tensor) for item in gc.get_objects())
+def collections() -> int:
+    """Return how often the collector has run; it moves what it finds alive to an older generation."""
+    return sum(generation["collections"] for generation in gc.get_stats())
+
+
+def live_tensors(collections_before: int) -> int:
+    """Return how many tensors made since the collector was stopped are alive: garbage in cycles counts.
+
+    What was made since then is in the youngest generation, unless somebody ran the collector by hand: then all are
+    looked at.
+    """
+    youngest = collections() == collections_before
+    return sum(issubclass(type(item), Tensor) for item in (gc.get_objects(0) if youngest else gc.get_objects()))
 
 
 def snapshot(stage: nn.Module, args: tuple[Any, ...], output_grads: Tree) -> State:
@@ -125,6 +137,11 @@ def snapshot(stage: nn.Module, args: tuple[Any, ...], output_grads: Tree) -> Sta
         requires_grad=flags,
         rng=torch.get_rng_state(),
     )
+
+
+def place_of(tensor: Tensor) -> int:
+    """Return where the values of ``tensor`` lie in memory; of a sparse tensor, where its object lies."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else id(tensor)
 
 
 def shared_storage(
@@ -147,7 +164,7 @@ def shared_storage(
     places: dict[int, list[tuple[str, bool]]] = {}
     for name, tensor, is_gradient in named:
         if isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.numel():
-            places.setdefault(tensor.untyped_storage().data_ptr(), []).append((name, is_gradient))
+            places.setdefault(place_of(tensor), []).append((name, is_gradient))
     pairs: list[tuple[str, str]] = []
     for group in places.values():
         pairs += [(a, b) for (a, one), (b, other) in combinations(group, 2) if one or other]

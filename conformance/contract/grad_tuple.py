@@ -1,1 +1,201 @@
-"""."""
+"""Gradient tuples: None in any position, odd sizes and layouts, wrong tuples, tuples put in by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradconform.check import family
+from gradconform.contract.cases import of
+from gradconform.evidence import Evidence
+from gradconform.fixtures.programs import full_immediate, split_deferred
+from gradconform.judge import Finding, gradients
+from gradconform.judge.refusal import refused, right_or_refused
+from gradconform.trial import Trial
+
+FULL, SPLIT = full_immediate(2), split_deferred(2)
+_STATE = frozenset({"state"})
+
+
+def _both(name: str, pattern: str) -> dict[str, Trial]:
+    return {f"{way}": of(name, program, output_grads=pattern) for way, program in (("full", FULL), ("split", SPLIT))}
+
+
+def _named(cases: dict[str, tuple[str, str]]) -> dict[str, Trial]:
+    return {
+        f"{case}-{way}": trial for case, (name, pattern) in cases.items() for way, trial in _both(name, pattern).items()
+    }
+
+
+_NONE = {
+    "first": ("three-outputs", "none:0"),
+    "middle": ("three-outputs", "none:1"),
+    "last": ("three-outputs", "none:2"),
+    "all-but-last": ("five-outputs", "only:4"),
+    "lone": ("mlp", "none:all"),
+    "all": ("three-outputs", "none:all"),
+    "chunk": ("output-chunks", "none:0"),
+    "dict": ("dict-output", "none:1"),
+}
+
+
+@family(
+    "grad_tuple.none",
+    {
+        f"{case}-{way}": of(name, program, output_grads=pattern, prior_grads=True)
+        for case, (name, pattern) in _NONE.items()
+        for way, program in (("full", "F0 B0"), ("split", "F0 I0 W0"))
+    },
+    without=("none_output_grad",),
+)
+def none(evidence: Evidence) -> Iterator[Finding]:
+    """None among the output gradients ({grads}) MUST mean that no gradient flows there, or be refused, on {stage}.
+
+    Pipelines send None for outputs the next stage does not use; plain autograd refuses None for a non-scalar and
+    reads it as 1 for a 0-d output, so an implementation may refuse, but not guess. Who claims none_output_grad must
+    be right; who refuses must leave nothing behind.
+
+    Catches: gradients paired with the wrong output after a None is filtered out, None read as ones, zip truncation.
+    """
+    yield from right_or_refused(evidence)
+
+
+@family(
+    "grad_tuple.none_scalar",
+    {
+        "full": of("five-outputs", "F0 B0", output_grads="none:0", prior_grads=True),
+        "split": of("five-outputs", "F0 I0 W0", output_grads="none:0", prior_grads=True),
+    },
+)
+def none_scalar(evidence: Evidence) -> Iterator[Finding]:
+    """None for a 0-d output MUST mean that no gradient flows there where none_output_grad is claimed, on {stage}.
+
+    Plain autograd reads None for a 0-d tensor as 1, so nobody is asked for this who does not claim it.
+
+    Catches: None read as 1 in an implementation that means "no gradient".
+    """
+    yield from gradients(evidence)
+
+
+@family(
+    "grad_tuple.size",
+    _named(
+        {
+            "one": ("mlp", "normal"),
+            "two": ("two-outputs", "normal"),
+            "three": ("three-outputs", "normal"),
+            "five": ("five-outputs", "normal"),
+        }
+    ),
+)
+def size(evidence: Evidence) -> Iterator[Finding]:
+    """Every output gradient MUST reach its own output, in {program} on {stage}.
+
+    Outputs of different sizes and scales make a swap visible in shape or value.
+
+    Catches: a reversed tuple, the second output dropped, one gradient used for all.
+    """
+    yield from gradients(evidence)
+
+
+@family(
+    "grad_tuple.layout",
+    _named(
+        {
+            "transposed": ("mlp", "layout:transposed"),
+            "strided": ("mlp", "layout:strided"),
+            "expanded": ("mlp", "layout:expanded"),
+            "zeros": ("mlp", "zeros"),
+            "empty": ("empty-batch", "normal"),
+            "strided-outputs": ("three-outputs", "layout:strided"),
+        }
+    ),
+)
+def layout(evidence: Evidence) -> Iterator[Finding]:
+    """Output gradients in any memory layout ({grads}) MUST give the gradients of plain autograd, in {program}.
+
+    What a receive buffer or a reshape hands over need not be contiguous; a sum's gradient is expanded, strides 0.
+
+    Catches: a gradient read or written through its storage, an in-place change that an expanded tensor refuses.
+    """
+    yield from gradients(evidence)
+
+
+@family("grad_tuple.nonfinite", _named({"nan": ("mlp", "nan"), "inf": ("mlp", "inf")}))
+def nonfinite(evidence: Evidence) -> Iterator[Finding]:
+    """NaN and inf in an output gradient ({grads}) MUST reach exactly the elements that plain autograd's reach.
+
+    Loss scaling looks for inf in gradients to skip a step; replacing or spreading it hides the overflow.
+
+    Catches: NaN replaced, inf clipped, a non-finite value that spreads to a whole tensor.
+    """
+    yield from gradients(evidence)
+
+
+_WRONG = {
+    f"{pattern}-{way}": of("two-outputs", f"F0 {action}0 {w}F1 {action}1!", output_grads=pattern, watch=_STATE)
+    for pattern in ("short", "shape", "broadcast", "number", "structure")
+    for way, action, w in (("full", "B", ""), ("split", "I", "W0 "))
+}
+
+
+@family("grad_tuple.wrong", _WRONG, seed={"short-split": "test_stage_backward_weight_grad_validation"})
+def wrong(evidence: Evidence) -> Iterator[Finding]:
+    """Output gradients that fit no output ({grads}) MUST raise and leave nothing changed, in {program}.
+
+    A wrong length, shape or structure is a mistake somewhere else in the pipeline; going on with it trains on garbage.
+
+    Catches: truncation by zip, broadcasting a wrong shape, parameter gradients half written before the error.
+    """
+    yield from refused(evidence)
+
+
+@family(
+    "grad_tuple.too_long",
+    {
+        "full": of("two-outputs", "F0 B0 F1 B1!", output_grads="long", watch=_STATE),
+        "split": of("two-outputs", "F0 I0 W0 F1 I1!", output_grads="long", watch=_STATE),
+    },
+    level="SHOULD",
+)
+def too_long(evidence: Evidence) -> Iterator[Finding]:
+    """More output gradients than outputs SHOULD raise and leave nothing changed, in {program}.
+
+    Plain autograd accepts them in some forms, so this is no MUST; the surplus is somebody's lost gradient.
+
+    Catches: a surplus gradient dropped without a word.
+    """
+    yield from refused(evidence)
+
+
+_BY_HAND = {
+    "one": ("mlp", (True,)),
+    "one-none": ("mlp", (False,)),
+    "two": ("output-chunks", (True, True)),
+    "two-first-none": ("output-chunks", (False, True)),
+    "two-last-none": ("output-chunks", (True, False)),
+    "two-all-none": ("output-chunks", (False, False)),
+    "three": ("output-unbound", (True, True, True)),
+    "three-first-none": ("output-unbound", (False, True, True)),
+    "three-middle-none": ("output-unbound", (True, False, True)),
+    "three-last-none": ("output-unbound", (True, True, False)),
+    "three-all-none": ("output-unbound", (False, False, False)),
+}
+
+
+@family(
+    "grad_tuple.by_hand",
+    {
+        case: of(name, "F0 G0 W0 F1 G1 W1", hand_grads=slots, prior_grads="all-none" not in case)
+        for case, (name, slots) in _BY_HAND.items()
+    },
+    seed="test_stage_backward_weight_grad_validation",
+)
+def by_hand(evidence: Evidence) -> Iterator[Finding]:
+    """W from a gradient tuple put into its context by hand MUST give what autograd gives from those edges, on {stage}.
+
+    torch's weight context holds one tuple of gradients per node, with None where a slot got none. torch's own test of
+    this asserts nothing; here the values are compared.
+
+    Catches: a tuple of several read as its first, None that shifts the slots behind it, an all-None tuple that raises.
+    """
+    yield from gradients(evidence)

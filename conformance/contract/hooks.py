@@ -1,1 +1,92 @@
-"""."""
+"""Hooks: they fire as often as under plain autograd, when the gradient is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradconform.check import family
+from gradconform.contract.cases import of
+from gradconform.evidence import Evidence
+from gradconform.judge import Finding, hooks
+from gradconform.trial import Trial
+
+_HOOKS = frozenset({"hooks"})
+_MODULES = frozenset({"module_hooks"})
+_STAGES = ("mlp", "tied-apart", "frozen-layer")
+
+
+def _cases(program: str, way: str, names: tuple[str, ...] = _STAGES, watch: frozenset[str] = _HOOKS) -> dict[str, Trial]:
+    return {f"{name}-{way}": of(name, program, watch=watch) for name in names}
+
+
+_FULL = _cases("F0 F1 B0 B1", "full")
+_SPLIT = _cases("F0 I0 F1 I1 W0 W1", "split")
+
+
+@family("hooks.tensor", _FULL, level="SHOULD")
+@family("hooks.tensor", _SPLIT, level="SHOULD", needs=("hooks=with_grad",))
+def tensor(evidence: Evidence) -> Iterator[Finding]:
+    """Hooks on parameters SHOULD be called as often as under plain autograd, in {program} on {stage}.
+
+    Gradient clipping, masking and logging hang on them.
+
+    Catches: hooks never called in W (pytorch #144530), or called in I and again in W.
+    """
+    yield from hooks.fire_as_often(evidence, "tensor")
+
+
+@family("hooks.tensor_grad", _FULL | _SPLIT, level="SHOULD")
+def tensor_grad(evidence: Evidence) -> Iterator[Finding]:
+    """A hook on a parameter that is called SHOULD be given the gradient plain autograd gives it, in {program} on {stage}.
+
+    A hook that sees a part of the gradient clips or logs the wrong thing.
+
+    Catches: a hook called with the accumulated gradient, or with one use of a tied parameter.
+    """
+    yield from hooks.given_the_gradient(evidence, "tensor")
+
+
+@family("hooks.post_accumulate", _FULL, level="SHOULD")
+@family("hooks.post_accumulate", _SPLIT, level="SHOULD", needs=("hooks=with_grad",))
+def post_accumulate(evidence: Evidence) -> Iterator[Finding]:
+    """Post-accumulate-gradient hooks SHOULD fire as often as under plain autograd, in {program} on {stage}.
+
+    DDP and an optimizer in the backward start from them: where they do not fire, nothing is reduced and nothing is
+    updated (pytorch #144535, #134052).
+
+    Catches: gradients written to .grad behind autograd's back.
+    """
+    yield from hooks.fire_as_often(evidence, "post_accumulate")
+
+
+@family("hooks.post_accumulate_grad", _FULL | _SPLIT, level="SHOULD")
+def post_accumulate_grad(evidence: Evidence) -> Iterator[Finding]:
+    """When a post-accumulate-gradient hook fires, the gradient SHOULD be there, in {program} on {stage}.
+
+    A reduction that starts before the gradient is added reduces the value of the micro-batch before.
+
+    Catches: hooks fired in I while the gradient comes in W.
+    """
+    yield from hooks.given_the_gradient(evidence, "post_accumulate")
+
+
+@family("hooks.module", _cases("F0 F1 B0 B1", "full", ("mlp", "frozen-layer"), _MODULES), level="SHOULD", needs=("module_hooks",))
+def module(evidence: Evidence) -> Iterator[Finding]:
+    """Full-backward hooks of modules SHOULD fire as often as under plain autograd, in {program} on {stage}.
+
+    Profilers and activation statistics hang on them.
+
+    Catches: a backward that walks around the modules.
+    """
+    yield from hooks.fire_as_often(evidence, "module")
+
+
+@family("hooks.module_at_all", _cases("F0 I0 F1 I1 W0 W1", "split", ("mlp",), _MODULES), level="SHOULD", needs=("module_hooks",))
+def module_at_all(evidence: Evidence) -> Iterator[Finding]:
+    """Full-backward hooks of modules SHOULD fire in a split backward, in {program} on {stage}.
+
+    Two passes may call them twice; never is too few.
+
+    Catches: a split backward that walks around the modules.
+    """
+    yield from hooks.fire_at_all(evidence, "module")

@@ -1,1 +1,94 @@
-"""."""
+"""Misuse: a clear error or a documented no-op, never a silent wrong number, and the next session is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradconform.check import family
+from gradconform.contract.cases import of, of_two
+from gradconform.evidence import Evidence
+from gradconform.judge import Finding, gradients
+
+
+@family(
+    "misuse.weight_twice",
+    {
+        "mlp": of("mlp", "F0 I0 W0 W0! F1 I1 W1"),
+        "tied-parallel": of("tied-parallel", "F0 I0 W0 W0! F1 I1 W1"),
+        "later": of("mlp", "F0 I0 F1 I1 W0 W1 W0!"),
+    },
+)
+def weight_twice(evidence: Evidence) -> Iterator[Finding]:
+    """A second W of one micro-batch MUST raise or add nothing, in {program}.
+
+    A schedule that lists a W twice would train on a doubled micro-batch.
+
+    Catches: a context that can be used again.
+    """
+    yield from gradients(evidence)
+
+
+@family("misuse.weight_before_input", {"mlp": of("mlp", "F0 W0! I0 W0"), "other": of("mlp", "F0 F1 I0 W1! W0 I1 W1")})
+def weight_before_input(evidence: Evidence) -> Iterator[Finding]:
+    """W before its micro-batch's I MUST raise or add nothing, in {program}.
+
+    A queue would hand over another micro-batch's work.
+
+    Catches: W that takes whatever is deferred, whichever micro-batch it was asked for.
+    """
+    yield from gradients(evidence)
+
+
+@family(
+    "misuse.forgotten_weight",
+    {
+        "same-step": of("mlp", "F0 I0 F1 I1 W1 finish!"),
+        "next-session": of_two("mlp", "mlp", "F0 I0 finish! 1F0 1I0 1W0 1finish"),
+    },
+)
+def forgotten_weight(evidence: Evidence) -> Iterator[Finding]:
+    """A W that never comes MUST not change what other actions do, in {program}.
+
+    What stays deferred may be refused or flushed when the step is finished; it must not reach another micro-batch or
+    session (Megatron-DeepSpeed #442).
+
+    Catches: a queue whose left-over entry is taken by the next W.
+    """
+    yield from gradients(evidence)
+
+
+@family(
+    "misuse.next_session",
+    {
+        "shape-full": of_two("mlp", "mlp", "F0 B0! 1F0 1B0 1F1 1B1", output_grads="shape"),
+        "shape-split": of_two("mlp", "mlp", "F0 I0! 1F0 1I0 1W0", output_grads="shape"),
+        "short-full": of_two("two-outputs", "mlp", "F0 B0! 1F0 1B0", output_grads="short"),
+        "short-split": of_two("two-outputs", "mlp", "F0 F1 I0! 1F0 1I0 1F1 1I1 1W1 1W0", output_grads="short"),
+        "weight-twice": of_two("mlp", "mlp", "F0 I0 W0 W0! 1F0 1I0 1W0"),
+    },
+)
+def next_session(evidence: Evidence) -> Iterator[Finding]:
+    """After an error the next session MUST be right, in {program}.
+
+    A failed step is caught and the next one runs in the same process.
+
+    Catches: a queue, cache or hook that the error left behind.
+    """
+    yield from gradients(evidence, lane=1)
+
+
+@family(
+    "misuse.next_microbatch",
+    {
+        "full": of("mlp", "F0 B0 F1 B1! F2 B2", output_grads="shape"),
+        "split": of("mlp", "F0 I0 F1 I1! W0 F2 I2 W2", output_grads="shape"),
+    },
+)
+def next_microbatch(evidence: Evidence) -> Iterator[Finding]:
+    """After an error the other micro-batches of the session MUST be right, in {program}.
+
+    Those that are in flight when one fails are not at fault.
+
+    Catches: a context of another micro-batch lost or used up by the one that failed.
+    """
+    yield from gradients(evidence)

@@ -1,1 +1,49 @@
-"""."""
+"""Repeats: results that could depend on memory addresses or set order, built anew thirty times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradconform.check import family
+from gradconform.contract.cases import of
+from gradconform.evidence import Evidence
+from gradconform.judge import Finding, gradients
+from gradconform.judge.repeatable import bit_equal
+
+#: Stages whose parameters meet the input's graph at several places: an implementation keeps those places in a set.
+_STAGES = (
+    "tied-parallel", "tied-adjacent", "tied-apart", "tied-transposed", "looped-block", "weight-norm", "chunked-weight",
+    "derived-weight-twice", "five-outputs", "residual",
+)  # fmt: skip
+REPEATS = 30
+
+
+@family("repeat.graph_builds", {name: of(name, "F0 I0 W0", repeats=REPEATS) for name in _STAGES})
+def graph_builds(evidence: Evidence) -> Iterator[Finding]:
+    """I and W MUST be right on each of 30 graphs built anew, on {stage}.
+
+    Graph nodes hash by address: the order of a set of them, and with it a result, can change from graph to graph.
+
+    Catches: a gradient that is wrong in one of five graph builds.
+    """
+    yield from gradients(evidence)
+
+
+@family(
+    "repeat.bit_equal",
+    {
+        "full": of("mlp", "F0 F1 B0 B1", repeats=5),
+        "split": of("mlp", "F0 F1 I0 I1 W1 W0", repeats=5),
+        "tied-adjacent-split": of("tied-adjacent", "F0 F1 I0 I1 W1 W0", repeats=REPEATS),
+        "attention-split": of("transformer-layer", "F0 I0 W0", repeats=5),
+    },
+    level="SHOULD",
+)
+def repeats(evidence: Evidence) -> Iterator[Finding]:
+    """The same trial run again SHOULD give the same bits where plain autograd does, in {program} on {stage}.
+
+    Accuracy apart: a run that cannot be repeated cannot be debugged.
+
+    Catches: sums whose order depends on addresses.
+    """
+    yield from bit_equal(evidence)

@@ -1,1 +1,174 @@
-"""."""
+"""State: what actions leave as it is, and gradients that share no storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradconform.check import family
+from gradconform.contract.cases import of
+from gradconform.evidence import Evidence
+from gradconform.fixtures.programs import full_all_forwards_first, split_interleaved
+from gradconform.judge import Finding
+from gradconform.judge import state as judge
+from gradconform.trial import Trial
+
+_STATE = frozenset({"state"})
+
+
+def _both(*names: str) -> dict[str, Trial]:
+    """Return a full and a split trial per stage; the case is named by the way alone where there is one stage."""
+    return {
+        f"{name}-{way}" if len(names) > 1 else way: of(name, program, watch=_STATE)
+        for name in names
+        for way, program in (("full", full_all_forwards_first(3)), ("split", split_interleaved(3)))
+    }
+
+
+@family(
+    "state.input_pass",
+    {name: of(name, "F0 F1 I0 I1 W1 W0") for name in ("mlp", "layer-norm", "tied-parallel", "bare-bias")}
+    | {"prior": of("mlp", "F0 I0 W0", prior_grads=True)},
+    needs=("input_pass_touches_params=False",),
+    seed="test_stage_backward_input",
+)
+def input_pass(evidence: Evidence) -> Iterator[Finding]:
+    """I MUST leave every parameter gradient as it was, in {program} on {stage}.
+
+    Weight gradients belong to W: counted in I as well they count twice, and a data-parallel reduce starts too early.
+
+    Catches: a bias or norm written in I without being claimed, a full backward behind the name of I.
+    """
+    yield from judge.params_untouched_by_input_pass(evidence)
+
+
+@family("state.args", _both("mlp", "in-place-activation", "two-inputs"), seed="test_stage_backward_input")
+def arguments(evidence: Evidence) -> Iterator[Finding]:
+    """No action MUST change the values of the stage's inputs, in {program} on {stage}.
+
+    Received activations are also what recomputation and other branches read.
+
+    Catches: an input scaled, zeroed or freed in place.
+    """
+    yield from judge.as_under_autograd(evidence, "args")
+
+
+@family("state.output_grads", _both("mlp", "bare-bias", "two-outputs"))
+def output_gradients(evidence: Evidence) -> Iterator[Finding]:
+    """No action MUST change the output gradients it was given, in {program} on {stage}.
+
+    They lie in a receive buffer, or are another stage's returned gradients.
+
+    Catches: a parameter gradient that is the output gradient itself and is then added to in place.
+    """
+    yield from judge.as_under_autograd(evidence, "output_grads")
+
+
+@family("state.params", _both("mlp", "batch-norm"))
+def parameters(evidence: Evidence) -> Iterator[Finding]:
+    """No action MUST change the values of parameters, in {program} on {stage}.
+
+    Only the optimizer writes parameters.
+
+    Catches: a parameter detached, copied over or normalised in place.
+    """
+    yield from judge.as_under_autograd(evidence, "params")
+
+
+@family("state.buffers", _both("batch-norm", "checkpoint-dropout"))
+def buffers(evidence: Evidence) -> Iterator[Finding]:
+    """Buffers MUST be updated once per forward and never by a backward, in {program} on {stage}.
+
+    A backward that runs the forward again updates running statistics twice.
+
+    Catches: recomputation that is not plain autograd's.
+    """
+    yield from judge.as_under_autograd(evidence, "buffers")
+
+
+@family("state.requires_grad", _both("frozen-layer", "fixed-input-first", "mlp"))
+def flags(evidence: Evidence) -> Iterator[Finding]:
+    """No action MUST flip requires_grad of an input or parameter, in {program} on {stage}.
+
+    Freezing for I and thawing for W is a tempting way to split, and loses what was frozen on purpose.
+
+    Catches: a frozen parameter that thaws, a parameter left frozen.
+    """
+    yield from judge.as_under_autograd(evidence, "requires_grad")
+
+
+@family("state.rng", _both("mlp", "dropout", "checkpoint-dropout"))
+def random_numbers(evidence: Evidence) -> Iterator[Finding]:
+    """The random number generator MUST stand where plain autograd leaves it, after every action of {program}.
+
+    A generator that moves differently makes a resumed or compared run diverge.
+
+    Catches: random numbers drawn in a backward, a forward run again without the generator's state restored.
+    """
+    yield from judge.as_under_autograd(evidence, "rng")
+
+
+@family("state.input_grad", _both("mlp", "two-inputs", "residual"), seed="test_stage_backward_input")
+def input_grad_attribute(evidence: Evidence) -> Iterator[Finding]:
+    """An input's .grad MUST be None or that input's gradient after B or I, in {program} on {stage}.
+
+    Whether .grad is set on inputs differs between implementations, and both are right; a wrong value is not.
+
+    Catches: a running sum, a gradient of another slot, a gradient scaled in place after it was stored.
+    """
+    yield from judge.input_grad_attributes(evidence)
+
+
+@family("state.returned", _both("mlp", "sum-of-inputs", "output-is-input"))
+def returned(evidence: Evidence) -> Iterator[Finding]:
+    """A returned input gradient MUST stay as it was returned while later actions run, in {program} on {stage}.
+
+    It is being sent to the previous stage while the next micro-batch runs.
+
+    Catches: a returned buffer used again, a returned gradient that is accumulated into.
+    """
+    yield from judge.returned_stays(evidence)
+
+
+_SHARING = ("mlp", "bare-bias", "residual", "tied-parallel", "output-is-parameter")
+
+
+@family("state.stored_storage", _both(*_SHARING))
+def stored_storage(evidence: Evidence) -> Iterator[Finding]:
+    """A stored parameter gradient MUST share storage with no other gradient, input or parameter, in {program} on {stage}.
+
+    The next receive overwrites an output gradient's buffer, and with it a parameter gradient that is the same memory;
+    plain autograd clones for this reason.
+
+    Catches: a bias gradient that is the output gradient, two parameters with one gradient buffer.
+    """
+    yield from judge.stored_apart(evidence)
+
+
+@family("state.returned_storage", _both("mlp", "sum-of-inputs", "residual", "output-is-input"), level="SHOULD")
+def returned_storage(evidence: Evidence) -> Iterator[Finding]:
+    """Returned input gradients SHOULD share storage neither with each other nor with output gradients, in {program} on {stage}.
+
+    Whoever scales one in place, or reuses the receive buffer, changes the other; torch.autograd.grad itself does share.
+
+    Catches: an output gradient passed through as the input gradient of an addition.
+    """
+    yield from judge.returned_apart(evidence)
+
+
+@family(
+    "state.weight_result",
+    {
+        "mlp": of("mlp", "F0 I0 W0 F1 I1 W1"),
+        "deferred": of("mlp", "F0 F1 I0 I1 W1 W0"),
+        "two-outputs": of("two-outputs", "F0 I0 W0 F1 I1 W1"),
+    },
+    needs=("weight_result",),
+)
+def weight_result(evidence: Evidence) -> Iterator[Finding]:
+    """What W returns MUST be the parameter gradients that stand after it, or those it added, in {program}.
+
+    A caller that logs or reduces what W returns would use values of the micro-batch before (pytorch #153833).
+
+    Catches: the tuple collected before the gradients were accumulated.
+    """
+    yield from judge.weight_result(evidence)

@@ -52,7 +52,8 @@ def _of_step(evidence: Evidence, step: Step) -> Iterator[Finding]:
     if step.input_grads is not None and wanted.input_grads is not None and not step.action.misuse:
         yield from _input_grads(evidence, step, wanted)
     touched = evidence.capabilities.input_pass_touches_params and step.action.kind != "W"
-    if wanted.param_grads and not touched:
+    flushed = step.action.kind == "finish" and step.action.misuse  # what was forgotten may be flushed, or refused
+    if wanted.param_grads and not touched and not flushed:
         for name, grad in wanted.param_grads.items():
             yield from compare(evidence, step, name, step.param_grads.get(name), grad, _param(evidence, name, step))
 

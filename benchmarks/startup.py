@@ -1,0 +1,47 @@
+"""What the installed but unused plugin costs at pytest's start: python benchmarks/startup.py [--rounds N].
+
+Times `pytest --collect-only` in a folder with one empty test, with the plugin and with `-p no:gradconform`, in turn,
+and prints the difference of the medians; goal 20 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+GOAL_MS = 20.0
+PYTEST = (sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider")
+
+
+def milliseconds(folder: Path, *options: str) -> float:
+    """Return how long one pytest run takes."""
+    started = time.perf_counter()
+    subprocess.run([*PYTEST, *options], cwd=folder, check=True, capture_output=True)
+    return 1000 * (time.perf_counter() - started)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=25)
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "test_nothing.py").write_text("def test_nothing():\n    pass\n", encoding="utf-8")
+        (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+        milliseconds(folder)
+        pairs = [(milliseconds(folder), milliseconds(folder, "-p", "no:gradconform")) for _ in range(rounds)]
+    used = statistics.median(one for one, _ in pairs)
+    without = statistics.median(other for _, other in pairs)
+    spread = statistics.quantiles([one - other for one, other in pairs], n=4)
+    print(f"pytest with the plugin {used:.0f} ms, without {without:.0f} ms (medians of {rounds})")
+    print(f"difference {used - without:.1f} ms (quartiles {spread[0]:.1f} to {spread[2]:.1f}); goal {GOAL_MS:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()

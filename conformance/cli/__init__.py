@@ -1,0 +1,44 @@
+"""The command ``gradconform``. Arguments are read, and cheap mistakes refused, before torch is imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from gradconform.cli.arguments import parser
+from gradconform.cli.commands import EXIT_INTERRUPTED
+from gradconform.cli.console import complain
+from gradconform.results import EXIT_ENVIRONMENT, EXIT_KIT, EXIT_USAGE
+
+__all__ = ["main"]
+
+#: What a shell gives to a command whose reader went away.
+EXIT_BROKEN_PIPE = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    0 conforms, 1 does not, 2 usage, 3 error of the kit, 4 environment, 5 incomplete, 130 interrupted.
+    """
+    try:
+        arguments = parser().parse_args(argv)
+    except SystemExit as stop:  # argparse has said what is wrong, or printed the help
+        return stop.code if isinstance(stop.code, int) else EXIT_USAGE
+    try:
+        return int(arguments.command(arguments))
+    except KeyboardInterrupt:
+        complain("interrupted before anything was judged")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, say) went away; Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except ImportError as error:
+        complain(f"the environment cannot run the kit: {error}. Expected an installation with the dependencies of gradconform")
+        return EXIT_ENVIRONMENT
+    except Exception:  # noqa: BLE001 (a crash of the kit has an exit code of its own and is never taken for a verdict)
+        complain(f"error of the kit, no verdict on the target:\n{traceback.format_exc()}")
+        return EXIT_KIT

@@ -1,0 +1,44 @@
+"""The file of ``--json``: refused before the run where it cannot be written, and never half written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+class JsonFileError(ValueError):
+    """A path that no report can be written to."""
+
+
+def check_writable(path: str) -> str:
+    """Return ``path`` where a report can be written to it; raise :class:`JsonFileError` where not."""
+    real = Path(path).resolve()
+    if not path.strip() or real.is_dir():
+        problem = f"--json {path!r} is a folder; expected the path of a file in it"
+    elif not real.parent.is_dir():
+        problem = f"--json {path!r}: there is no folder {str(real.parent)!r}; make it first"
+    elif real.exists() and not real.is_file():
+        problem = f"--json {path!r} is no ordinary file; expected a path that may be replaced"
+    elif not os.access(real.parent, os.W_OK | os.X_OK) or (real.exists() and not os.access(real, os.W_OK)):
+        problem = f"--json {path!r} cannot be written to; choose another path or change its permissions"
+    else:
+        return path
+    raise JsonFileError(problem)
+
+
+def write_json(path: str, text: str) -> None:
+    """Write ``text`` beside ``path`` and move it there, so that a reader never sees half a report."""
+    real = Path(path).resolve()
+    handle, name = tempfile.mkstemp(prefix=f".{real.name}.", dir=real.parent)
+    beside = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        mask = os.umask(0)
+        os.umask(mask)
+        beside.chmod(0o666 & ~mask)  # mkstemp makes a file that only its owner can read
+        beside.replace(real)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise

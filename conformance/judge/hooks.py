@@ -1,0 +1,79 @@
+"""Judges hooks: they fire as often as under plain autograd, when the gradient is there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from gradconform.evidence import Evidence
+from gradconform.judge.finding import Finding
+from gradconform.judge.refusal import same
+from gradconform.judge.state import raised
+from gradconform.observation import HookCall, Step
+
+
+def fire_as_often(evidence: Evidence, kind: str) -> Iterator[Finding]:
+    """Yield hooks of ``kind`` that an action called more or less often than plain autograd does."""
+    yield from raised(evidence.observation)
+    for step in evidence.observation.steps:
+        got, wanted = _counts(step, kind), _counts(evidence.oracle_step(step), kind)
+        for name in {**wanted, **got}:
+            if got[name] != wanted[name]:
+                text = f"the {_label(kind)} was called {got[name]} times, under plain autograd {wanted[name]}"
+                yield Finding("hooks", name or "the stage", str(step.action), text)
+
+
+def fire_at_all(evidence: Evidence, kind: str) -> Iterator[Finding]:
+    """Yield hooks of ``kind`` that fire under plain autograd but never here."""
+    yield from raised(evidence.observation)
+    got = Counter(name for step in evidence.observation.steps for name in _counts(step, kind).elements())
+    wanted = {name for step in evidence.oracle.steps for name in _counts(step, kind)}
+    for name in sorted(wanted):
+        if not got[name]:
+            yield Finding("hooks", name or "the stage", "", f"the {_label(kind)} was never called")
+
+
+def given_the_gradient(evidence: Evidence, kind: str) -> Iterator[Finding]:
+    """Yield hooks of ``kind`` that were called, but not with the gradient that plain autograd gives them."""
+    yield from raised(evidence.observation)
+    for step in evidence.observation.steps:
+        theirs = _calls(evidence.oracle_step(step), kind)
+        for name, calls in _calls(step, kind).items():
+            for call, wanted in zip(calls, theirs.get(name, ()), strict=False):
+                if not _near(call.grad, wanted.grad):
+                    text = f"the {_label(kind)} was not given the gradient: {_shown(call.grad)}, expected {_shown(wanted.grad)}"
+                    yield Finding("hooks", name, str(step.action), text)
+
+
+def _near(got: Tensor | None, wanted: Tensor | None) -> bool:
+    """Tell whether a hook saw its gradient and not an earlier or partial one; values themselves are judged elsewhere."""
+    if got is None or wanted is None or got.shape != wanted.shape:
+        return got is wanted
+    error = float((got.double() - wanted.double()).abs().max()) if got.numel() else 0.0
+    return same(got, wanted) or error <= 0.05 * float(wanted.abs().max())  # noqa: PLR2004 (coarse on purpose)
+
+
+def _shown(grad: Tensor | None) -> str:
+    return "None" if grad is None else f"largest element {float(grad.abs().max()):.3g}"
+
+
+def _calls(step: Step, kind: str) -> dict[str, list[HookCall]]:
+    found: dict[str, list[HookCall]] = {}
+    for call in step.hook_calls:
+        if call.kind == kind:
+            found.setdefault(call.name, []).append(call)
+    return found
+
+
+def _counts(step: Step, kind: str) -> Counter[str]:
+    return Counter(call.name for call in step.hook_calls if call.kind == kind)
+
+
+def _label(kind: str) -> str:
+    return {
+        "tensor": "hook on the parameter",
+        "post_accumulate": "post-accumulate-gradient hook",
+        "module": "full-backward hook of the module",
+    }[kind]

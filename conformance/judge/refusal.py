@@ -1,0 +1,69 @@
+"""Judges refusals: what cannot be done must raise, and leave nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from gradconform.evidence import Evidence
+from gradconform.judge.finding import Finding
+from gradconform.judge.gradients import gradients
+from gradconform.observation import Observation, Step
+
+
+def refused(evidence: Evidence) -> Iterator[Finding]:
+    """Yield a finding unless every misuse raised and changed nothing."""
+    for observation in evidence.observations:
+        for step in observation.steps:
+            if step.action.misuse and step.raised is None:
+                yield Finding("no_error", "the action", str(step.action), "was accepted in silence; expected an error")
+            if step.action.misuse and step.raised is not None:
+                yield from left_behind(observation, step)
+
+
+def right_or_refused(evidence: Evidence) -> Iterator[Finding]:
+    """Yield nothing where all gradients are right, or where the action raised and changed nothing."""
+    raised = evidence.observation.raised
+    if raised is None or evidence.capabilities.none_output_grad:
+        yield from gradients(evidence)
+    else:
+        yield from left_behind(evidence.observation, raised)
+
+
+def left_behind(observation: Observation, step: Step) -> Iterator[Finding]:
+    """Yield what differs after ``step`` from what stood before it: gradients and requires_grad flags."""
+    earlier = [s for s in observation.steps if s.position < step.position and s.action.stage == step.action.stage]
+    if not earlier:
+        return
+    before = earlier[-1]
+    yield from _changes(step, before.param_grads, step.param_grads, "gradient of ")
+    same_mb = [s for s in earlier if s.action.mb == step.action.mb and s.arg_grads is not None]
+    if same_mb and step.arg_grads is not None:
+        yield from _changes(step, dict(enumerate(same_mb[-1].arg_grads or ())), dict(enumerate(step.arg_grads)), "input ")
+    if before.state and step.state:
+        for name, flag in step.state.requires_grad.items():
+            if before.state.requires_grad.get(name, flag) != flag:
+                yield Finding("changed", name, str(step.action), f"requires_grad became {flag} though the action raised")
+
+
+def _changes(
+    step: Step, before: Mapping[object, Tensor | None], after: Mapping[object, Tensor | None], prefix: str
+) -> Iterator[Finding]:
+    for name in {**before, **after}:
+        if not same(before.get(name), after.get(name)):
+            yield Finding("changed", f"{prefix}{name}", str(step.action), "changed though the action raised")
+
+
+def same(one: object, other: object) -> bool:
+    """Tell whether two recorded values are equal, NaN equal to NaN."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
+            return False
+        if one.layout != torch.strided:
+            one, other = one.to_dense(), other.to_dense()
+        return torch.equal(one, other) or bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return False
+    return one == other

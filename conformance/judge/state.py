@@ -1,0 +1,161 @@
+"""Judges state: what an action must leave as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from gradconform.evidence import Evidence
+from gradconform.judge.finding import Finding
+from gradconform.judge.gradients import compare
+from gradconform.judge.refusal import same
+from gradconform.observation import Observation, Step
+
+
+def raised(observation: Observation) -> Iterator[Finding]:
+    """Yield the action that raised and should not have."""
+    if observation.raised is not None:
+        step = observation.raised
+        yield Finding("error", "the action", str(step.action), f"raised {step.raised}; plain autograd does not")
+
+
+def as_under_autograd(evidence: Evidence, what: str) -> Iterator[Finding]:
+    """Yield what of the state differs from plain autograd's after the same action.
+
+    ``what`` is a field of :class:`~gradconform.observation.State`: ``args``, ``output_grads``, ``params``,
+    ``buffers``, ``requires_grad`` or ``rng``.
+    """
+    yield from raised(evidence.observation)
+    told: set[str] = set()
+    for step in evidence.observation.steps:
+        wanted = evidence.oracle_step(step).state
+        if step.state is None or wanted is None:
+            continue
+        for name, got, expected in _entries(what, getattr(step.state, what), getattr(wanted, what)):
+            if name not in told and not same(got, expected):
+                told.add(name)
+                yield Finding("changed", name, str(step.action), f"is not as under plain autograd{_numbers(got, expected)}")
+
+
+def _entries(what: str, got: Any, expected: Any) -> Iterator[tuple[str, Any, Any]]:
+    label = {"args": "argument", "output_grads": "output gradient", "params": "parameter", "buffers": "buffer"}
+    if isinstance(got, dict):
+        for name in {**expected, **got}:
+            yield f"{label.get(what, what)} {name}", got.get(name), expected.get(name)
+    elif isinstance(got, tuple):
+        for index, (one, other) in enumerate(zip(got, expected, strict=True)):
+            yield f"{label[what]} {index}", one, other
+    else:
+        yield "the random number generator", got, expected
+
+
+def _numbers(got: object, expected: object) -> str:
+    if isinstance(got, Tensor) and isinstance(expected, Tensor) and got.shape == expected.shape and got.numel() < 10:  # noqa: PLR2004 (what fits a line)
+        return f": expected {expected.tolist()}, got {got.tolist()}"
+    if isinstance(got, bool):
+        return f": expected {expected}, got {got}"
+    return ""
+
+
+def params_untouched_by_input_pass(evidence: Evidence) -> Iterator[Finding]:
+    """Yield parameter gradients that an I changed."""
+    yield from raised(evidence.observation)
+    before: Step | None = None
+    for step in evidence.observation.steps:
+        if before is not None and step.action.kind == "I":
+            for name, grad in step.param_grads.items():
+                if not same(before.param_grads.get(name), grad):
+                    yield Finding("changed", f"gradient of {name}", str(step.action), "was changed by the input pass")
+        before = step
+
+
+def input_grad_attributes(evidence: Evidence) -> Iterator[Finding]:
+    """Yield inputs whose ``.grad`` is neither None nor the input gradient."""
+    yield from raised(evidence.observation)
+    for step in evidence.observation.steps:
+        wanted = evidence.oracle_step(step)
+        if step.action.kind not in {"B", "I"} or step.arg_grads is None or wanted.input_grads is None:
+            continue
+        for slot, (got, expected) in enumerate(zip(step.arg_grads, wanted.input_grads, strict=True)):
+            if got is not None:
+                grads = evidence.reference(step.action.stage, step.action.mb).inputs
+                yield from compare(evidence, step, f".grad of input {slot}", got, expected, _reference(grads[slot]))
+
+
+def _reference(grad: Tensor | None) -> Any:
+    from gradconform.tolerance import Partials  # noqa: PLC0415
+
+    return lambda: (grad, Partials())
+
+
+def returned_stays(evidence: Evidence) -> Iterator[Finding]:
+    """Yield returned gradients that changed after they were returned."""
+    yield from raised(evidence.observation)
+    for name in evidence.observation.changed_later:
+        yield Finding("changed", name, "", "changed after it was returned")
+
+
+def stored_apart(evidence: Evidence) -> Iterator[Finding]:
+    """Yield parameter gradients that share storage with anything else."""
+    yield from raised(evidence.observation)
+    yield from _shared(evidence, lambda pair: any(name.startswith("gradient of ") for name in pair))
+
+
+def returned_apart(evidence: Evidence) -> Iterator[Finding]:
+    """Yield returned input gradients that share storage with anything but a parameter gradient."""
+    yield from raised(evidence.observation)
+    yield from _shared(evidence, lambda pair: not any(name.startswith("gradient of ") for name in pair))
+
+
+def _shared(evidence: Evidence, counts: Any) -> Iterator[Finding]:
+    told: set[tuple[str, str]] = set()
+    for step in evidence.observation.steps:
+        for pair in step.shared:
+            if pair not in told and counts(pair):
+                told.add(pair)
+                yield Finding("shared", pair[0], str(step.action), f"shares storage with {pair[1]}")
+
+
+def accumulates_in_place(evidence: Evidence) -> Iterator[Finding]:
+    """Yield parameter gradients that move to other storage while gradients are added to them."""
+    yield from raised(evidence.observation)
+    places: dict[str, int] = {}
+    for step in evidence.observation.steps:
+        for name, place in step.grad_places.items():
+            if places.setdefault(name, place) != place:
+                places[name] = place
+                yield Finding("changed", f"gradient of {name}", str(step.action), "moved to other storage")
+
+
+def weight_result(evidence: Evidence) -> Iterator[Finding]:
+    """Yield entries of what W returned that are neither what stands after it nor what this W added."""
+    from gradconform.adapter import UnsupportedError  # noqa: PLC0415
+
+    yield from raised(evidence.observation)
+    results = [step for step in evidence.observation.steps if step.action.kind == "W" and not step.raised]
+    if results and all(step.weight_result is None for step in results):
+        msg = "W returns nothing"
+        raise UnsupportedError(msg)
+    for step in results:
+        names = list(step.param_grads)
+        result = step.weight_result or ()
+        if len(result) != len(names):
+            text = f"{len(result)} entries, expected {len(names)}, one per parameter"
+            yield Finding("shape", "the tuple W returns", str(step.action), text)
+            continue
+        own = evidence.reference(step.action.stage, step.action.mb).params
+        for name, got in zip(names, result, strict=True):
+            stands = evidence.oracle_step(step).param_grads[name]
+            found = list(compare(evidence, step, f"what W returns for {name}", got, stands, None))
+            if found and not _is_own(got, own[name]):
+                yield from found
+
+
+def _is_own(got: Tensor | None, own: Tensor | None) -> bool:
+    """Tell whether an entry is this micro-batch's own gradient, within a coarse bound: stale values are far off."""
+    if got is None or own is None:
+        return got is own
+    error = float((got.detach().cpu().to(own.dtype) - own).abs().max()) if got.numel() else 0.0
+    return error <= 0.05 * float(own.abs().max()) if got.numel() else True  # noqa: PLR2004 (coarse on purpose)

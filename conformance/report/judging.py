@@ -1,0 +1,53 @@
+"""How a check is judged: which judges its code calls, and whether the numeric rule decides."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
+
+from gradconform.check import Check
+
+_JUDGES = "gradconform.judge"
+
+#: What compares values with plain autograd by the numeric rule.
+_COMPARES = "gradconform.tolerance"
+
+
+def judges(check: Check) -> list[Callable[..., object]]:
+    """Return the functions of gradconform.judge that the check's code calls, in the order in which it names them."""
+    own = check.judge
+    called = [own] if _is_judge(own) else [found for found in _called(own, depth=2) if _is_judge(found)]
+    return list(dict.fromkeys(called))
+
+
+def compares_values(check: Check) -> bool:
+    """Tell whether the numeric rule may decide the check."""
+    return any(getattr(found, "__module__", "") == _COMPARES for found in _called(check.judge, depth=6))
+
+
+def first_line(function: Callable[..., object]) -> str:
+    """Return the first line of a docstring."""
+    return (inspect.getdoc(function) or "").partition("\n")[0]
+
+
+def _is_judge(function: object) -> bool:
+    return str(getattr(function, "__module__", "")).startswith(_JUDGES)
+
+
+def _called(function: object, depth: int) -> Iterator[Callable[..., object]]:
+    """Yield the functions that the code of ``function`` names, and those that they name, within gradconform."""
+    if depth == 0 or not isinstance(function, FunctionType):
+        return
+    for name in _names(function.__code__):
+        found = function.__globals__.get(name)
+        if callable(found) and str(getattr(found, "__module__", "")).startswith("gradconform"):
+            yield found
+            yield from _called(found, depth - 1)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

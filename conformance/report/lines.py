@@ -1,0 +1,44 @@
+"""Lines of a report for a terminal: text without colour, and the role that decides a colour."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["plain", "heading", "good", "bad", "warning", "faint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of output; ``str`` of it is its text."""
+
+    text: str = ""
+    role: Role = "plain"
+
+    def __str__(self) -> str:
+        """Return the text, as it is printed where there is no colour."""
+        return self.text
+
+
+def wrapped(text: str, width: int, *, indent: int = 0, hanging: int = 0, role: Role = "plain") -> list[Line]:
+    """Wrap ``text`` between words; lines after the first are indented by ``hanging`` more. Words are never broken."""
+    lines = textwrap.wrap(
+        text,
+        max(width, indent + hanging + 20),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + hanging),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [Line(line, role) for line in lines]
+
+
+def heading(text: str, width: int, role: Role = "heading") -> Line:
+    """Return a heading that fills the line, as pytest's do."""
+    return Line(f" {text} ".center(width, "="), role)
+
+
+def count(number: int, noun: str) -> str:
+    """Return ``1 check`` or ``2 checks``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

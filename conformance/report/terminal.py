@@ -1,0 +1,148 @@
+"""A report as lines of text: what stands before the run, what failed and why, and the verdict last."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from gradconform.report.causes import by_cause
+from gradconform.report.failures import cause_lines
+from gradconform.report.lines import Line, Role, count, heading, wrapped
+from gradconform.results import STATUSES, Report, Result
+from gradconform.version import KIT_VERSION
+
+
+def title(report: Report) -> str:
+    """Return the target's name and version."""
+    return " ".join(str(report.target[key]) for key in ("name", "version") if report.target.get(key))
+
+
+def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> list[Line]:
+    """Return what is judged, and where, by what. ``cells`` are the devices and dtypes of the run."""
+    file, text = report.target.get("file"), report.target["text"]
+    named = "" if text == report.target["name"] else f", named as {text}"
+    places = ", ".join(f"{device} {dtype}" for device, dtype in cells)
+    narrowed = "" if report.planned == report.manifest else f" of {report.manifest}"
+    probed = ", what is not claimed is tried too" if report.profile == "full" else ""
+    lines = [
+        *wrapped(f"gradconform {KIT_VERSION} judges {title(report)}{named}", width, hanging=4, role="heading"),
+        *(wrapped(f"file      {file}", width, hanging=10) if file else []),
+        *wrapped(
+            f"contract  {report.contract}, profile {report.profile}{probed}: "
+            f"{report.planned}{narrowed} checks on {places}, seed {report.seed}",
+            width,
+            hanging=10,
+        ),
+    ]
+    return [*lines, Line()]
+
+
+def tally_line(place: str, results: Sequence[Result], planned: int) -> Line:
+    """Return one line on an area: how many of its checks have a result, and which."""
+    counts = Counter(result.status for result in results)
+    shown = ", ".join(f"{counts[status]} {status.replace('_', ' ')}" for status in STATUSES if counts[status])
+    decided = any(result.decisive for result in results)
+    role: Role = "bad" if decided else "warning" if counts["failed"] else "plain"
+    return Line(f"{place:<13} {len(results):>4} of {planned:<4} {shown}", role)
+
+
+def closing(report: Report, width: int, stopped: str | None = None) -> list[Line]:
+    """Return all that is to be said after a run; the verdict is the last line. ``stopped`` says why it ended early."""
+    failed = [result for result in report.failures if result.status == "failed"]
+    errors = [result for result in report.failures if result.status == "error"]
+    must = [result for result in failed if result.level == "MUST"]
+    should = [result for result in failed if result.level != "MUST"]
+    aside = "" if report.strict else " (told, but only --strict lets them decide)"
+    return [
+        Line(),
+        *_section("could not be judged", errors, report, width, "bad"),
+        *_section("failed MUST", must, report, width, "bad"),
+        *_section(f"failed SHOULD{aside}", should, report, width, "bad" if report.strict else "warning"),
+        *_unsupported(report, width),
+        *_numbers(report, width),
+        *(wrapped(f"The run was stopped: {stopped}", width, role="warning") if stopped else []),
+        *manifest_lines(report, width),
+        *verdict_lines(report, width),
+    ]
+
+
+def _section(name: str, results: list[Result], report: Report, width: int, role: Role) -> list[Line]:
+    if not results:
+        return []
+    causes = by_cause(results)
+    checks = len({result.check for result in results})
+    cells = len({(result.device, result.dtype) for result in report.results}) > 1
+    by = f" by {count(len(causes), 'cause')}" if len(causes) < checks else ""
+    lines = [heading(f"{name}: {count(checks, 'check')}{by}", width, role), Line()]
+    for number, cause in enumerate(causes, 1):
+        every = len(cause.results) == len(report.results) > 1
+        lines += [*cause_lines(number, cause, width, cells=cells, every=every), Line()]
+    return lines
+
+
+def _unsupported(report: Report, width: int) -> list[Line]:
+    reasons = Counter(result.message for result in report.results if result.status == "unsupported")
+    if not reasons:
+        return []
+    lines = [heading(f"unsupported: {count(sum(reasons.values()), 'check')}, neither passed nor failed", width)]
+    for reason, number in reasons.most_common():
+        lines += wrapped(f"{number:>5}  {' '.join(reason.split())}", width, hanging=7)
+    return [*lines, Line()]
+
+
+def _numbers(report: Report, width: int) -> list[Line]:
+    """Say how near to plain autograd the passed checks are."""
+    compared = [result for result in report.results if result.status == "passed" and result.headroom is not None]
+    if not compared:
+        return []
+    equal = sum(bool(result.bit_equal) for result in compared)
+    nearest = max(compared, key=lambda result: result.headroom or 0.0)
+    text = f"{equal} of the {len(compared)} passed checks that compare values are bit-equal to plain autograd"
+    if nearest.headroom:
+        text += f"; the largest error is {nearest.headroom:.2g} of its bound ({nearest.check})"
+    return wrapped(text, width, role="faint")
+
+
+def manifest_lines(report: Report, width: int) -> list[Line]:
+    """Return the count against the manifest."""
+    counts = report.summary
+    rest = [
+        (counts["unsupported"], "unsupported"),
+        (counts["not_run"], "planned but not run"),
+        (report.manifest - report.planned, "not selected"),
+    ]
+    more = "".join(f"; {number} {what}" for number, what in rest if number)
+    text = (
+        f"{counts['ran']} of {report.manifest} checks of contract {report.contract}, profile {report.profile}, ran{more}"
+    )
+    return wrapped(text, width, role="plain" if report.complete else "warning")
+
+
+def verdict_lines(report: Report, width: int) -> list[Line]:
+    """Return the verdict, one sentence."""
+    role: Role = "good" if report.conforms else "warning" if report.verdict == "incomplete" else "bad"
+    return wrapped(verdict(report), width, role=role)
+
+
+def verdict(report: Report) -> str:
+    """Return the verdict on the target in one sentence, without a full stop."""
+    counts, name = report.summary, title(report)
+    kinds = sorted({str(result.kind) for result in report.results if result.status == "error"})
+    must = counts["failed"] - counts["failed_should"]
+    failed = " and ".join(
+        f"{number} {level}" for number, level in ((must, "MUST"), (counts["failed_should"], "SHOULD")) if number
+    )
+    if kinds:
+        told = f"; {failed} failed" if failed else ""
+        return f"{name}: error: {', '.join(kinds)}: {count(counts['error'], 'check')} could not be judged{told}"
+    if report.verdict == "does not conform":
+        part = "" if report.complete else ", and not all of the contract was run"
+        return f"{name} does NOT conform: {failed} failed{part}"
+    but = f"; {failed} failed" if failed else ""
+    if report.conforms:
+        held = f", and of {counts['unsupported']} it claims nothing" if counts["unsupported"] else ""
+        return (
+            f"{name} conforms to contract {report.contract} in profile {report.profile}: "
+            f"{counts['passed']} of {report.manifest} checks passed{held}{but}"
+        )
+    return f"{name}: incomplete, no verdict: {counts['ran']} of {report.manifest} checks ran{but or ', none failed'}"
