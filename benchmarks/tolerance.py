@@ -21,7 +21,7 @@ from gradconform.fixtures.programs import full_immediate
 from gradconform.fixtures.stages import ZOO
 from gradconform.run import OracleError, Runner
 from gradconform.targets import resolve
-from gradconform.tolerance import Judgement, Partials
+from gradconform.tolerance import Judgement, Partials, floor_factor
 from gradconform.tolerance import judge as judge_by_rule
 from gradconform.trial import Trial
 from reordered import KERNELS, SUMS, Reordered
@@ -39,6 +39,7 @@ class Needed:
 
     by_stage: dict[str, float] = field(default_factory=dict)
     compared: int = 0
+    refused: int = 0
 
     def add(self, stage: str, got: Tensor, oracle: Tensor, reference: Tensor | None, scale: Partials) -> None:
         """Take one tensor."""
@@ -48,11 +49,13 @@ class Needed:
         got, exact = got.to(wide), oracle.to(wide) if reference is None else reference.to(wide)
         error, oracle_error = (got - exact).abs(), (oracle.to(wide) - exact).abs()
         scale = scale.with_(exact)
+        most = 0.0
         for size, peak in ((_largest, scale.peak), (_rms, scale.rms)):
             excess = size(error) - 2 * size(oracle_error)
             if excess > 0:
-                c = excess / (eps * peak) if peak else math.inf
-                self.by_stage[stage] = max(self.by_stage.get(stage, 0.0), c)
+                most = max(most, excess / (eps * peak) if peak else math.inf)
+        self.by_stage[stage] = max(self.by_stage.get(stage, 0.0), most)
+        self.refused += most > floor_factor(oracle.dtype.to_real())
 
     @property
     def worst(self) -> list[tuple[str, float]]:
@@ -88,6 +91,8 @@ def measure(way: str, dtype: torch.dtype, seeds: range) -> tuple[Needed, list[st
     needed, impossible = Needed(), []
     target = resolve(Reordered(way))
     for case in ZOO.values():
+        if "duplicate_input" in case.traits:  # its slots are tried in two readings, of which one is always far off
+            continue
         for seed in seeds:
             runner = Runner(target, device=torch.device("cpu"), dtype=dtype, seed=seed)
             for loss in (False, True):
@@ -115,7 +120,8 @@ def main() -> None:
             needed, impossible = measure(way, dtype, seeds)
             worst = ", ".join(f"{stage} {c:.2f}" for stage, c in needed.worst[:4])
             largest = max([largest, *needed.by_stage.values()])
-            print(f"{name}: {way}: {needed.compared} tensors differ from autograd; c needed: {worst or 'none'}")
+            print(f"{name}: {way}: {needed.compared} tensors not bit-equal, {needed.refused} need more than the c set")
+            print(f"    c needed: {worst}")
             for text in sorted(set(impossible))[:3]:
                 print(f"    not judged by numbers: {text[:160]}")
         print(f"{name}: largest c needed {largest:.2f}\n", flush=True)

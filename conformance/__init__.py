@@ -12,6 +12,8 @@ from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
 if TYPE_CHECKING:
     from gradconform.adapter import Adapter, Capabilities, Session, StageSpec, UnsupportedError
+    from gradconform.matching import assert_matches_autograd, autograd_gradients
+    from gradconform.plugins.parametrize import parametrize_checks
     from gradconform.results import NonConformingError, Report, Result
     from gradconform.session import check_stage_backward
 
@@ -26,7 +28,10 @@ _HOME = {
     "Session": "gradconform.adapter",
     "StageSpec": "gradconform.adapter",
     "UnsupportedError": "gradconform.adapter",
+    "assert_matches_autograd": "gradconform.matching",
+    "autograd_gradients": "gradconform.matching",
     "check_stage_backward": "gradconform.session",
+    "parametrize_checks": "gradconform.plugins.parametrize",
 }
 
 __all__ = [
@@ -40,7 +45,10 @@ __all__ = [
     "Session",
     "StageSpec",
     "UnsupportedError",
+    "assert_matches_autograd",
+    "autograd_gradients",
     "check_stage_backward",
+    "parametrize_checks",
 ]
 
 

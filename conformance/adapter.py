@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 Tree = Any  # a tensor, or tuples, lists and dicts of trees
 
 
+_CHOICES = {
+    "weight_order": ("none", "fifo", "any"),
+    "backward_order": ("fifo", "any"),
+    "hooks": ("with_grad", "early", "never"),
+}
+
+
 class UnsupportedError(Exception):
     """Raise it from an adapter for what the implementation does not claim: the verdict is ``unsupported``."""
 
@@ -67,9 +74,24 @@ class Capabilities:
     dtypes: tuple[str, ...] | None = None  #: names such as "float32"; None claims every dtype
     devices: tuple[str, ...] | None = None  #: device types such as "cpu"; None claims every device
 
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` for a claim that says nothing: a misspelt order would switch checks off in silence."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in {"dtypes", "devices"}:
+                valid = value is None or (isinstance(value, (tuple, list)) and all(isinstance(v, str) for v in value))
+                expected = "None or a tuple of names"
+            elif field.name in _CHOICES:
+                valid, expected = value in _CHOICES[field.name], f"one of {', '.join(_CHOICES[field.name])}"
+            else:
+                valid, expected = isinstance(value, bool), "True or False"
+            if not valid:
+                msg = f"capability {field.name}={value!r}; expected {expected}"
+                raise ValueError(msg)
+
     @classmethod
     def from_mapping(cls, claims: Mapping[str, Any]) -> Capabilities:
-        """Return capabilities from a mapping; raise ``ValueError`` for a name that is no capability."""
+        """Return capabilities from a mapping; raise ``ValueError`` for a name or a value that is no capability."""
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(claims) - set(known))
         if unknown:

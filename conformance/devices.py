@@ -24,9 +24,14 @@ class SelectionError(ValueError):
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """Return the names nearest to ``name``, for an error message; all of them where none is near."""
+    """Return the names nearest to ``name``, for an error message; all of them where none is near.
+
+    A name that holds what was typed is nearer than one that is spelled alike: of a long id a user has a part.
+    """
     names = sorted(known)
-    return ", ".join(difflib.get_close_matches(name, names, n=count, cutoff=0.4) or names)
+    part = name.strip("*?.")
+    holding = [known_name for known_name in names if part and part in known_name]
+    return ", ".join(holding[:count] or difflib.get_close_matches(name, names, n=count, cutoff=0.4) or names)
 
 
 def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
@@ -57,7 +62,7 @@ def device_named(name: str | torch.device) -> torch.device:
         if probe.grad is None or probe.grad.cpu().tolist() != [2.0, 2.0]:
             msg = f"device {str(name)!r} computed a wrong gradient of x * x: {probe.grad}"
             raise SelectionError(msg)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         msg = f"device {str(name)!r} cannot be used: {first}; usable here: {', '.join(usable_devices())}"
         raise SelectionError(msg) from error

@@ -216,7 +216,7 @@ class _Run:
         if lane.hooks:
             step.hook_calls = lane.hooks.take()
         if "state" in watch:
-            step.state = snapshot(lane.stage, lane.args.get(action.mb, ()), lane.output_grads.get(action.mb))
+            step.state = snapshot(lane.stage, lane.args, lane.output_grads)
             stored = lane.session.param_grads()
             params = dict(lane.stage.named_parameters())
             step.shared = shared_storage(lane.returned, stored, lane.output_grads, lane.args, params)

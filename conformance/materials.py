@@ -70,11 +70,12 @@ class Materials:
 
     def target(self, lane: int, mb: int) -> Tree:
         """Return the target of the loss for micro-batch ``mb``: values like the outputs'."""
-        return _drawn_output_grads(self.trial.stages[lane], self.dtype, self.device, self.seed + 1, mb, placed=True)
+        drawn = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.device, self.seed + 1, mb)
+        return apply_pattern(drawn, "normal", self.device)
 
     def example_outputs(self, lane: int) -> Tree:
         """Return the outputs of a first forward, for shapes, dtypes and which of them need a gradient."""
-        return _example_outputs(self.trial.stages[lane], self.dtype, self.device, self.seed)
+        return map_leaves(_bare, _example_outputs(self.trial.stages[lane], self.dtype, self.device, self.seed))
 
     def rng_state(self, mb: int) -> Tensor:
         """Return the CPU generator's state with which every forward of ``mb`` starts."""
@@ -129,12 +130,10 @@ def _bare(leaf: Any) -> Any:
 
 @lru_cache(maxsize=2048)
 def _drawn_output_grads(
-    case: StageCase, dtype: torch.dtype, device: torch.device, seed: int, mb: int, *, placed: bool = False
+    case: StageCase, dtype: torch.dtype, device: torch.device, seed: int, mb: int
 ) -> Tree:
-    drawn = draw_output_grads(
-        _example_outputs(case, dtype, device, seed), seed=stable_seed(seed, case.name, "output_grads", mb)
-    )
-    return map_leaves(lambda grad: None if grad is None else grad.to(device), drawn) if placed else drawn
+    example = _example_outputs(case, dtype, device, seed)
+    return draw_output_grads(example, seed=stable_seed(seed, case.name, "output_grads", mb))
 
 
 @lru_cache(maxsize=256)

@@ -21,8 +21,10 @@ class Raised:
     @classmethod
     def of(cls, error: BaseException) -> Raised:
         """Return the first cause of ``error``, which wrappers bury; addresses are left out, so that runs compare."""
-        while error.__cause__ is not None:
+        met = {id(error)}  # causes can form a ring: ``raise error from error``
+        while error.__cause__ is not None and id(error.__cause__) not in met:
             error = error.__cause__
+            met.add(id(error))
         return cls(type(error).__name__, re.sub(r"0x[0-9a-f]{6,}", "0x…", str(error)))
 
     def __str__(self) -> str:
@@ -42,10 +44,10 @@ class HookCall:
 
 @dataclass(slots=True)
 class State:
-    """What an action must not change, as it stands after the action. Tensors are copies."""
+    """What an action must not change, as it stands after the action, of all micro-batches. Tensors are copies."""
 
-    args: tuple[Any, ...]
-    output_grads: tuple[Any, ...]
+    args: dict[str, Tensor]
+    output_grads: dict[str, Tensor]
     params: dict[str, Tensor]
     buffers: dict[str, Tensor]
     requires_grad: dict[str, bool]

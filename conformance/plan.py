@@ -62,6 +62,9 @@ def make_plan(  # noqa: PLR0913 (these are the options a user has)
     if not selected:
         msg = f"no check is left of {len(manifest)} after {include=} and {exclude=}; widen one of them"
         raise SelectionError(msg)
+    if not (devices and dtypes):
+        msg = f"nothing to run on: {devices=}, {dtypes=}; name at least one of each"
+        raise SelectionError(msg)
     cells = [(device, dtype) for device in devices for dtype in dtypes]
     items = tuple(Item(check, device, dtype) for device, dtype in cells for check in selected)
     return Plan(items, len(manifest) * len(cells), known)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from gradconform.adapter import UnsupportedError
 from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge.gradients import gradients
@@ -23,10 +24,12 @@ def preflight(runner: Runner) -> str | None:
     if not (claims.full or claims.split):
         return f"adapter {runner.target.name!r} claims neither full nor split: there is nothing to judge"
     trial = Trial(stages=(LINEAR,), program="F0 B0" if claims.full else "F0 I0 W0", loss=not claims.mid_stage)
-    found = list(gradients(runner.evidence(trial)))
-    if not found:
+    try:
+        lines = "; ".join(str(finding) for finding in gradients(runner.evidence(trial)))
+    except UnsupportedError as error:
+        lines = f"it claims {'full' if claims.full else 'split'} and refuses it: {error}"
+    if not lines:
         return None
-    lines = "; ".join(str(finding) for finding in found)
     return (
         f"adapter {runner.target.name!r} failed its pre-flight (one Linear, one micro-batch, {trial.program}): {lines}. "
         "Nothing is judged before this is right: look at the adapter first, then at the implementation"

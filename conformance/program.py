@@ -83,19 +83,19 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
         found.add("param_groups")
     if kinds & {"zero_none", "zero_fill"}:
         found.add("grads_in_param_grad")
-    if not _fifo(actions, "F", {"B", "I"}):
+    if not _fifo(actions, {"F"}, {"B", "I"}):
         found.add("backward_order=any")
-    if not _fifo(actions, "I", {"W"}):
+    if not _fifo(actions, {"I", "G"}, {"W"}):
         found.add("weight_order=any")
     return frozenset(found)
 
 
-def _fifo(actions: tuple[Action, ...], first: str, then: set[str]) -> bool:
+def _fifo(actions: tuple[Action, ...], first: set[str], then: set[str]) -> bool:
     """Tell whether ``then`` comes in the order of ``first``, per stage, for the micro-batches that have both."""
     for stage in {action.stage for action in actions}:
         own = [action for action in actions if action.stage == stage and not action.misuse]
         second = [action.mb for action in own if action.kind in then]
-        if [action.mb for action in own if action.kind == first and action.mb in second] != second:
+        if [action.mb for action in own if action.kind in first and action.mb in second] != second:
             return False
     return True
 

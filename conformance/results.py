@@ -92,7 +92,8 @@ class Report:
     def summary(self) -> dict[str, int]:
         """Counts: manifest, planned, ran, and one per status; ``not_run`` counts what was planned and has no result."""
         counts = Counter(result.status for result in self.results)
-        counts["not_run"] += self.planned - len(self.results)
+        # What is reported twice (a rerun, a worker that came back) stands for no other check.
+        counts["not_run"] += self.planned - len({(result.check, result.device, result.dtype) for result in self.results})
         ran = sum(counts[status] for status in STATUSES if status not in {"unsupported", "not_run"})
         failed_should = sum(result.status == "failed" and result.level == "SHOULD" for result in self.results)
         return {
@@ -146,9 +147,17 @@ class Report:
         return any(result.status == "failed" for result in self.results)
 
     def raise_if_failed(self) -> None:
-        """Raise :class:`NonConformingError` with every failure's message, unless nothing failed."""
+        """Raise :class:`NonConformingError` with every failure's message, or where a check is missing or none was judged.
+
+        Checks that are unsupported, and checks that were not selected, raise nothing.
+        """
         __tracebackhide__ = True
         decisive = [r for r in self.failures if r.decisive or self.strict]
+        counts = self.summary
+        if not decisive and (counts["not_run"] or not counts["ran"]):
+            unsupported = next((f"; the first: {r.check}: {r.message}" for r in self.results if r.message), "")
+            msg = f"{counts['ran']} of {self.planned} checks were judged on {self.target['name']}{unsupported}"
+            raise NonConformingError(msg)
         if decisive:
             lines = [f"{len(decisive)} checks decide against {self.target['name']}:"]
             raise NonConformingError("\n".join([*lines, *(f"{result.check}: {result.message}" for result in decisive)]))

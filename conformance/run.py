@@ -87,16 +87,19 @@ class Runner:
         if unmet and not self.probe:
             return {"status": "unsupported", "message": f"not claimed: {', '.join(unmet)}"}
         problem = self._adapter_problem()
-        if problem is not None:
+        if problem is not None and not self._place_unmet():  # a dtype or device that is not claimed may be refused
             return {"status": "error", "kind": "adapter", "message": problem}
         findings: list[Finding] = []
+        silent: list[Finding] = []
         for trial in check.trials:
             evidence = self.evidence(trial)
             before = len(evidence.headrooms)
-            findings += check.judge(evidence)
+            found = list(check.judge(evidence))
+            findings += found
+            silent += [] if any(finding.kind == "error" for finding in found) else found
             headrooms += evidence.headrooms[before:]
         if unmet:
-            return _probed(unmet, findings)
+            return _probed(unmet, findings, silent)
         if not findings:
             return {"status": "passed"}
         return {
@@ -150,8 +153,8 @@ class Runner:
     def _adapter_problem(self) -> str | None:
         """Return why an adapter of somebody's own fails its pre-flight, or None; done once."""
         if not self._preflight_done:
-            self._preflight_done = True
             self._preflight = self._fly() if self.target.own_adapter else None
+            self._preflight_done = True
         return self._preflight
 
     def _fly(self) -> str | None:
@@ -166,11 +169,13 @@ def message(check: Check, findings: list[Finding]) -> str:
     return "\n".join([f"program {programs}", *map(str, findings)])
 
 
-def _probed(unmet: list[str], findings: list[Finding]) -> dict[str, object]:
-    """Return the verdict on what is not claimed: refusing is fine, a silent wrong number is a failed SHOULD."""
-    silent = [finding for finding in findings if finding.kind != "error"]
+def _probed(unmet: list[str], findings: list[Finding], silent: list[Finding]) -> dict[str, object]:
+    """Return the verdict on what is not claimed: refusing is fine, a silent wrong number is a failed SHOULD.
+
+    ``silent`` are the findings of the trials that refused nothing.
+    """
     claim = f"not claimed: {', '.join(unmet)}"
-    if not silent or any(finding.kind == "error" for finding in findings):
+    if not silent:
         return {"status": "unsupported", "message": f"{claim}; tried, and {'refused' if findings else 'right'}"}
     lines = [f"{claim}; tried, and wrong without a word", *map(str, silent)]
     return {

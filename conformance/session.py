@@ -8,12 +8,14 @@ from typing import Any
 import torch
 
 from gradconform.contract import CHECKS
-from gradconform.devices import device_named, dtype_named
+from gradconform.devices import SelectionError, device_named, dtype_named
 from gradconform.environment import environment
 from gradconform.plan import DEFAULT_SEED, Item, Plan, make_plan
 from gradconform.results import Report, Result
 from gradconform.run import Runner
 from gradconform.targets import Target, resolve
+
+_SEEDS = 2**63 - 1  # the loss's target is drawn from the next one
 
 OnResult = Callable[[Result], None]
 
@@ -46,7 +48,7 @@ class Session:
             CHECKS, profile=profile, include=include, exclude=_several(exclude), devices=devices, dtypes=dtypes
         )
         self.target: Target = resolve(target)
-        self.seed = DEFAULT_SEED if seed is None else seed
+        self.seed = _seed_named(seed)
         self.strict = strict
         self._probe = probe or profile == "full"
         self._runners: dict[tuple[str, str], Runner] = {}
@@ -87,6 +89,16 @@ class Session:
             if on_result is not None:
                 on_result(result)
         return report
+
+
+def _seed_named(seed: int | None) -> int:
+    """Return the seed; raise :class:`~gradconform.devices.SelectionError` for what no generator takes."""
+    if seed is None:
+        return DEFAULT_SEED
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < _SEEDS:
+        msg = f"{seed=} is no seed; expected an integer from 0 to 2**63 - 2"
+        raise SelectionError(msg)
+    return seed
 
 
 def _several(given: Any) -> list[Any]:

@@ -100,7 +100,7 @@ def _import(name: str, target: str, known: Mapping[str, object]) -> ModuleType:
             "Expected a registered name, package.module[:object] or path/to/file.py[:object]"
         )
         raise TargetError(msg) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends the process would end this one with its exit code
         msg = f"target {target!r} could not be imported: {type(error).__name__}: {error}"
         raise TargetError(msg) from error
 
@@ -122,8 +122,8 @@ def _load_file(where: str, target: str) -> ModuleType:
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
+    except (Exception, SystemExit) as error:  # a script that ends the process would end this one with its exit code
+        sys.modules.pop(name, None)
         msg = f"target {target!r} could not be loaded: {type(error).__name__}: {error}"
         raise TargetError(msg) from error
     finally:
@@ -170,6 +170,10 @@ def _from_factory(factory: Callable[[], object], text: str) -> Target:
 
 
 def _functions_adapter(found: object, functions: dict[str, Any], text: str) -> FunctionsAdapter:
+    missing = [name for name in SPLIT if name not in functions]
+    if FULL not in functions and missing:
+        msg = f"target {text!r} has {', '.join(functions)} but no {missing[0]}; expected {FULL} or both {' and '.join(SPLIT)}"
+        raise TargetError(msg)
     problems = [problem for name, function in functions.items() if (problem := signature_problem(name, function))]
     if problems:
         msg = f"target {text!r}: {'; '.join(problems)}. Expected the signatures of torch.distributed.pipelining"

@@ -125,13 +125,24 @@ def live_tensors(collections_before: int) -> int:
     return sum(issubclass(type(item), Tensor) for item in (gc.get_objects(0) if youngest else gc.get_objects()))
 
 
-def snapshot(stage: nn.Module, args: tuple[Any, ...], output_grads: Tree) -> State:
+def _by_name(held: Mapping[int, Tree]) -> dict[str, Tensor]:
+    """Return the tensors that a caller holds, named by slot and micro-batch."""
+    return {
+        f"{slot} of micro-batch {mb}": leaf
+        for mb, tree in held.items()
+        for slot, (_, leaf) in enumerate(leaves(tree))
+        if isinstance(leaf, Tensor)
+    }
+
+
+def snapshot(stage: nn.Module, args: Mapping[int, tuple[Any, ...]], output_grads: Mapping[int, Tree]) -> State:
     """Copy what an action must not change."""
+    held = _by_name(args)
     flags = {name: parameter.requires_grad for name, parameter in stage.named_parameters()}
-    flags.update({f"argument {i}": arg.requires_grad for i, arg in enumerate(args) if isinstance(arg, Tensor)})
+    flags.update({f"argument {name}": arg.requires_grad for name, arg in held.items()})
     return State(
-        args=tuple(copy_of(arg) for arg in args),
-        output_grads=tuple(copy_of(grad) for _, grad in leaves(output_grads)),
+        args={name: copy_of(arg) for name, arg in held.items()},
+        output_grads={name: copy_of(grad) for name, grad in _by_name(output_grads).items()},
         params={name: copy_of(parameter) for name, parameter in stage.named_parameters()},
         buffers={name: copy_of(buffer) for name, buffer in stage.named_buffers()},
         requires_grad=flags,
@@ -153,13 +164,10 @@ def shared_storage(
 ) -> tuple[tuple[str, str], ...]:
     """Return the pairs of names, one of them a gradient handed out or stored, whose tensors share storage."""
     named: list[tuple[str, Any, bool]] = []
-    for mb, grads in returned.items():
-        named += [(f"input gradient {slot} of micro-batch {mb}", grad, True) for slot, grad in enumerate(grads)]
+    named += [(f"input gradient {name}", grad, True) for name, grad in _by_name(returned).items()]
     named += [(f"gradient of {name}", grad, True) for name, grad in param_grads.items()]
-    for mb, tree in output_grads.items():
-        named += [(f"output gradient {i} of micro-batch {mb}", g, False) for i, (_, g) in enumerate(leaves(tree))]
-    for mb, values in args.items():
-        named += [(f"argument {slot} of micro-batch {mb}", value, False) for slot, value in enumerate(values)]
+    named += [(f"output gradient {name}", grad, False) for name, grad in _by_name(output_grads).items()]
+    named += [(f"argument {name}", arg, False) for name, arg in _by_name(args).items()]
     named += [(f"parameter {name}", parameter, False) for name, parameter in params.items()]
     places: dict[int, list[tuple[str, bool]]] = {}
     for name, tensor, is_gradient in named:

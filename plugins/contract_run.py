@@ -11,7 +11,7 @@ import pytest
 
 from gradconform.plan import Item
 from gradconform.plugins.added_stages import added_items
-from gradconform.plugins.extensions import Extensions, extensions
+from gradconform.plugins.extensions import Extensions, extensions, refuse_unusable
 from gradconform.plugins.options import Options
 from gradconform.results import Report
 from gradconform.session import Session
@@ -62,6 +62,7 @@ def make_runs(config: pytest.Config, options: Options, key: str, *, target: obje
 
 def make_session(options: Options, target: object, known: Extensions) -> Session:
     """Return the session of ``target``; ``options`` say the rest."""
+    refuse_unusable(options.device, options.dtype, known)
     return Session(
         resolve(target, extra=known.adapters),
         device=options.device,

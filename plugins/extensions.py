@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pytest
 
 from gradconform import tolerance
-from gradconform.devices import device_named, dtype_named
+from gradconform.devices import SelectionError, device_named, dtype_named
 from gradconform.fixtures.stages import ZOO
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.targets import registered_targets
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,8 @@ def extensions(config: pytest.Config) -> Extensions:
     return config.stash[_KEY]
 
 
-def _united(what: str, mappings: list[Mapping[str, object]], taken: Mapping[str, object] | tuple[()]) -> dict[str, object]:
-    found: dict[str, object] = {}
+def _united(what: str, mappings: Iterable[Mapping[str, T]], taken: Container[str]) -> dict[str, T]:
+    found: dict[str, T] = {}
     for mapping in mappings:
         twice = sorted(name for name in mapping if name in found or name in taken)
         if twice:
@@ -70,9 +74,14 @@ def _stages(config: pytest.Config) -> tuple[StageCase, ...]:
     return tuple(found.values())
 
 
-def refuse_unusable(devices: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
+def refuse_unusable(devices: Iterable[str], dtypes: Iterable[str], known: Extensions) -> None:
     """Raise ``ValueError`` with the kit's message for the first device or dtype that cannot be used."""
     for device in devices:
-        device_named(device)
+        try:
+            device_named(device)
+        except SelectionError as error:
+            offered = f"; pytest_gradconform_devices names: {', '.join(known.devices)}" if known.devices else ""
+            msg = f"{error}{offered}"
+            raise SelectionError(msg) from error
     for dtype in dtypes:
         dtype_named(dtype)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, Node
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from gradconform.fixtures.trees import as_tuple, leaves, tensors
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 class AutogradSession:
     """One stage under plain autograd.
 
-    B is ``torch.autograd.backward``; I is ``torch.autograd.grad`` over the arguments; W is ``torch.autograd.backward``
-    over the parameters. A None output gradient means that no gradient flows through that output.
+    B is ``torch.autograd.backward``; I is the same over the arguments alone, W over the parameters alone. A None output gradient means that no gradient flows through that output.
     """
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
@@ -28,7 +27,7 @@ class AutogradSession:
         self._stage, self._spec = stage, spec
         self._args: dict[int, tuple[Any, ...]] = {}
         self._roots: dict[int, Tree] = {}
-        self._weight_roots: dict[int, tuple[list[Any], list[Tensor | None]]] = {}
+        self._weight_roots: dict[int, tuple[list[GradientEdge], list[Tensor]]] = {}
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
         """Run the stage, and the loss where the spec has one."""
@@ -40,35 +39,28 @@ class AutogradSession:
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
         """Run one backward over everything and return the gradients of the arguments."""
-        leaves_in = [arg for arg in self._args[mb] if isinstance(arg, Tensor) and arg.requires_grad]
-        if any(isinstance(leaf, nn.Parameter) for leaf in leaves_in):
+        if any(isinstance(arg, nn.Parameter) for arg in self._args[mb]):
             # Such a leaf accumulates as a parameter, so its own gradient has to be asked for apart.
             found = self.backward_input(mb, output_grads)
             self.backward_weight(mb)
             return found
         args = self._args.pop(mb)
         roots, grads = pair_roots(self._roots.pop(mb), output_grads)
-        before = [leaf.grad for leaf in leaves_in]
-        for leaf in leaves_in:
-            leaf.grad = None
-        if roots:
-            torch.autograd.backward(roots, grads)
-        found = tuple(arg.grad if isinstance(arg, Tensor) and arg.requires_grad else None for arg in args)
-        for leaf, grad in zip(leaves_in, before, strict=True):
-            leaf.grad = grad
-        return found
+        return input_grads(args, lambda _: torch.autograd.backward(roots, grads) if roots else None)
 
     def backward_input(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the arguments; parameters are left alone."""
+        """Return the gradients of the arguments; parameters are left alone. The outputs themselves are let go."""
         args = self._args.pop(mb)
         roots, grads = pair_roots(self._roots.pop(mb), output_grads)
-        wanted = [arg for arg in args if isinstance(arg, Tensor) and arg.requires_grad]
-        found: tuple[Tensor | None, ...] = (None,) * len(wanted)
-        if roots and wanted:
-            found = torch.autograd.grad(roots, wanted, grads, retain_graph=True, allow_unused=True)
-        self._weight_roots[mb] = (list(roots), list(grads))
-        remaining = iter(found)
-        return tuple(next(remaining) if isinstance(a, Tensor) and a.requires_grad else None for a in args)
+        starts = [torch.ones_like(root) if grad is None else grad for root, grad in zip(roots, grads, strict=True)]
+
+        def walk(inputs: list[Tensor]) -> None:
+            if roots and inputs:
+                torch.autograd.backward(roots, starts, inputs=inputs, retain_graph=True)
+
+        found = input_grads(args, walk)
+        self._weight_roots[mb] = ([get_gradient_edge(root) for root in roots], list(starts))
+        return found
 
     def backward_weight(self, mb: int) -> None:
         """Accumulate the gradients of the parameters into ``.grad``."""
@@ -96,15 +88,37 @@ class AutogradSession:
         self._weight_roots.clear()
 
 
+def input_grads(args: tuple[Any, ...], backward: Callable[[list[Tensor]], None]) -> tuple[Tensor | None, ...]:
+    """Return what ``backward`` accumulates into ``.grad`` of the arguments, and put back what was there before.
+
+    Accumulation clones, where ``torch.autograd.grad`` may return the output gradient itself.
+    """
+    inputs = list({id(arg): arg for arg in args if isinstance(arg, Tensor) and arg.requires_grad}.values())
+    before = [arg.grad for arg in inputs]
+    try:
+        for arg in inputs:
+            arg.grad = None
+        backward(inputs)
+        return tuple(arg.grad if isinstance(arg, Tensor) and arg.requires_grad else None for arg in args)
+    finally:
+        for arg, grad in zip(inputs, before, strict=True):
+            arg.grad = grad
+
+
 def pair_roots(roots: Tree, output_grads: Tree) -> tuple[list[Tensor], list[Tensor | None]]:
     """Return the tensors at which a backward starts, each with its gradient.
 
     ``output_grads`` is None for a loss (a 0-d tensor, whose gradient is 1); else it mirrors ``roots``, and an output
-    whose entry is None, or that needs no gradient, is left out.
+    whose entry is None, or that needs no gradient, is left out. Raises ``ValueError`` for another structure.
     """
     if output_grads is None:
-        return [root for root in tensors(roots) if root.requires_grad], [None]
-    pairs = zip(leaves(as_tuple(roots)), leaves(output_grads), strict=True)
+        found = [root for root in tensors(roots) if root.requires_grad]
+        return found, [None] * len(found)
+    wanted, given = list(leaves(as_tuple(roots))), list(leaves(output_grads))
+    if [path for path, _ in wanted] != [path for path, _ in given]:
+        msg = f"output gradients {[path for path, _ in given]} do not mirror the outputs {[path for path, _ in wanted]}"
+        raise ValueError(msg)
+    pairs = zip(wanted, given, strict=True)
     kept = [
         (root, grad)
         for (_, root), (_, grad) in pairs

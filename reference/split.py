@@ -95,7 +95,8 @@ def stage_backward_weight(
 def _match(outputs: Any, output_grads: Any) -> tuple[list[Tensor], list[Tensor | None]]:
     """Pair every output that needs a gradient with its gradient; leave out those whose gradient is None."""
     if output_grads is None:
-        return [output for output in _flatten(outputs) if output.requires_grad], [None]
+        roots = [output for output in _flatten(outputs) if output.requires_grad]
+        return roots, [None] * len(roots)
     pairs = [(o, g) for o, g in _pairs(outputs, output_grads) if isinstance(o, Tensor) and o.requires_grad]
     for output, grad in pairs:
         if grad is not None and not isinstance(grad, Tensor):

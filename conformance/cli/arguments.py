@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib.metadata
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,13 +17,18 @@ from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 PROFILES = ("quick", "standard", "full")
 DEFAULT_SEED = 20
 
+COMMANDS = ("run", "list", "explain", "contract")
+
 _LARGEST_SEED = 2**32 - 1
 
 _EXIT_CODES = """\
 exit codes:
-  0  conforms              3  error of the kit
-  1  does not conform      4  error of the environment
-  2  usage                 5  incomplete: fewer checks ran than the contract has in the profile
+  0    conforms
+  1    does not conform
+  2    usage: a bad target, option, pattern, device or dtype; nothing was run
+  3    error of the kit
+  4    error of the environment
+  5    incomplete: nothing failed, but fewer checks ran than the profile has
   130  interrupted by ctrl-C; what ran until then is reported
 """
 
@@ -42,8 +48,9 @@ may be given several times, or several values separated by commas.
 _EXAMPLES = """\
 examples:
   gradconform run torch
-  gradconform run mypackage.backward --dtype float32,bfloat16 --json report.json
-  gradconform run backward.py:fused --checks 'split.*' --exclude-checks '*.lstm'
+  gradconform run mypackage.backward --dtype float32,bfloat16 --json out.json
+  gradconform run backward.py:fused --checks 'split.*' --exclude-checks '*lstm'
+  gradconform explain split.gradients.lstm
 """
 
 
@@ -56,6 +63,11 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> Any:
         """Say what is wrong, where help is, and exit with 2."""
+        wrong = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
+        if wrong is not None:
+            near = difflib.get_close_matches(wrong[1], COMMANDS, n=1)
+            hint = f", did you mean {near[0]}?" if near else "."
+            message = f"unknown command {wrong[1]!r}{hint} Expected one of {', '.join(COMMANDS)}"
         self.exit(2, f"{self.prog}: {message}\nSee '{self.prog} --help'.\n")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]

@@ -12,7 +12,7 @@ from gradconform.trial import Trial
 
 _HOOKS = frozenset({"hooks"})
 _MODULES = frozenset({"module_hooks"})
-_STAGES = ("mlp", "tied-apart", "frozen-layer")
+_STAGES = ("mlp", "tied-parallel", "frozen-layer")
 
 
 def _cases(program: str, way: str, names: tuple[str, ...] = _STAGES, watch: frozenset[str] = _HOOKS) -> dict[str, Trial]:

@@ -44,9 +44,6 @@ def _entries(what: str, got: Any, expected: Any) -> Iterator[tuple[str, Any, Any
     if isinstance(got, dict):
         for name in {**expected, **got}:
             yield f"{label.get(what, what)} {name}", got.get(name), expected.get(name)
-    elif isinstance(got, tuple):
-        for index, (one, other) in enumerate(zip(got, expected, strict=True)):
-            yield f"{label[what]} {index}", one, other
     else:
         yield "the random number generator", got, expected
 

@@ -44,13 +44,19 @@ def by_cause(results: Iterable[Result]) -> list[Cause]:
     """Group results by cause, the cause of most checks first; every result is in exactly one group."""
     found: dict[str, list[Result]] = {}
     for result in results:
-        found.setdefault(cause(result), []).append(result)
-    causes = [Cause(text, tuple(group)) for text, group in found.items()]
+        found.setdefault(_NUMBER.sub("n", cause(result)), []).append(result)
+    causes = [Cause(_text(alike, group), tuple(group)) for alike, group in found.items()]
     return sorted(causes, key=lambda group: (-len(group.checks), group.results[0].check))
 
 
+def _text(alike: str, group: list[Result]) -> str:
+    """Return the cause with its numbers where all have the same ones."""
+    texts = {cause(result) for result in group}
+    return texts.pop() if len(texts) == 1 else alike
+
+
 def cause(result: Result) -> str:
-    """Return in one line what the first finding of ``result`` says, without numbers that differ from check to check."""
+    """Return in one line what the first finding of ``result`` says, without the name of the tensor."""
     if not result.findings:
         lines = [line for line in result.message.splitlines() if line.strip()] or ["no message"]
         # The last line of a traceback names the exception, the first one of any other message says what is wrong.
@@ -63,8 +69,7 @@ def cause(result: Result) -> str:
     after = f"after {letter}, " if letter else ""
     if kind in _OF_TENSORS:
         return f"{after}{_what(str(first['where']))} {_OF_TENSORS[kind]}"
-    said = _NUMBER.sub("n", text.partition(": ")[0])
-    return f"{after}{_what(str(first['where']))}: {said}"
+    return f"{after}{_what(str(first['where']))} {text.partition(': ')[0]}"
 
 
 def _what(where: str) -> str:

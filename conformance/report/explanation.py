@@ -5,18 +5,17 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from fnmatch import fnmatchcase
 
-import torch
-
 from gradconform.check import Check
-from gradconform.devices import DTYPES, SelectionError, nearest
+from gradconform.devices import SelectionError, nearest
+from gradconform.fixtures.inputs import Input
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.report.judging import compares_values, first_line, judges
 from gradconform.report.lines import Line, heading, wrapped
 from gradconform.report.listing import needs
-from gradconform.report.rule import FORMULA
-from gradconform.tolerance import floor_factor
+from gradconform.report.rule import FORMULA, factors
 from gradconform.trial import Trial
 from gradconform.version import CONTRACT_VERSION
 
@@ -46,10 +45,7 @@ def matching(pattern: str, checks: Mapping[str, Check]) -> list[Check]:
     """
     found = [check for check in checks.values() if fnmatchcase(check.id, pattern)]
     if not found:
-        # Of several parts a reader rarely has all: an id that holds what was typed is nearer than one spelled alike.
-        holding = [check for check in checks if pattern.strip("*").lower() in check]
-        near = ", ".join(holding[:MOST]) if holding and pattern.strip("*") else nearest(pattern, checks)
-        shown = textwrap.shorten(near, 300, placeholder=" ...")
+        shown = textwrap.shorten(nearest(pattern, checks), 300, placeholder=" ...")
         msg = f"no check has the id {pattern!r}; nearest: {shown}. `gradconform list` prints every id"
         raise SelectionError(msg)
     if len(found) > MOST:
@@ -98,9 +94,15 @@ def _program(which: str, trial: Trial, width: int) -> list[Line]:
         *(["parameters have gradients before the first action"] if trial.prior_grads else []),
         *(["every micro-batch is fed the same argument tensors"] if trial.same_args else []),
         *([f"watched beyond gradients: {', '.join(sorted(trial.watch))}"] if trial.watch else []),
+        *(["W is asked to keep the graph"] if trial.retain_graph else []),
+        *([f"the weight context put in by hand holds {_slots(trial)}"] if trial.hand_grads else []),
         *([f"run {trial.repeats} times, each on a new stage"] if trial.repeats > 1 else []),
     ]
     return [*_field(which, trial.program, width), *_field("", f"on {stages}; {'; '.join(fed)}", width)]
+
+
+def _slots(trial: Trial) -> str:
+    return ", ".join("a gradient" if held else "None" for held in trial.hand_grads)
 
 
 def _legend(check: Check) -> str:
@@ -120,19 +122,24 @@ def _judged(check: Check, width: int) -> list[Line]:
         found += _field("" if found else "judged", said, width)
     if compares_values(check):
         found += _field("", f"The numeric rule: {FORMULA}, and the same with root mean squares.", width)
-        factors = ", ".join(
-            f"{name}: c = {floor_factor(dtype):g}, eps = {torch.finfo(dtype).eps:.3g}" for name, dtype in DTYPES.items()
-        )
-        found += _field("", f"{factors}.", width)
+        numbers = ", ".join(f"{name}: c = {c:g}, eps = {eps:.3g}" for name, c, eps in factors())
+        found += _field("", f"{numbers}.", width)
     module, _, name = check.source.partition(":")
     return [*found, *_field("source", f"{module.replace('.', '/')}.py, {name}", width)]
 
 
 def _stage(case: StageCase, width: int) -> Iterator[Line]:
     yield from _field("stage", f"{case.name}: {case.special}", width)
-    yield from _field("fed with", "; ".join(map(repr, case.inputs)), width)
+    yield from _field("fed with", "; ".join(map(_recipe, case.inputs)) or "nothing", width)
     for text in source(case).splitlines():
         yield Line(f"    {text}".rstrip(), "faint")
+
+
+def _recipe(recipe: Input) -> str:
+    """Return how an argument is made, without what is as usual."""
+    given = [(one, getattr(recipe, one.name)) for one in fields(recipe)]
+    told = ", ".join(f"{one.name}={value!r}" for one, value in given if value != one.default)
+    return f"{type(recipe).__name__}({told})"
 
 
 def source(case: StageCase) -> str:

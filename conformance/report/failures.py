@@ -5,17 +5,29 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from gradconform.report.causes import Cause
 from gradconform.report.lines import Line, count, wrapped
 from gradconform.results import Result
 
-#: How many lines of one check's message are shown in full; the places of the others follow in one line.
-SHOWN = 3
+#: How many findings of a cause's first check are shown in full, and of every further one; the rest is named.
+SHOWN_FIRST, SHOWN = 3, 1
 
-#: A family's shared words are told once where at least so many of them are shared.
+#: A clause is told once for several checks where at least so many of its words are the same in all.
 _SHARED_WORDS = 4
+
+_LONGEST_CAUSE = 280
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one result saw: where (its programs), and its findings, without what the cause's own line says."""
+
+    where: str
+    findings: tuple[str, ...]
+    places: tuple[str, ...]
 
 
 def cause_lines(number: int, cause: Cause, width: int, *, cells: bool, every: bool) -> list[Line]:
@@ -25,53 +37,71 @@ def cause_lines(number: int, cause: Cause, width: int, *, cells: bool, every: bo
     every result of the run, so no id has to be listed.
     """
     checks = cause.checks
-    told = f"[{number}] {textwrap.shorten(cause.text, width - 20, placeholder=' ...')}"
-    lines = [Line(f"{told} ({count(len(checks), 'check')})", "heading")]
-    shared = len({results[0].message for results in checks.values()}) == 1
-    if every:
-        lines += wrapped("in every check of this run", width, indent=4)
-    else:
-        lines += _checks(checks, width, cells=cells, shared=shared)
-    return [*lines, *_message(cause.results[0], width, 4)] if shared or every else lines
+    told = textwrap.shorten(cause.text, _LONGEST_CAUSE, placeholder=" ...")
+    lines = wrapped(f"[{number}] {count(len(checks), 'check')}: {told}", width, hanging=4, role="heading")
+    seen = {check: _seen(results[0]) for check, results in checks.items()}
+    wheres = {one.where for one in seen.values()}
+    alike = len(seen) > 1 and len(set(seen.values())) == 1
+    if len(wheres) == 1:
+        lines += wrapped(wheres.pop(), width, indent=4, hanging=2, role="faint")
+        seen = {check: _Seen("", one.findings, one.places) for check, one in seen.items()}
+    if alike or every:
+        lines += _findings(next(iter(seen.values())), width, 4, SHOWN_FIRST)
+        seen = dict.fromkeys(seen, _Seen("", (), ()))
+    return lines + (wrapped("in every check of this run", width, indent=4) if every else _checks(cause, seen, width, cells))
 
 
-def _checks(checks: dict[str, list[Result]], width: int, *, cells: bool, shared: bool) -> list[Line]:
+def _checks(cause: Cause, seen: dict[str, _Seen], width: int, cells: bool) -> list[Line]:  # noqa: FBT001 (passed on)
     lines: list[Line] = []
+    checks = cause.checks
+    shown = SHOWN_FIRST
     for _, group in groupby(sorted(checks), key=lambda check: check.rpartition(".")[0]):
         ids = list(group)
-        before, own, after = _template([checks[check][0].requirement for check in ids])
-        if before or after:
-            lines += wrapped(f"{before} ... {after}".strip(), width, indent=4)
+        clause, own = _clause([checks[check][0].requirement for check in ids])
+        lines += wrapped(clause, width, indent=4)
         for check, words in zip(ids, own, strict=True):
-            where = f" [{', '.join(f'{r.device} {r.dtype}' for r in checks[check])}]" if cells else ""
-            lines += wrapped(f"{check}{where}: {words}", width, indent=6, hanging=4)
-            if not shared:
-                lines += _message(checks[check][0], width, 10)
+            places = f" [{', '.join(f'{r.device} {r.dtype}' for r in checks[check])}]" if cells else ""
+            lines += wrapped(f"{check}{places}: {words}", width, indent=6, hanging=4)
+            lines += wrapped(seen[check].where, width, indent=8, hanging=2, role="faint")
+            lines += _findings(seen[check], width, 8, shown)
+            shown = SHOWN
     return lines
 
 
-def _message(result: Result, width: int, indent: int) -> list[Line]:
-    """Return what was seen in one result; of more than a few wrong tensors the rest is named only."""
+def _seen(result: Result) -> _Seen:
+    """Read a message: the programs, then one line per finding."""
     said = result.message.splitlines()
     told = len(result.findings)
-    head, findings = (said[:-told], said[-told:]) if told else (said, [])
-    lines = [line for text in head for line in wrapped(text, width, indent=indent, role="faint")]
-    for text in findings[:SHOWN]:
-        lines += wrapped(text, width, indent=indent, hanging=2)
-    rest = [str(finding["where"]) for finding in result.findings[SHOWN:]]
+    if not told:
+        return _Seen("", tuple(said), ())
+    head, findings = said[:-told], said[-told:]
+    places = [str(finding["where"]) for finding in result.findings]
+    where = "; ".join(head)
+    if result.findings[0]["kind"] == "error":  # what was raised stands in the cause's line
+        where += f", raised at {result.findings[0]['action']}"
+        findings, places = findings[1:], places[1:]
+    return _Seen(where, tuple(findings), tuple(places))
+
+
+def _findings(seen: _Seen, width: int, indent: int, shown: int) -> list[Line]:
+    """Return the first findings in full and the places of the others; what no finding stands behind, all of it."""
+    shown = shown if seen.places else len(seen.findings)
+    lines = [line for text in seen.findings[:shown] for line in wrapped(f"- {text}", width, indent=indent, hanging=2)]
+    rest = list(dict.fromkeys(seen.places[shown:]))
     if rest:
-        lines += wrapped(f"and {len(rest)} more: {', '.join(rest)}", width, indent=indent, hanging=2)
+        lines += wrapped(f"- and {', '.join(rest)}", width, indent=indent, hanging=2)
     return lines
 
 
-def _template(sentences: Sequence[str]) -> tuple[str, list[str], str]:
-    """Split sentences that one clause made into the words before, each sentence's own words, and the words after."""
-    words = [sentence.rstrip(".").split() for sentence in sentences]
+def _clause(sentences: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the words that the sentences share, with dots for what they do not, and each sentence's own words."""
     if len(sentences) == 1:
-        return "", [sentences[0]], ""
-    before = len(os.path.commonprefix([*words]))  # it compares any sequences, item by item
-    after = len(os.path.commonprefix([[*reversed(own[before:])] for own in words]))
+        return "", list(sentences)
+    words = [sentence.rstrip(".").split() for sentence in sentences]
+    before = len(os.path.commonprefix(words))  # it compares sequences of any kind, item by item
+    after = len(os.path.commonprefix([own[before:][::-1] for own in words]))
     if before + after < _SHARED_WORDS:
-        return "", list(sentences), ""
-    own = [" ".join(part[before : len(part) - after]) or "the same" for part in words]
-    return " ".join(words[0][:before]), own, " ".join(words[0][len(words[0]) - after :])
+        return "", list(sentences)
+    own = [" ".join(one[before : len(one) - after]) or "the same" for one in words]
+    last = words[0][len(words[0]) - after :]
+    return " ".join([*words[0][:before], "...", *last]), own

@@ -8,17 +8,14 @@ from types import CodeType, FunctionType
 
 from gradconform.check import Check
 
-_JUDGES = "gradconform.judge"
-
 #: What compares values with plain autograd by the numeric rule.
 _COMPARES = "gradconform.tolerance"
 
 
 def judges(check: Check) -> list[Callable[..., object]]:
     """Return the functions of gradconform.judge that the check's code calls, in the order in which it names them."""
-    own = check.judge
-    called = [own] if _is_judge(own) else [found for found in _called(own, depth=2) if _is_judge(found)]
-    return list(dict.fromkeys(called))
+    called = [check.judge] if _is_judge(check.judge) else [*_called(check.judge, depth=2, within=_is_judge)]
+    return [judge for judge in dict.fromkeys(called) if _is_judge(judge)]
 
 
 def compares_values(check: Check) -> bool:
@@ -32,18 +29,22 @@ def first_line(function: Callable[..., object]) -> str:
 
 
 def _is_judge(function: object) -> bool:
-    return str(getattr(function, "__module__", "")).startswith(_JUDGES)
+    module = str(getattr(function, "__module__", ""))
+    return isinstance(function, FunctionType) and module.startswith("gradconform.judge.")
 
 
-def _called(function: object, depth: int) -> Iterator[Callable[..., object]]:
-    """Yield the functions that the code of ``function`` names, and those that they name, within gradconform."""
+def _called(
+    function: object, depth: int, within: Callable[[object], bool] = lambda _: False
+) -> Iterator[Callable[..., object]]:
+    """Yield the functions that the code of ``function`` names, and those that they name, down to ``within``."""
     if depth == 0 or not isinstance(function, FunctionType):
         return
     for name in _names(function.__code__):
         found = function.__globals__.get(name)
         if callable(found) and str(getattr(found, "__module__", "")).startswith("gradconform"):
             yield found
-            yield from _called(found, depth - 1)
+            if not within(found):
+                yield from _called(found, depth - 1, within)
 
 
 def _names(code: CodeType) -> Iterator[str]:

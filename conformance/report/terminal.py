@@ -26,7 +26,7 @@ def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> lis
     probed = ", what is not claimed is tried too" if report.profile == "full" else ""
     lines = [
         *wrapped(f"gradconform {KIT_VERSION} judges {title(report)}{named}", width, hanging=4, role="heading"),
-        *(wrapped(f"file      {file}", width, hanging=10) if file else []),
+        *([Line(f"file      {file}")] if file else []),
         *wrapped(
             f"contract  {report.contract}, profile {report.profile}{probed}: "
             f"{report.planned}{narrowed} checks on {places}, seed {report.seed}",

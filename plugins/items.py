@@ -1,0 +1,107 @@
+"""The contract as pytest items: one per check, device and dtype, under one collector."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gradconform.plugins.bound_check import BoundCheck, CheckFailedError, record
+
+if TYPE_CHECKING:
+    from gradconform.plugins.contract_run import ContractRun
+
+#: What node ids of the contract start with, e.g. ``gradconform::full.gradients.mlp[cpu-float32]``.
+COLLECTOR = "gradconform"
+
+
+class ContractCollector(pytest.Collector):
+    """Collects the items of runs; ``names`` narrows to the items that the command line names by node id."""
+
+    def __init__(self, *, runs: Sequence[ContractRun], names: Sequence[str], **node: Any) -> None:
+        super().__init__(name=COLLECTOR, nodeid=COLLECTOR, **node)
+        self._runs, self._names = runs, names
+
+    def collect(self) -> Iterator[CheckItem]:
+        """Yield one item per check, device and dtype, in the order of the plan."""
+        for run in self._runs:
+            for position, item in enumerate(run.items):
+                if not self._names or item.name in self._names:
+                    yield CheckItem.from_parent(self, name=item.name, bound=BoundCheck(run, position))
+
+
+class CheckItem(pytest.Item):
+    """One check on one device and dtype. ``-k`` matches its id, its area and its level."""
+
+    def __init__(self, *, bound: BoundCheck, **node: Any) -> None:
+        super().__init__(**node)
+        self.bound = bound
+        self.add_marker("gradconform")
+        self.extra_keyword_matches |= {bound.level, bound.item.check.area}
+
+    def runtest(self) -> None:
+        """Run the check."""
+        self.bound()
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **options: Any) -> Any:
+        """Return the kit's message alone for a failed check; a Python traceback would show the kit's own code."""
+        if isinstance(excinfo.value, CheckFailedError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, *args, **options)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Return the headline of a failure; a check has no line in the folder that is tested."""
+        return self.path, None, f"{self.bound.level} {self.name}"
+
+
+def take_named(config: pytest.Config, known: Sequence[str]) -> tuple[str, ...]:
+    """Take node ids of the contract out of the command line's arguments and return the items' names.
+
+    Raises ``pytest.UsageError`` for one that no item has, with the nearest names.
+    """
+    prefix = f"{COLLECTOR}::"
+    names = tuple(arg.removeprefix(prefix) for arg in config.args if arg.startswith(prefix))
+    for name in names:
+        if name not in known:
+            near = ", ".join(difflib.get_close_matches(name, known, n=3)) or ", ".join(known[:3])
+            msg = f"{prefix}{name}: no such check in this run; nearest: {near}"
+            raise pytest.UsageError(msg)
+    config.args = [arg for arg in config.args if not arg.startswith(prefix)]
+    return names
+
+
+class ResultWriter:
+    """Writes a check's result into its test's report, which travels from worker to controller."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Add the result to the report of the test's call."""
+        report = yield
+        bound = _bound_check_of(item) if call.when == "call" else None
+        if bound is not None:
+            record(report, bound)
+        if isinstance(item, CheckItem) and report.skipped and isinstance(report.longrepr, tuple):
+            # A skipped check points at no line of the kit's code; pytest folds and prints a line of None.
+            report.longrepr = (COLLECTOR, None, report.longrepr[2])  # type: ignore[assignment]
+        return report
+
+
+def register_writer(config: pytest.Config) -> None:
+    """Register the :class:`ResultWriter`, once per process."""
+    name = "gradconform-results"
+    if not config.pluginmanager.has_plugin(name):
+        config.pluginmanager.register(ResultWriter(), name)
+
+
+def _bound_check_of(item: pytest.Item) -> BoundCheck | None:
+    """Return the check that ``item`` runs, or None: a contract item's own, or the parameter ``check`` of a test."""
+    if isinstance(item, CheckItem):
+        return item.bound
+    callspec = getattr(item, "callspec", None)
+    check = callspec.params.get("check") if callspec is not None else None
+    return check if isinstance(check, BoundCheck) else None

@@ -1,0 +1,108 @@
+"""The pytest plugin: hooks only, and nothing of the kit is imported before a test asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gradconform.plugins import hookspec
+from gradconform.plugins.options import Options, add_options, read_options, refuse_unwritable
+from gradconform.plugins.parametrize import MARKER, parametrize
+from gradconform.plugins.reporter import Reporter
+
+if TYPE_CHECKING:
+    from gradconform.plugins.contract_run import ContractRun
+
+pytest_plugins = ("gradconform.plugins.pytest_fixtures",)
+
+OPTIONS = pytest.StashKey[Options]()
+_RUNS = pytest.StashKey["list[ContractRun]"]()
+_NAMES = pytest.StashKey["tuple[str, ...]"]()
+
+#: Fixtures whose values depend on the options or on a marker.
+_PARAMETRIZED = frozenset({"gradconform_device", "gradconform_dtype", "gradconform_stage", "gradconform_output_grads"})
+
+_MARKERS = (
+    f"{MARKER}: runs a test once per check of the contract; written by gradconform.parametrize_checks",
+    "gradconform: on every item that --gradconform TARGET collects",
+    "gradconform_stages(*names_or_traits, without=()): narrows gradconform_stage to stages whose name or a trait of "
+    "whose matches one of the globs, and none of 'without'",
+    "gradconform_patterns(*globs): narrows gradconform_output_grads to patterns that match one of the globs",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Add the hooks."""
+    pluginmanager.add_hookspecs(hookspec)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the options; with a target, make the run, so that what is wrong is refused before anything is collected."""
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
+    options = config.stash[OPTIONS] = read_options(config)
+    if config.option.help or config.option.version:
+        return
+    reporter = None
+    if not hasattr(config, "workerinput"):  # a worker of pytest-xdist hands its results to the controller
+        if options.json is not None:
+            refuse_unwritable(options.json)
+        reporter = Reporter(config, options)
+        config.pluginmanager.register(reporter, "gradconform-reporter")
+    if options.target is not None or options.named & {"device", "dtype"}:
+        _prepare(config, options, reporter)
+
+
+def _prepare(config: pytest.Config, options: Options, reporter: Reporter | None) -> None:
+    from gradconform.plugins.contract_run import make_runs, named_items  # noqa: PLC0415 (it imports torch)
+    from gradconform.plugins.extensions import extensions, refuse_unusable  # noqa: PLC0415 (as above)
+    from gradconform.plugins.items import register_writer, take_named  # noqa: PLC0415 (as above)
+
+    try:
+        if options.target is None:
+            refuse_unusable(options.device, options.dtype, extensions(config))
+            return
+        runs = make_runs(config, options, "gradconform", target=options.target)
+    except ValueError as error:
+        msg = f"gradconform: {error}"
+        raise pytest.UsageError(msg) from error
+    config.stash[_RUNS] = runs
+    config.stash[_NAMES] = take_named(config, list(named_items(runs)))
+    register_writer(config)
+    if reporter is not None:
+        for run in runs:
+            reporter.recorder.expect(run.header)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Collect the contract beside what the session collects from files."""
+    report = yield
+    runs = collector.config.stash.get(_RUNS, None)
+    if runs is not None and isinstance(collector, pytest.Session) and report.passed:
+        from gradconform.plugins.items import ContractCollector  # noqa: PLC0415 (only a run needs it)
+
+        names = collector.config.stash[_NAMES]
+        report.result = [*report.result, ContractCollector.from_parent(collector, runs=runs, names=names)]
+    return report
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a test its checks, and the fixtures that go over stages or output gradients their values."""
+    config = metafunc.config
+    mark = metafunc.definition.get_closest_marker(MARKER)
+    if mark is not None:
+        parametrize(metafunc, mark, config.stash[OPTIONS])
+    if not _PARAMETRIZED.isdisjoint(metafunc.fixturenames):
+        from gradconform.plugins.fixture_values import parametrize_fixtures  # noqa: PLC0415 (it imports torch)
+
+        parametrize_fixtures(metafunc, config.stash[OPTIONS])
