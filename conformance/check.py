@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -53,9 +54,10 @@ class Check:
 
 
 def _claimed(need: str, capabilities: Capabilities) -> bool:
-    name, equals, value = need.partition("=")
+    """Tell whether a need is claimed: ``name``, ``name=value`` or ``name!=value``."""
+    name, operator, value = re.fullmatch(r"(\w+)(!?=)?(.*)", need, re.DOTALL).groups()  # type: ignore[union-attr]  # always matches
     claim = getattr(capabilities, name)
-    return str(claim) == value if equals else bool(claim)
+    return bool(claim) if operator is None else (str(claim) == value) == (operator == "=")
 
 
 _CHECKS: dict[str, Check] = {}

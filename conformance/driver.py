@@ -34,20 +34,25 @@ def drive(adapter: Adapter, materials: Materials, *, loss_scale: float = 1.0) ->
         try:
             return run.observe()
         finally:
-            run.close()
+            run.observation.close_raised = run.close()
 
 
 @contextlib.contextmanager
 def _quiet(*, collector: bool) -> Iterator[None]:
-    """Silence warnings (a strict filter would turn them into exceptions) and stop the collector where asked."""
+    """Leave the process as it was: warnings (a strict filter would raise them), grad mode, generator, collector.
+
+    The collector is stopped unless ``collector``.
+    """
     enabled = gc.isenabled()
-    with warnings.catch_warnings():
+    generator = torch.get_rng_state()
+    with warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")
         try:
             if not collector:
                 gc.disable()
             yield
         finally:
+            torch.set_rng_state(generator)
             if enabled:
                 gc.enable()
 
@@ -118,9 +123,15 @@ class _Run:
         ]
         return self.observation
 
-    def close(self) -> None:
+    def close(self) -> Raised | None:
+        """Close every session, whatever the others do; return what the first one raised that did."""
+        problem = None
         for lane in self.lanes.values():
-            lane.session.close()
+            try:
+                lane.session.close()
+            except Exception as error:  # as in _act
+                problem = problem or Raised.of(error)
+        return problem
 
     def _endings(self) -> tuple[Action, ...]:
         ended = {action.stage for action in self.trial.actions if action.kind == "finish"}
@@ -209,7 +220,12 @@ class _Run:
             if action.kind == "drop" and action.mb % 10 == 9:  # noqa: PLR2004 (every tenth micro-batch)
                 step.live_tensors = live_tensors(self.collections)
             return
-        step.param_grads = {name: copy_of(grad) for name, grad in lane.session.param_grads().items()}
+        try:
+            stored = dict(lane.session.param_grads())
+        except Exception as error:  # as in _act
+            step.raised = step.raised or Raised.of(error)
+            return
+        step.param_grads = {name: copy_of(grad) for name, grad in stored.items()}
         if action.mb in lane.args:
             args = lane.args[action.mb]
             step.arg_grads = tuple(copy_of(a.grad) if isinstance(a, Tensor) and a.is_leaf else None for a in args)
@@ -217,7 +233,6 @@ class _Run:
             step.hook_calls = lane.hooks.take()
         if "state" in watch:
             step.state = snapshot(lane.stage, lane.args, lane.output_grads)
-            stored = lane.session.param_grads()
             params = dict(lane.stage.named_parameters())
             step.shared = shared_storage(lane.returned, stored, lane.output_grads, lane.args, params)
             step.grad_places = {name: place_of(grad) for name, grad in stored.items() if grad is not None}

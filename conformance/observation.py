@@ -90,10 +90,15 @@ class Step:
 
 @dataclass(slots=True)
 class Observation:
-    """The steps of one run; ``changed_later`` names returned gradients that did not stay as they were returned."""
+    """The steps of one run.
+
+    ``changed_later`` names returned gradients that did not stay as they were returned; ``close_raised`` is what the
+    session raised when it was closed.
+    """
 
     steps: list[Step] = field(default_factory=list)
     changed_later: list[str] = field(default_factory=list)
+    close_raised: Raised | None = None
 
     @property
     def raised(self) -> Step | None:

@@ -69,7 +69,8 @@ def shortened(text: str, words: int = 16) -> str:
 def needs(actions: tuple[Action, ...]) -> frozenset[str]:
     """Return what the program asks of an implementation.
 
-    Names of capabilities, and ``weight_order=any``, ``backward_order=any`` where the order is not first-in-first-out.
+    Names of capabilities; ``weight_order=any`` and ``backward_order=any`` where the order is not first-in-first-out, and
+    ``weight_order!=none`` where a W does not follow its I at once.
     """
     kinds = {action.kind for action in actions if not action.misuse}
     found: set[str] = set()
@@ -87,7 +88,18 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
         found.add("backward_order=any")
     if not _fifo(actions, {"I", "G"}, {"W"}):
         found.add("weight_order=any")
+    elif _deferred(actions):
+        found.add("weight_order!=none")
     return frozenset(found)
+
+
+def _deferred(actions: tuple[Action, ...]) -> bool:
+    """Tell whether some W comes after another backward than its own I."""
+    backwards = [(action.kind, action.stage, action.mb) for action in actions if action.kind in {"B", "I", "W"}]
+    return any(
+        kind == "W" and ("I", stage, mb) in backwards and backwards[place - 1] != ("I", stage, mb)
+        for place, (kind, stage, mb) in enumerate(backwards)
+    )
 
 
 def _fifo(actions: tuple[Action, ...], first: set[str], then: set[str]) -> bool:

@@ -140,6 +140,7 @@ def snapshot(stage: nn.Module, args: Mapping[int, tuple[Any, ...]], output_grads
     held = _by_name(args)
     flags = {name: parameter.requires_grad for name, parameter in stage.named_parameters()}
     flags.update({f"argument {name}": arg.requires_grad for name, arg in held.items()})
+    flags["grad mode"] = torch.is_grad_enabled()
     return State(
         args={name: copy_of(arg) for name, arg in held.items()},
         output_grads={name: copy_of(grad) for name, grad in _by_name(output_grads).items()},

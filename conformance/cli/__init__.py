@@ -37,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except ImportError as error:
-        complain(f"the environment cannot run the kit: {error}. Expected an installation with the dependencies of gradconform")
+        complain(
+            f"the environment cannot run the kit: {error}. Expected an installation with the dependencies of gradconform"
+        )
         return EXIT_ENVIRONMENT
     except Exception:  # noqa: BLE001 (a crash of the kit has an exit code of its own and is never taken for a verdict)
         complain(f"error of the kit, no verdict on the target:\n{traceback.format_exc()}")

@@ -121,7 +121,11 @@ def _run(found: Any, command: Callable[[argparse.Namespace], int]) -> None:
     _selection(one, "standard")
     one.add_argument("--exclude-checks", **_SEVERAL, metavar="GLOB", help="leave out the checks whose id matches")
     one.add_argument(
-        "--seed", type=_seed, default=DEFAULT_SEED, metavar="N", help=f"what all values are drawn from (default: {DEFAULT_SEED})"
+        "--seed",
+        type=_seed,
+        default=DEFAULT_SEED,
+        metavar="N",
+        help=f"what all values are drawn from (default: {DEFAULT_SEED})",
     )
     one.add_argument("--strict", action="store_true", help="let a failed SHOULD decide the verdict as well")
     one.add_argument(

@@ -61,11 +61,12 @@ class _Areas:
     def __init__(self, items: tuple[Item, ...], *, several: bool, console: Console | None) -> None:
         self._several, self._console = several, console
         self._planned = Counter(self._place(item.check.id, item.device, item.dtype) for item in items)
+        self._column = max(map(len, self._planned))
         self._results: dict[str, list[Result]] = {}
 
     def _place(self, check: str, device: str, dtype: str) -> str:
         area = check.partition(".")[0]
-        return f"{area:<11} {device} {dtype}" if self._several else area
+        return f"{device} {dtype}  {area}" if self._several else area
 
     def add(self, result: Result) -> None:
         """Count a result; print the line of an area that is done."""
@@ -80,7 +81,8 @@ class _Areas:
             self._print(place)
 
     def _print(self, place: str) -> None:
-        write([tally_line(place, self._results.pop(place), self._planned[place])], self._console)
+        line = tally_line(place.ljust(self._column), self._results.pop(place), self._planned[place])
+        write([line], self._console)
 
 
 @contextlib.contextmanager
@@ -115,4 +117,4 @@ def _bar(items: tuple[Item, ...], console: Console | None) -> Iterator[Callable[
 
 def _short(check: str) -> str:
     """Return an id that fits its column: its end says which case it is."""
-    return check if len(check) <= _ID_WIDTH else f"...{check[3 - _ID_WIDTH:]}"
+    return check if len(check) <= _ID_WIDTH else f"...{check[3 - _ID_WIDTH :]}"

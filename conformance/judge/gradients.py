@@ -42,6 +42,8 @@ def _of_one_run(evidence: Evidence, observation: Observation, lane: int | None) 
             if finding.where not in told:
                 told.add(finding.where)
                 yield finding
+    if observation.close_raised is not None:
+        yield Finding("error", "the session", "close", f"raised {observation.close_raised}")
 
 
 def _of_step(evidence: Evidence, step: Step) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ SHOWN_FIRST, SHOWN = 3, 1
 #: A clause is told once for several checks where at least so many of its words are the same in all.
 _SHARED_WORDS = 4
 
-_LONGEST_CAUSE = 280
+_LONGEST_CAUSE = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,9 @@ def cause_lines(number: int, cause: Cause, width: int, *, cells: bool, every: bo
     if alike or every:
         lines += _findings(next(iter(seen.values())), width, 4, SHOWN_FIRST)
         seen = dict.fromkeys(seen, _Seen("", (), ()))
-    return lines + (wrapped("in every check of this run", width, indent=4) if every else _checks(cause, seen, width, cells))
+    return lines + (
+        wrapped("in every check of this run", width, indent=4) if every else _checks(cause, seen, width, cells)
+    )
 
 
 def _checks(cause: Cause, seen: dict[str, _Seen], width: int, cells: bool) -> list[Line]:  # noqa: FBT001 (passed on)
@@ -73,7 +75,7 @@ def _seen(result: Result) -> _Seen:
     said = result.message.splitlines()
     told = len(result.findings)
     if not told:
-        return _Seen("", tuple(said), ())
+        return _Seen("", tuple(said) if len(said) > 1 else (), ())
     head, findings = said[:-told], said[-told:]
     places = [str(finding["where"]) for finding in result.findings]
     where = "; ".join(head)

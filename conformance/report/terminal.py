@@ -43,7 +43,7 @@ def tally_line(place: str, results: Sequence[Result], planned: int) -> Line:
     shown = ", ".join(f"{counts[status]} {status.replace('_', ' ')}" for status in STATUSES if counts[status])
     decided = any(result.decisive for result in results)
     role: Role = "bad" if decided else "warning" if counts["failed"] else "plain"
-    return Line(f"{place:<13} {len(results):>4} of {planned:<4} {shown}", role)
+    return Line(f"{place}  {len(results):>4} of {planned:<4} {shown}", role)
 
 
 def closing(report: Report, width: int, stopped: str | None = None) -> list[Line]:
@@ -112,9 +112,7 @@ def manifest_lines(report: Report, width: int) -> list[Line]:
         (report.manifest - report.planned, "not selected"),
     ]
     more = "".join(f"; {number} {what}" for number, what in rest if number)
-    text = (
-        f"{counts['ran']} of {report.manifest} checks of contract {report.contract}, profile {report.profile}, ran{more}"
-    )
+    text = f"{counts['ran']} of {report.manifest} checks of contract {report.contract}, profile {report.profile}, ran{more}"
     return wrapped(text, width, role="plain" if report.complete else "warning")
 
 
@@ -140,7 +138,7 @@ def verdict(report: Report) -> str:
         return f"{name} does NOT conform: {failed} failed{part}"
     but = f"; {failed} failed" if failed else ""
     if report.conforms:
-        held = f", and of {counts['unsupported']} it claims nothing" if counts["unsupported"] else ""
+        held = f", {counts['unsupported']} are unsupported" if counts["unsupported"] else ""
         return (
             f"{name} conforms to contract {report.contract} in profile {report.profile}: "
             f"{counts['passed']} of {report.manifest} checks passed{held}{but}"

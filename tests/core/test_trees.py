@@ -1,0 +1,66 @@
+"""Trees: leaves in order with their paths, structure kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradconform.fixtures.trees import as_tuple, leaves, map_leaves, tensors
+
+TREES: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(st.none(), st.integers(), st.text(max_size=3)),
+    lambda branch: st.one_of(
+        st.lists(branch, max_size=3),
+        st.lists(branch, max_size=3).map(tuple),
+        st.dictionaries(st.text(max_size=3), branch, max_size=3),
+    ),
+    max_leaves=12,
+)
+
+
+def test_leaves_come_in_order_with_paths_that_index_the_tree() -> None:
+    tree = ({"h": 1, "c": [2, None]}, 3)
+    assert list(leaves(tree)) == [("[0]['h']", 1), ("[0]['c'][0]", 2), ("[0]['c'][1]", None), ("[1]", 3)]
+
+
+def test_a_lone_leaf_has_an_empty_path() -> None:
+    assert list(leaves(7)) == [("", 7)]
+
+
+@pytest.mark.parametrize("tree", [(), [], {}, ((), [{}])], ids=repr)
+def test_an_empty_tree_has_no_leaves(tree: object) -> None:
+    assert list(leaves(tree)) == []
+
+
+@settings(deadline=None)
+@given(TREES)
+def test_mapping_keeps_structure_and_reaches_every_leaf_once(tree: Any) -> None:
+    mapped = map_leaves(lambda leaf: (leaf, "seen").__repr__(), tree)
+    assert [path for path, _ in leaves(mapped)] == [path for path, _ in leaves(tree)]
+    assert [leaf for _, leaf in leaves(mapped)] == [repr((leaf, "seen")) for _, leaf in leaves(tree)]
+    assert map_leaves(lambda leaf: leaf, tree) == tree
+
+
+@settings(deadline=None)
+@given(TREES)
+def test_a_path_finds_its_leaf(tree: Any) -> None:
+    for path, leaf in leaves(tree):
+        assert eval(f"tree{path}", {"tree": tree}) == leaf  # noqa: S307 (the paths are the kit's own)
+
+
+def test_tensors_leaves_out_what_is_no_tensor() -> None:
+    one, two = torch.ones(1), torch.ones(2)
+    found = tensors({"a": [one, None], "b": (3, two, "x")})
+    assert [id(tensor) for tensor in found] == [id(one), id(two)]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "expected"), [(7, (7,)), (None, (None,)), ((7,), (7,)), ([7], [7]), ({"a": 7}, {"a": 7})]
+)
+def test_only_a_lone_leaf_becomes_a_tuple_of_one(outputs: object, expected: object) -> None:
+    assert as_tuple(outputs) == expected
+    assert type(as_tuple(outputs)) is type(expected)
