@@ -12,7 +12,8 @@ from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
 if TYPE_CHECKING:
     from gradconform.adapter import Adapter, Capabilities, Session, StageSpec, UnsupportedError
-    from gradconform.matching import assert_matches_autograd, autograd_gradients
+    from gradconform.matching import GradientMismatchError, assert_matches_autograd
+    from gradconform.oracle import Gradients, autograd_gradients
     from gradconform.plugins.parametrize import parametrize_checks
     from gradconform.results import NonConformingError, Report, Result
     from gradconform.session import check_stage_backward
@@ -22,6 +23,8 @@ __version__ = KIT_VERSION
 _HOME = {
     "Adapter": "gradconform.adapter",
     "Capabilities": "gradconform.adapter",
+    "GradientMismatchError": "gradconform.matching",
+    "Gradients": "gradconform.oracle",
     "NonConformingError": "gradconform.results",
     "Report": "gradconform.results",
     "Result": "gradconform.results",
@@ -29,7 +32,7 @@ _HOME = {
     "StageSpec": "gradconform.adapter",
     "UnsupportedError": "gradconform.adapter",
     "assert_matches_autograd": "gradconform.matching",
-    "autograd_gradients": "gradconform.matching",
+    "autograd_gradients": "gradconform.oracle",
     "check_stage_backward": "gradconform.session",
     "parametrize_checks": "gradconform.plugins.parametrize",
 }
@@ -39,6 +42,8 @@ __all__ = [
     "KIT_VERSION",
     "Adapter",
     "Capabilities",
+    "GradientMismatchError",
+    "Gradients",
     "NonConformingError",
     "Report",
     "Result",

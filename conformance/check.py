@@ -68,7 +68,7 @@ def family(
     cases: Mapping[str, Trial | tuple[Trial, ...]],
     *,
     level: Level = "MUST",
-    profile: Profile | Mapping[str, Profile] = "standard",
+    profile: Profile = "standard",
     needs: tuple[str, ...] = (),
     without: tuple[str, ...] = (),
     seed: str | Mapping[str, str] | None = None,
@@ -78,7 +78,7 @@ def family(
     The function's docstring is the clause: line 1 the requirement (``{stage}``, ``{program}``, ``{case}`` and
     ``{grads}`` are filled in), then why it matters, then a paragraph that starts with ``Catches:``. ``needs`` adds
     capabilities to those the trials ask for; ``without`` takes some away, for a check that allows a refusal.
-    ``profile`` and ``seed`` may be given per case; a case not named is ``standard``, and without a seed.
+    ``seed`` may be given per case. What is in profile ``quick`` is listed in :mod:`gradconform.contract.quick`.
     Raises ``ValueError`` for an id that is taken or a clause without MUST or SHOULD.
     """
 
@@ -90,7 +90,7 @@ def family(
             check = Check(
                 id=f"{topic}.{case}",
                 level=level,
-                profile=profile if isinstance(profile, str) else profile.get(case, "standard"),
+                profile=profile,
                 requirement=requirement,
                 why=why,
                 catches=catches,

@@ -2,72 +2,32 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gradconform.adapter import Capabilities, StageSpec, Tree
+from gradconform.adapter import Capabilities, Tree
 from gradconform.evidence import Evidence
-from gradconform.fixtures.trees import as_tuple, map_leaves, tensors
+from gradconform.fixtures.trees import map_leaves
 from gradconform.judge.finding import Finding
 from gradconform.judge.gradients import compare
 from gradconform.materials import Materials
 from gradconform.observation import Observation, Step
+from gradconform.oracle import Gradients, InputGrads, LossFn, Oracle, Wanted, fresh, pairs
 from gradconform.program import Action
-from gradconform.reference64 import Expected, widen, widened
-from gradconform.reference.autograd import AutogradAdapter
 from gradconform.results import NonConformingError
 from gradconform.tolerance import Partials
 from gradconform.trial import Trial
 
-InputGrads = tuple[Tensor | None, ...]
 #: Runs forward and backward of one micro-batch: ``backward(stage, args, output_grads)`` returns the input gradients.
 Backward = Callable[[nn.Module, tuple[Any, ...], Tree], Any]
-LossFn = Callable[[Tree], Tensor]
 
 
 class GradientMismatchError(NonConformingError):
     """A gradient is not the one of plain autograd; the message names every wrong tensor with its numbers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gradients:
-    """Gradients of one micro-batch or several.
-
-    ``inputs`` has one entry per argument, a tensor or None; for several micro-batches it is a list of such tuples.
-    ``params`` holds the gradient that each parameter has after all of them, by name.
-    """
-
-    inputs: InputGrads | list[InputGrads]
-    params: dict[str, Tensor | None] = field(default_factory=dict)
-
-
-def autograd_gradients(
-    stage: nn.Module,
-    args: Any,
-    output_grads: Any = None,
-    *,
-    loss_fn: LossFn | None = None,
-    rng_state: Tensor | None = None,
-) -> Gradients:
-    """Return what plain autograd gives on a copy of ``stage`` and copies of ``args``; neither is changed.
-
-    ``args`` is a tuple, the arguments of one micro-batch, or a list of tuples, those of several. ``output_grads``
-    mirrors the outputs (a tuple even of one), None where no gradient flows; for several micro-batches it is a list. It
-    is left out where the stage, or ``loss_fn(outputs)``, returns a 0-d loss. ``rng_state`` is the state of torch's CPU
-    generator before the first forward. Raises ``ValueError`` for gradients that do not mirror the outputs.
-    """
-    several = isinstance(args, list)
-    fed = _pairs(args, output_grads)
-    oracle = _Oracle(stage, loss_fn, rng_state if rng_state is not None else torch.get_rng_state())
-    steps = [oracle.advance(own, grads) for own, grads in fed]
-    inputs = [step.inputs for step in steps]
-    return Gradients(inputs if several else inputs[0], steps[-1].params)
 
 
 def assert_matches_autograd(  # noqa: PLR0913 (stage, arguments and output gradients are what a backward is about)
@@ -97,13 +57,10 @@ def assert_matches_autograd(  # noqa: PLR0913 (stage, arguments and output gradi
     there, what came, error, bound and headroom.
     """
     __tracebackhide__ = True
-    fed = _pairs(args, output_grads)
+    fed = pairs(args, output_grads)
     before = torch.get_rng_state() if rng_state is None else rng_state
-    oracle = _Oracle(stage, loss_fn, before, prior=callable(backward))
-    if callable(backward):
-        steps = _run(backward, stage, fed, before)
-    else:
-        steps = _given(backward, stage, args, len(fed))
+    oracle = Oracle(stage, loss_fn, before, prior=callable(backward))
+    steps = _run(backward, stage, fed, before) if callable(backward) else _given(backward, stage, args, len(fed))
     findings: list[Finding] = []
     for mb, ((own, grads), got) in enumerate(zip(fed, steps, strict=True)):
         wanted = oracle.advance(own, grads)
@@ -129,149 +86,13 @@ class _Seen:
     params: Mapping[str, Tensor | None] | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What plain autograd gives after one micro-batch."""
-
-    inputs: InputGrads
-    params: dict[str, Tensor | None]
-    drew: bool
-
-
-class _Oracle:
-    """Plain autograd on a copy of a stage, micro-batch after micro-batch, and in float64 where that is asked for."""
-
-    def __init__(
-        self, stage: nn.Module, loss_fn: LossFn | None, rng_state: Tensor, *, prior: bool = False, wide: bool = False
-    ) -> None:
-        self._original, self._loss_fn, self._start = stage, loss_fn, rng_state
-        self.copy = copy.deepcopy(stage)
-        if prior:
-            for own, theirs in zip(self.copy.parameters(), stage.parameters(), strict=True):
-                own.grad = None if theirs.grad is None else theirs.grad.clone()
-        self.rng = rng_state
-        self.wide = wide
-        self._session = AutogradAdapter().open(self.copy, StageSpec(loss_fn=_with_target(loss_fn)))
-        self._fed: list[tuple[tuple[Any, ...], Tree]] = []
-        self._prior = {name: None if p.grad is None else p.grad.clone() for name, p in self.copy.named_parameters()}
-
-    @property
-    def place(self) -> str:
-        """The dtypes and devices of the stage's parameters, for a message."""
-        found = sorted({f"{str(p.dtype).removeprefix('torch.')} on {p.device}" for p in self.copy.parameters()})
-        return ", ".join(found) or "no parameters"
-
-    def advance(self, args: tuple[Any, ...], output_grads: Tree) -> _Wanted:
-        """Run the next micro-batch."""
-        mb = len(self._fed)
-        self._fed.append((args, output_grads))
-        own = _fresh(args, self._original, self.copy)
-        if self.wide:
-            own = tuple(_widened_leaf(arg) for arg in own)
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(self.rng)
-            outputs = self._session.forward(mb, own)
-            drew = not torch.equal(torch.get_rng_state(), self.rng)
-            self.rng = torch.get_rng_state()
-        _refuse_structure(outputs, output_grads, self._loss_fn)
-        grads = map_leaves(widen, output_grads) if self.wide else output_grads
-        inputs = self._session.backward(mb, None if grads is None else as_tuple(grads))
-        params = {name: None if g is None else g.clone() for name, g in self._session.param_grads().items()}
-        return _Wanted(inputs, params, drew)
-
-    @cached_property
-    def _in_float64(self) -> _Oracle:
-        """The same in float64 on the CPU, with gradients of one micro-batch at a time."""
-        oracle = _Oracle(self._original, self._loss_fn, self._start, wide=True)
-        widened(oracle.copy)
-        return oracle
-
-    def in_float64(self, mb: int) -> list[_Wanted]:
-        """Return the gradients in float64 of the micro-batches up to ``mb``, each alone."""
-        oracle, found = self._in_float64, self._found64
-        while len(found) <= mb:
-            oracle.copy.zero_grad()
-            found.append(oracle.advance(*self._fed[len(found)]))
-        return found[: mb + 1]
-
-    @cached_property
-    def _found64(self) -> list[_Wanted]:
-        return []
-
-    def expected_param(self, name: str, mb: int) -> Expected:
-        """Return what a parameter's gradient is in float64 after ``mb``."""
-        expected = Expected()
-        expected.add(widen(self._prior[name]))
-        for wanted in self.in_float64(mb):
-            expected.add(wanted.params[name])
-        return expected
-
-
-def _with_target(loss_fn: LossFn | None) -> Callable[[Tree, Tree], Tensor] | None:
-    return None if loss_fn is None else lambda outputs, _: loss_fn(outputs)
-
-
-def _widened_leaf(arg: Any) -> Any:
-    """Return a float64 leaf that needs a gradient where ``arg`` does; a parameter is widened in the stage itself."""
-    if not isinstance(arg, Tensor) or isinstance(arg, nn.Parameter):
-        return arg
-    return widen(arg).requires_grad_(arg.requires_grad)
-
-
-def _pairs(args: Any, output_grads: Any) -> list[tuple[tuple[Any, ...], Tree]]:
-    """Return arguments and output gradients per micro-batch; raise where the two lists differ in length."""
-    several = args if isinstance(args, list) else [args]
-    if isinstance(args, list) and output_grads is not None:
-        if not isinstance(output_grads, list) or len(output_grads) != len(args):
-            what = f"{len(output_grads)} entries" if isinstance(output_grads, list) else type(output_grads).__name__
-            msg = f"args is a list of {len(args)} micro-batches, and output_grads has {what}; expected one per micro-batch"
-            raise ValueError(msg)
-        grads = output_grads
-    else:
-        grads = [output_grads] * len(several)
-    if not several:
-        msg = "args is an empty list; expected the arguments of one micro-batch or more"
-        raise ValueError(msg)
-    return [(own if isinstance(own, tuple) else (own,), grad) for own, grad in zip(several, grads, strict=True)]
-
-
-def _fresh(args: tuple[Any, ...], stage: nn.Module, own: nn.Module) -> tuple[Any, ...]:
-    """Return copies of ``args``: new leaves, one for a tensor passed twice, ``own``'s parameter for one of ``stage``."""
-    known: dict[int, Any] = {
-        id(theirs): ours for theirs, ours in zip(stage.parameters(), own.parameters(), strict=True)
-    }
-
-    def copied(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        if id(leaf) not in known:
-            known[id(leaf)] = leaf.detach().clone().requires_grad_(leaf.requires_grad)
-        return known[id(leaf)]
-
-    return tuple(map_leaves(copied, arg) for arg in args)
-
-
-def _refuse_structure(outputs: Tree, output_grads: Tree, loss_fn: LossFn | None) -> None:
-    """Raise ``ValueError`` where the gradients do not mirror the outputs."""
-    if loss_fn is not None or output_grads is None:
-        found = tensors(outputs)
-        if loss_fn is None and (len(found) != 1 or found[0].dim()):
-            shapes = [tuple(tensor.shape) for tensor in found]
-            msg = f"output_grads is missing for outputs of shapes {shapes}; without it the stage must return one 0-d loss"
-            raise ValueError(msg)
-        return
-    if len(as_tuple(outputs)) != len(as_tuple(output_grads)):
-        msg = f"{len(as_tuple(output_grads))} output gradients for {len(as_tuple(outputs))} outputs; expected one or None each"
-        raise ValueError(msg)
-
-
 def _run(
     backward: Backward, stage: nn.Module, fed: Sequence[tuple[tuple[Any, ...], Tree]], rng_state: Tensor
 ) -> Iterator[_Seen]:
     """Call ``backward`` once per micro-batch, each forward with the random numbers that the oracle will draw too."""
     rng = rng_state
     for args, grads in fed:
-        own = _fresh(args, stage, stage)
+        own = fresh(args, stage, stage)
         theirs = map_leaves(lambda grad: grad.clone() if isinstance(grad, Tensor) else grad, grads)
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(rng)
@@ -308,7 +129,7 @@ def _given(given: Any, stage: nn.Module, args: Any, count: int) -> Iterator[_See
         yield _Seen(entries, params if mb == count - 1 else None)
 
 
-def _compare(mb: int, got: _Seen, wanted: _Wanted, oracle: _Oracle) -> Iterator[Finding]:
+def _compare(mb: int, got: _Seen, wanted: Wanted, oracle: Oracle) -> Iterator[Finding]:
     trial = Trial(stages=(), program=f"F{mb} B{mb}")
     materials = Materials(trial, dtype=torch.float64, device=torch.device("cpu"), seed=0)
     evidence = Evidence(trial, Capabilities(), materials, (), Observation())

@@ -95,7 +95,8 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
 
 def _deferred(actions: tuple[Action, ...]) -> bool:
     """Tell whether some W comes after another backward than its own I."""
-    backwards = [(action.kind, action.stage, action.mb) for action in actions if action.kind in {"B", "I", "W"}]
+    right = [action for action in actions if action.kind in {"B", "I", "W"} and not action.misuse]
+    backwards = [(action.kind, action.stage, action.mb) for action in right]
     return any(
         kind == "W" and ("I", stage, mb) in backwards and backwards[place - 1] != ("I", stage, mb)
         for place, (kind, stage, mb) in enumerate(backwards)

@@ -67,6 +67,8 @@ class Runner:
             values = {"status": "unsupported", "message": f"not supported: {error}"}
         except OracleError as error:
             values = {"status": "unsupported", "message": f"plain autograd on this device raised {error}"}
+        except SystemExit as error:  # else the target would choose this process's exit code, 0 for one
+            values = {"status": "error", "kind": "adapter", "message": f"the target ended the process: {error!r}"}
         except Exception as error:  # noqa: BLE001 (a crash of the kit is a verdict of its own, never a pass)
             text = "".join(traceback.format_exception(error)[-3:]).strip()
             values = {"status": "error", "kind": "kit", "message": f"the kit failed: {text}"}

@@ -99,7 +99,7 @@ def judge(got: Tensor, oracle: Tensor, reference: Tensor | None, scale: Partials
     bound_rms = 2.0 * _rms(oracle_error) + unit * scale.rms
     headroom = max(_ratio(_max(error), bound), _ratio(_rms(error), bound_rms))
     flat = int(error.argmax()) if error.numel() else 0
-    worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), error.shape)) if error.dim() else ()
+    worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), error.shape)) if error.numel() else ()
     return Judgement(_max(error), bound, headroom, worst)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,7 @@ class BoundCheck:
         """The result and the run it belongs to, in values that any process can read; None before the call."""
         if self.result is None:
             return None
-        return {"run": self.run.header, "position": self.position, "result": self.result.to_dict()}
+        return {"run": self.run.header, "position": self.position, "result": plain(self.result.to_dict())}
 
     def __call__(self) -> None:
         """Run the check and turn its result into the outcome of the test that calls it.
@@ -90,7 +91,12 @@ def told_in_full(result: Result, target: str) -> str:
     """Return the requirement, the level, where it was tried, and what was seen."""
     status = f"error ({result.kind})" if result.status == "error" else result.status
     place = f"{result.level} {status}: {target} on {result.device} in {result.dtype}"
-    return "\n".join([result.requirement, place, result.message])
+    return f"{result.requirement}\n{place}\n{result.message}"
+
+
+def plain(values: object) -> object:
+    """Return ``values`` as JSON has them: pytest-xdist takes no subclass of str, as torch's version is one."""
+    return json.loads(json.dumps(values))
 
 
 def record(report: pytest.TestReport, bound: BoundCheck) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 
 from gradconform.plan import Item
 from gradconform.plugins.added_stages import added_items
+from gradconform.plugins.bound_check import plain
 from gradconform.plugins.extensions import Extensions, extensions, refuse_unusable
 from gradconform.plugins.options import Options
 from gradconform.results import Report
@@ -43,7 +44,8 @@ class ContractRun:
         if self.kind == "added":
             start |= {"manifest": len(self.items), "planned": len(self.items)}
         cells = sorted({(item.device, item.dtype) for item in self.items})
-        return {"key": self.key, "kind": self.kind, "cells": cells, "report": start}
+        header = {"key": self.key, "kind": self.kind, "cells": cells, "report": start}
+        return cast("dict[str, Any]", plain(header))
 
 
 def make_runs(config: pytest.Config, options: Options, key: str, *, target: object) -> list[ContractRun]:

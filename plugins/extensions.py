@@ -14,7 +14,6 @@ from gradconform.fixtures.stages import ZOO
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.targets import registered_targets
 
-
 T = TypeVar("T")
 
 
@@ -76,12 +75,12 @@ def _stages(config: pytest.Config) -> tuple[StageCase, ...]:
 
 def refuse_unusable(devices: Iterable[str], dtypes: Iterable[str], known: Extensions) -> None:
     """Raise ``ValueError`` with the kit's message for the first device or dtype that cannot be used."""
-    for device in devices:
-        try:
+    try:
+        for device in devices:
             device_named(device)
-        except SelectionError as error:
-            offered = f"; pytest_gradconform_devices names: {', '.join(known.devices)}" if known.devices else ""
-            msg = f"{error}{offered}"
-            raise SelectionError(msg) from error
+    except SelectionError as error:
+        offered = f"; pytest_gradconform_devices names: {', '.join(known.devices)}" if known.devices else ""
+        msg = f"{error}{offered}"
+        raise SelectionError(msg) from error
     for dtype in dtypes:
         dtype_named(dtype)

@@ -68,27 +68,33 @@ def pytest_gradconform_stages(config: pytest.Config) -> Iterable[StageCase]:
 
 @pytest.hookspec
 def pytest_gradconform_tolerances(config: pytest.Config) -> Mapping[str, float]:
-    """Return ``c`` of the numeric rule by dtype name, in units of eps times scale; the report says so. ::
+    """Return ``c`` of the numeric rule by dtype name, in units of eps times scale; the report says so.
 
-    def pytest_gradconform_tolerances(config):
-        return {"float32": 8.0}
+    ::
+
+        def pytest_gradconform_tolerances(config):
+            return {"float32": 8.0}
     """
     raise NotImplementedError
 
 
 @pytest.hookspec
 def pytest_gradconform_result(result: Result, config: pytest.Config) -> None:
-    """See each result as it comes; under pytest-xdist in the controller, from all workers. ::
+    """See each result as it comes; under pytest-xdist in the controller, from all workers.
 
-    def pytest_gradconform_result(result, config):
-        print("SAW", result.check, result.status)
+    ::
+
+        def pytest_gradconform_result(result, config):
+            print("SAW", result.check, result.status)
     """
 
 
 @pytest.hookspec
 def pytest_gradconform_report(report: Report, config: pytest.Config) -> None:
-    """See the final report of each run, before the JSON report is written and the summary is printed. ::
+    """See the final report of each run, before the JSON report is written and the summary is printed.
 
-    def pytest_gradconform_report(report, config):
-        print("VERDICT", report.verdict, report.summary["ran"])
+    ::
+
+        def pytest_gradconform_report(report, config):
+            print("VERDICT", report.verdict, report.summary["ran"])
     """

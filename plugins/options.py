@@ -52,13 +52,13 @@ OPTIONS = (
         "target", "text", "TARGET", None,
         "judge TARGET: a registered name, package.module[:object] or path/to/file.py[:object]",
     ),
-    Option("device", "several", "DEVICE", ("cpu",), "run on DEVICE; may be given more than once"),
-    Option("dtype", "several", "DTYPE", ("float32",), "run in DTYPE; may be given more than once"),
+    Option("device", "several", "DEVICE", ("cpu",), "run on DEVICE; repeatable"),
+    Option("dtype", "several", "DTYPE", ("float32",), "run in DTYPE; repeatable"),
     Option("profile", "text", "PROFILE", "standard", "how much of the contract runs: quick, standard or full"),
-    Option("checks", "several", "GLOB", (), "run only checks whose id matches GLOB; may be given more than once"),
-    Option("exclude_checks", "several", "GLOB", (), "leave out checks whose id matches GLOB; may be given more than once"),
+    Option("checks", "several", "GLOB", (), "run only checks whose id matches GLOB; repeatable"),
+    Option("exclude_checks", "several", "GLOB", (), "leave out checks whose id matches GLOB; repeatable"),
     Option("seed", "number", "N", 20, "draw parameters, inputs and output gradients from seed N"),
-    Option("strict", "flag", "", False, "let a failed SHOULD decide the verdict too"),
+    Option("strict", "flag", "", default=False, help="let a failed SHOULD decide the verdict too"),
     Option("json", "text", "PATH", None, "write the report to PATH as JSON"),
 )  # fmt: skip
 
@@ -178,5 +178,5 @@ def refuse_unwritable(path: Path) -> None:
         if not existed:
             path.unlink()
     except OSError as error:
-        msg = f"--gradconform-json {str(path)!r} cannot be written: {error.strerror}; name a file in a folder that exists"
+        msg = f"--gradconform-json {str(path)!r} cannot be written: {error.strerror}; name a file in an existing folder"
         raise pytest.UsageError(msg) from error

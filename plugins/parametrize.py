@@ -66,7 +66,6 @@ def parametrize(metafunc: pytest.Metafunc, mark: pytest.Mark, options: Options) 
     """
     from gradconform.plugins.bound_check import BoundCheck  # noqa: PLC0415 (only tests with the marker need the kit)
     from gradconform.plugins.contract_run import make_runs  # noqa: PLC0415 (as above)
-
     from gradconform.plugins.items import register_writer  # noqa: PLC0415 (as above)
 
     target = mark.args[0] if mark.args[0] is not None else options.target
@@ -77,7 +76,8 @@ def parametrize(metafunc: pytest.Metafunc, mark: pytest.Mark, options: Options) 
     try:
         runs = make_runs(metafunc.config, replace(options, **mark.kwargs), where, target=target)
     except ValueError as error:
-        raise pytest.Collector.CollectError(f"{where}: {error}") from error  # noqa: EM102 (the kit's own message)
+        msg = f"{where}: {error}"
+        raise pytest.Collector.CollectError(msg) from error
     bound = [BoundCheck(run, position) for run in runs for position in range(len(run.items))]
     register_writer(metafunc.config)
     metafunc.parametrize("check", bound, ids=[check.name for check in bound])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,15 +10,9 @@ from gradconform.plugins import hookspec
 from gradconform.plugins.options import Options, add_options, read_options, refuse_unwritable
 from gradconform.plugins.parametrize import MARKER, parametrize
 from gradconform.plugins.reporter import Reporter
-
-if TYPE_CHECKING:
-    from gradconform.plugins.contract_run import ContractRun
+from gradconform.plugins.stash import NAMES_KEY, OPTIONS_KEY, RUNS_KEY
 
 pytest_plugins = ("gradconform.plugins.pytest_fixtures",)
-
-OPTIONS = pytest.StashKey[Options]()
-_RUNS = pytest.StashKey["list[ContractRun]"]()
-_NAMES = pytest.StashKey["tuple[str, ...]"]()
 
 #: Fixtures whose values depend on the options or on a marker.
 _PARAMETRIZED = frozenset({"gradconform_device", "gradconform_dtype", "gradconform_stage", "gradconform_output_grads"})
@@ -27,8 +20,7 @@ _PARAMETRIZED = frozenset({"gradconform_device", "gradconform_dtype", "gradconfo
 _MARKERS = (
     f"{MARKER}: runs a test once per check of the contract; written by gradconform.parametrize_checks",
     "gradconform: on every item that --gradconform TARGET collects",
-    "gradconform_stages(*names_or_traits, without=()): narrows gradconform_stage to stages whose name or a trait of "
-    "whose matches one of the globs, and none of 'without'",
+    "gradconform_stages(*globs, without=()): narrows gradconform_stage by globs over names and traits of stages",
     "gradconform_patterns(*globs): narrows gradconform_output_grads to patterns that match one of the globs",
 )
 
@@ -47,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the options; with a target, make the run, so that what is wrong is refused before anything is collected."""
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
-    options = config.stash[OPTIONS] = read_options(config)
+    options = config.stash[OPTIONS_KEY] = read_options(config)
     if config.option.help or config.option.version:
         return
     reporter = None
@@ -73,8 +65,8 @@ def _prepare(config: pytest.Config, options: Options, reporter: Reporter | None)
     except ValueError as error:
         msg = f"gradconform: {error}"
         raise pytest.UsageError(msg) from error
-    config.stash[_RUNS] = runs
-    config.stash[_NAMES] = take_named(config, list(named_items(runs)))
+    config.stash[RUNS_KEY] = runs
+    config.stash[NAMES_KEY] = take_named(config, list(named_items(runs)))
     register_writer(config)
     if reporter is not None:
         for run in runs:
@@ -87,11 +79,11 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Collect the contract beside what the session collects from files."""
     report = yield
-    runs = collector.config.stash.get(_RUNS, None)
+    runs = collector.config.stash.get(RUNS_KEY, None)
     if runs is not None and isinstance(collector, pytest.Session) and report.passed:
         from gradconform.plugins.items import ContractCollector  # noqa: PLC0415 (only a run needs it)
 
-        names = collector.config.stash[_NAMES]
+        names = collector.config.stash[NAMES_KEY]
         report.result = [*report.result, ContractCollector.from_parent(collector, runs=runs, names=names)]
     return report
 
@@ -101,8 +93,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     config = metafunc.config
     mark = metafunc.definition.get_closest_marker(MARKER)
     if mark is not None:
-        parametrize(metafunc, mark, config.stash[OPTIONS])
+        parametrize(metafunc, mark, config.stash[OPTIONS_KEY])
     if not _PARAMETRIZED.isdisjoint(metafunc.fixturenames):
         from gradconform.plugins.fixture_values import parametrize_fixtures  # noqa: PLC0415 (it imports torch)
 
-        parametrize_fixtures(metafunc, config.stash[OPTIONS])
+        parametrize_fixtures(metafunc, config.stash[OPTIONS_KEY])

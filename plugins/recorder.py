@@ -63,7 +63,7 @@ class Recorder:
         return bool(summaries) and not any(summary["ran"] for summary in summaries)
 
     def write(self, path: Path) -> list[Path]:
-        """Write one JSON report per run of the contract: to ``path``, the second one to ``path`` with ``-2``, and so on."""
+        """Write one JSON report per run of the contract: ``path``, then ``path`` with ``-2`` in its name, and so on."""
         written: list[Path] = []
         for number, run in enumerate((run for run in self._runs.values() if not run.added), 1):
             to = path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BROKEN_PIPE
     except ImportError as error:
         complain(
-            f"the environment cannot run the kit: {error}. Expected an installation with the dependencies of gradconform"
+            f"the environment cannot run the kit: {error}. Expected gradconform with its dependencies; install it again"
         )
         return EXIT_ENVIRONMENT
     except Exception:  # noqa: BLE001 (a crash of the kit has an exit code of its own and is never taken for a verdict)

@@ -76,7 +76,7 @@ class _Parser(argparse.ArgumentParser):
         if rest:
             owner: _Parser = getattr(found, "parser", self)
             unknown = rest[0].partition("=")[0]
-            near = difflib.get_close_matches(unknown, owner._option_string_actions, n=2)  # noqa: SLF001 (its own class)
+            near = difflib.get_close_matches(unknown, owner._option_string_actions, n=2)
             hint = f"; nearest: {', '.join(near)}" if near else ""
             owner.error(f"unexpected argument {unknown!r}{hint}")
         return found
@@ -164,7 +164,7 @@ def _contract(found: Any, command: Callable[[argparse.Namespace], int]) -> None:
     one = found.add_parser(
         "contract",
         help="print the contract as Markdown (docs/contract.md)",
-        description="Print the contract as Markdown: the numeric rule, the verdicts, every check. docs/contract.md is made so.",
+        description="Print the contract as Markdown: the numeric rule, the verdicts and every check.",
     )
     one.set_defaults(command=command, parser=one)
 

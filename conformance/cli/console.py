@@ -57,10 +57,10 @@ def write_text(text: str) -> None:
 def complain(text: str) -> None:
     """Print one message of the command to the standard error."""
     sys.stdout.flush()
-    print(f"gradconform: {text.rstrip()}", file=sys.stderr, flush=True)
+    print(f"gradconform: {text.rstrip()}", file=sys.stderr, flush=True)  # noqa: T201 (a command talks)
 
 
 def _print(text: str) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     # A message may quote what an old terminal cannot show; a report that crashes over it would help nobody.
-    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)  # noqa: T201 (a command talks)

@@ -21,7 +21,6 @@ _STATE = frozenset({"state"})
         **{f"split-{n}": of("mlp", programs.split_immediate(n)) for n in (1, 3, 10)},
         "split-10-deferred": of("mlp", programs.split_deferred(10), loss=True),
     },
-    profile={"full-3": "quick", "split-3": "quick"},
     seed={"split-10": "test_stage_backward_weight_multiple_iters"},
 )
 def iterations(evidence: Evidence) -> Iterator[Finding]:
@@ -69,7 +68,6 @@ _ORDERS = {
 @family(
     "accumulate.order",
     {case: (of("mlp", program), of("two-outputs", program)) for case, program in _ORDERS.items()},
-    profile={"full-reversed": "quick", "split-reversed": "quick", "mixed": "quick"},
 )
 def orders(evidence: Evidence) -> Iterator[Finding]:
     """Each action MUST use its own micro-batch's context in the order {program}.

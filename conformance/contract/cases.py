@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import nn
 
-from gradconform.check import Profile
 from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.stages import ZOO
 from gradconform.fixtures.stages.case import StageCase
@@ -18,13 +17,6 @@ STAGES: tuple[StageCase, ...] = tuple(ZOO.values())
 
 #: Stages whose outputs all take part in a loss: an output without a gradient, or several, is for gradient-driven trials.
 LOSS_STAGES = tuple(case for case in STAGES if not case.traits & {"nested_output", "complex"})
-
-#: The stages of profile ``quick``: each stands for a class of its own.
-_QUICK = (
-    "mlp", "linear-3d", "conv", "layer-norm", "attention", "embedding", "lstm", "residual", "tied-apart",
-    "chunk", "two-inputs", "two-outputs", "unused-input", "frozen-bias", "batch-norm", "dropout",
-)  # fmt: skip
-QUICK: dict[str, Profile] = dict.fromkeys(_QUICK, "quick")
 
 
 def _seed_mlp() -> nn.Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradconform.check import family
-from gradconform.contract.cases import LOSS_STAGES, QUICK, SEED_SIZE, STAGES, over
+from gradconform.contract.cases import LOSS_STAGES, SEED_SIZE, STAGES, over
 from gradconform.evidence import Evidence
 from gradconform.fixtures.programs import full_immediate
 from gradconform.judge import Finding, gradients
@@ -13,7 +13,7 @@ from gradconform.judge import Finding, gradients
 PROGRAM = full_immediate(2)
 
 
-@family("full.gradients", over(STAGES, PROGRAM), profile=QUICK)
+@family("full.gradients", over(STAGES, PROGRAM))
 def gradient_driven(evidence: Evidence) -> Iterator[Finding]:
     """B MUST return every input gradient, and accumulate every parameter gradient, of plain autograd on {stage}.
 
@@ -25,7 +25,7 @@ def gradient_driven(evidence: Evidence) -> Iterator[Finding]:
     yield from gradients(evidence)
 
 
-@family("full.loss", over(LOSS_STAGES, PROGRAM, loss=True), profile=QUICK, seed={"mlp": "test_stage_backward"})
+@family("full.loss", over(LOSS_STAGES, PROGRAM, loss=True), seed={"mlp": "test_stage_backward"})
 def loss_driven(evidence: Evidence) -> Iterator[Finding]:
     """B from a loss MUST return every input gradient, and accumulate every parameter gradient, on {stage}.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradconform.check import family
-from gradconform.contract.cases import LOSS_STAGES, QUICK, SEED_SIZE, STAGES, over
+from gradconform.contract.cases import LOSS_STAGES, SEED_SIZE, STAGES, over
 from gradconform.evidence import Evidence
 from gradconform.fixtures.programs import split_deferred, split_immediate
 from gradconform.judge import Finding, gradients
@@ -14,7 +14,7 @@ PROGRAM = split_deferred(2)
 SEED = {"mlp": "test_stage_backward_input, test_stage_backward_weight"}
 
 
-@family("split.gradients", over(STAGES, PROGRAM), profile=QUICK, seed=SEED)
+@family("split.gradients", over(STAGES, PROGRAM), seed=SEED)
 def gradient_driven(evidence: Evidence) -> Iterator[Finding]:
     """I MUST return every input gradient, and W accumulate every parameter gradient, of plain autograd on {stage}.
 
@@ -26,7 +26,7 @@ def gradient_driven(evidence: Evidence) -> Iterator[Finding]:
     yield from gradients(evidence)
 
 
-@family("split.loss", over(LOSS_STAGES, PROGRAM, loss=True), profile=QUICK)
+@family("split.loss", over(LOSS_STAGES, PROGRAM, loss=True))
 def loss_driven(evidence: Evidence) -> Iterator[Finding]:
     """I and W from a loss MUST give every input gradient and parameter gradient of plain autograd on {stage}.
 

@@ -21,39 +21,40 @@ SEED_SUITE = {
     "test_stage_backward_weight": "I, then W with `retain_graph`; parameter gradients",
     "test_stage_backward_weight_multiple_iters": "ten iterations of I and W",
     "test_stage_backward_weight_grad_validation": (
-        "gradient tuples of one, two and more entries, and None among them; there it is asserted that no error is raised, "
-        "here the values are"
+        "gradient tuples of one, two and more entries, and None among them; "
+        "there nothing is asserted but that no error is raised, here the values are"
     ),
 }
 
 _HEAD = f"""\
 # The contract, version {CONTRACT_VERSION}
 
-<!-- Made by `gradconform contract > docs/contract.md`; a test holds that it is current. Edit the checks, not this page. -->
+<!-- Made by `gradconform contract > docs/contract.md`; a test holds that it is current. Edit the checks, not this. -->
 
-A stage backward is the code that runs the backward pass of one pipeline-parallel stage: B, the full backward, or I (input
-gradients) and W (weight gradients), the split backward. This page is the whole of what `gradconform run TARGET` asks of
-one. Each check is one requirement with an id `area.topic.case`; MUST and SHOULD are meant as in RFC 2119. A new check
-enters only a new version of the contract.
+A stage backward is the code that runs the backward pass of one pipeline-parallel stage: B, the full backward, or I
+(input gradients) and W (weight gradients), the split backward. This page is the whole of what `gradconform run TARGET`
+asks of one. Each check is one requirement with an id `area.topic.case`; MUST and SHOULD are meant as in RFC 2119. A new
+check enters only a new version of the contract.
 
 """
 
 _RULE = f"""\
 ## How a value is judged
 
-Each gradient `g` is compared with two others: `g_autograd`, that of plain autograd on the same device, in the same dtype,
-through the same program; and `g64`, that of plain autograd in float64. It is right when
+Each gradient `g` is compared with two others: `g_autograd`, that of plain autograd on the same device, in the same
+dtype, through the same program; and `g64`, that of plain autograd in float64. It is right when
 
     {FORMULA}
 
 and the same holds with the root mean square in place of the maximum. `scale` is the largest partial sum met on the way:
-of the maximum of `|g64|` of each micro-batch's own gradient, of what stood before the first action, and of their sum, the
-largest. Nothing is multiplied by the number of elements, because that hides elements that are wrong.
+of the maximum of `|g64|` of each micro-batch's own gradient, of what stood before the first action, and of their sum,
+the largest. Nothing is multiplied by the number of elements, because that hides elements that are wrong.
 
 - The factor 2 allows an implementation to round as badly as plain autograd does, and once more, but in another order.
 - `c * eps * scale` is the floor for the case that plain autograd happens to round luckily. `c` was measured
   (tolerances.toml).
-- The error divided by the bound is the headroom that a report gives: 0 is bit-equal to plain autograd, above 1 is wrong.
+- The error divided by the bound is the headroom that a report gives: 0 is bit-equal to plain autograd, above 1 is
+  wrong.
 - In float64 plain autograd itself is the reference, and the floor alone decides.
 - NaN and inf stand exactly where plain autograd has them. None is None and a tensor a tensor; shape, dtype, device and
   layout are equal. Integers are equal.
@@ -68,14 +69,14 @@ _VERDICTS = """\
 | status | meaning |
 |---|---|
 | passed | the requirement is met |
-| failed | it is not; a failed MUST decides the verdict, a failed SHOULD is told in full and decides only with `--strict` |
+| failed | it is not; a failed MUST decides the verdict, a failed SHOULD is told in full, and decides with `--strict` |
 | unsupported | the target does not claim what the check needs, or refuses it in words; never a pass |
 | error | it could not be judged; the kind says by whose doing: `kit`, `environment` or `adapter` |
 | not_run | it was planned and has no result |
 | waived, unexpectedly_passed | a failure that was expected and recorded as such, and one that did not come |
 
-A target conforms when every check of the manifest (all checks of the profile, on every device and dtype asked for) has a
-result, at least one was judged, and none decides against it. A run of chosen checks only (`--checks`,
+A target conforms when every check of the manifest (all checks of the profile, on every device and dtype asked for) has
+a result, at least one was judged, and none decides against it. A run of chosen checks only (`--checks`,
 `--exclude-checks`) never conforms. Only profile `full`, which also tries what is not claimed, supports a claim.
 
 | exit code | meaning |
@@ -132,8 +133,8 @@ def _seed_suite(checks: Sequence[Check]) -> str:
         rows.append([f"`{test}`", what, ", ".join(f"`{name}`" for name in ids) or "none yet"])
     rows.append(['`devices = ["cpu", "cuda", "hpu", "xpu"]`', "a list of devices", "no list: `--device` takes any"])
     return (
-        "## The seed suite\n\ntorch's own tests of its stage backward (test/distributed/pipelining/test_backward.py), and the "
-        "checks that cover each.\n\n" + _table(["seed test", "what it does", "checks"], *rows)
+        "## The seed suite\n\ntorch's own tests of its stage backward (test/distributed/pipelining/test_backward.py), "
+        "and the checks that cover each.\n\n" + _table(["seed test", "what it does", "checks"], *rows)
     )
 
 

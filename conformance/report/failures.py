@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,8 +32,8 @@ class _Seen:
 def cause_lines(number: int, cause: Cause, width: int, *, cells: bool, every: bool) -> list[Line]:
     """Return the lines on one cause.
 
-    ``cells``: the run has several devices or dtypes, so each check says in which it failed. ``every``: the cause holds
-    every result of the run, so no id has to be listed.
+    ``cells``: the run has several devices or dtypes, so each check says in which it failed. ``every``: nothing at all
+    could be judged, for this one reason, so no id is listed.
     """
     checks = cause.checks
     told = textwrap.shorten(cause.text, _LONGEST_CAUSE, placeholder=" ...")
@@ -100,10 +99,17 @@ def _clause(sentences: Sequence[str]) -> tuple[str, list[str]]:
     if len(sentences) == 1:
         return "", list(sentences)
     words = [sentence.rstrip(".").split() for sentence in sentences]
-    before = len(os.path.commonprefix(words))  # it compares sequences of any kind, item by item
-    after = len(os.path.commonprefix([own[before:][::-1] for own in words]))
+    before = _alike(words)
+    after = _alike([one[before:][::-1] for one in words])
     if before + after < _SHARED_WORDS:
         return "", list(sentences)
     own = [" ".join(one[before : len(one) - after]) or "the same" for one in words]
     last = words[0][len(words[0]) - after :]
     return " ".join([*words[0][:before], "...", *last]), own
+
+
+def _alike(lists: Sequence[Sequence[str]]) -> int:
+    """Return how many words all lists begin with."""
+    return next(
+        (index for index, column in enumerate(zip(*lists, strict=False)) if len(set(column)) > 1), min(map(len, lists))
+    )

@@ -62,7 +62,7 @@ def closing(report: Report, width: int, stopped: str | None = None) -> list[Line
         *_numbers(report, width),
         *(wrapped(f"The run was stopped: {stopped}", width, role="warning") if stopped else []),
         *manifest_lines(report, width),
-        *verdict_lines(report, width),
+        verdict_line(report),
     ]
 
 
@@ -75,7 +75,8 @@ def _section(name: str, results: list[Result], report: Report, width: int, role:
     by = f" by {count(len(causes), 'cause')}" if len(causes) < checks else ""
     lines = [heading(f"{name}: {count(checks, 'check')}{by}", width, role), Line()]
     for number, cause in enumerate(causes, 1):
-        every = len(cause.results) == len(report.results) > 1
+        # An id is never hidden, but where nothing at all could be judged and no check has anything of its own to say.
+        every = len(cause.results) == len(report.results) > 1 and cause.results[0].status == "error"
         lines += [*cause_lines(number, cause, width, cells=cells, every=every), Line()]
     return lines
 
@@ -112,14 +113,14 @@ def manifest_lines(report: Report, width: int) -> list[Line]:
         (report.manifest - report.planned, "not selected"),
     ]
     more = "".join(f"; {number} {what}" for number, what in rest if number)
-    text = f"{counts['ran']} of {report.manifest} checks of contract {report.contract}, profile {report.profile}, ran{more}"
-    return wrapped(text, width, role="plain" if report.complete else "warning")
+    of = f"{report.manifest} checks of contract {report.contract}, profile {report.profile}"
+    return wrapped(f"{counts['ran']} of {of}, ran{more}", width, role="plain" if report.complete else "warning")
 
 
-def verdict_lines(report: Report, width: int) -> list[Line]:
-    """Return the verdict, one sentence."""
+def verdict_line(report: Report) -> Line:
+    """Return the verdict; one line however long it is, so that the last line of a log has all of it."""
     role: Role = "good" if report.conforms else "warning" if report.verdict == "incomplete" else "bad"
-    return wrapped(verdict(report), width, role=role)
+    return Line(verdict(report), role)
 
 
 def verdict(report: Report) -> str:

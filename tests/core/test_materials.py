@@ -89,7 +89,7 @@ def test_draws_are_the_same_in_another_process() -> None:
 
 
 def test_a_seed_for_parts_is_stable_and_tells_them_apart() -> None:
-    assert stable_seed(20, "linear", "args", 0) == 1331929937
+    assert stable_seed(20, "linear", "args", 0) == 3240834369
     assert len({stable_seed(20, "linear", part, mb) for part in ("args", "grads") for mb in range(50)}) == 100
 
 

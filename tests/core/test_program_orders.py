@@ -28,12 +28,12 @@ ASKED = {
     programs.full_all_forwards_first: {"full"},
     programs.full_reversed: {"full", "backward_order=any"},
     programs.split_immediate: {"split"},
-    programs.split_deferred: {"split"},
+    programs.split_deferred: {"split", "weight_order!=none"},
     programs.split_reversed: {"split", "weight_order=any"},
-    programs.split_all_forwards_first: {"split"},
+    programs.split_all_forwards_first: {"split", "weight_order!=none"},
     programs.split_input_reversed: {"split", "backward_order=any", "weight_order=any"},
-    programs.split_interleaved: {"split"},
-    programs.mixed: {"full", "split", "mixed"},
+    programs.split_interleaved: {"split", "weight_order!=none"},
+    programs.mixed: {"full", "split", "mixed", "weight_order!=none"},
 }
 ORDERS = pytest.mark.parametrize("order", WRITTEN, ids=lambda order: order.__name__)
 

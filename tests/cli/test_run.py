@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from expecttest import assert_expected_inline
+
+Command = Callable[..., Any]
+
+
+def test_a_target_that_conforms_gives_0_and_says_so_last(command: Command) -> None:
+    done = command("run", "reference-split", "--profile", "quick")
+    assert (done.code, done.err) == (0, "")
+    count = re.fullmatch(r"(\d+) of \1 checks of contract 1\.0, profile quick, ran", done.out.splitlines()[-2])
+    assert count is not None
+    passed = f"{count[1]} of {count[1]} checks passed"
+    assert done.last == f"reference-split 0.1.0 conforms to contract 1.0 in profile quick: {passed}"
+
+
+def test_a_target_that_does_not_conform_gives_1_and_names_every_failed_check(command: Command) -> None:
+    done = command("run", "torch", "--checks", "split.gradients.*")
+    assert done.code == 1
+    assert re.fullmatch(r"torch 2\.13\.0\S* does NOT conform: \d+ MUST failed, .*", done.last)
+    for check in ("linear-3d", "output-view", "tied-apart", "embedding", "duplicate-input"):
+        assert f"split.gradients.{check}: " in done.out
+
+
+def test_failures_with_one_cause_are_told_together(command: Command) -> None:
+    done = command("run", "torch", "--checks", "split.gradients.output-[tv]*,split.gradients.linear-3d")
+    assert "[1] 3 checks: I raised RuntimeError: Can't detach views in-place." in done.out
+    told = done.out[done.out.index("    program") : done.out.rindex("\n3 of")]
+    assert_expected_inline(told, """\
+    program F0 I0 F1 I1 W0 W1, raised at I0
+    I MUST return every input gradient, and W accumulate every parameter
+    gradient, of plain autograd on ...
+      split.gradients.linear-3d: a Linear on a 3-D input, whose output is a view
+      split.gradients.output-transposed: an output that is a transpose, hence
+          not contiguous
+      split.gradients.output-view: an output that is a view of another shape
+""")
+
+
+def test_wrong_values_are_told_with_their_numbers_and_of_many_the_names(command: Command) -> None:
+    done = command("run", "torch", "--checks", "split.*.embedding")
+    assert re.search(r"- 0\.weight, after W0: expected a tensor of shape \(5, 11\), largest\s+element", done.out)
+    assert "- and 2.weight, 2.bias\n" in done.out
+
+
+def test_what_is_judged_is_told_before_anything_runs(command: Command) -> None:
+    lines = command("run", "torch", "--checks", "full.gradients.mlp").out.splitlines()
+    assert lines[0].startswith("gradconform 0.1.0 judges torch 2.13.0")
+    assert re.fullmatch(r"file +\S+_backward\.py", lines[1])
+    assert re.fullmatch(r"contract  1\.0, profile standard: 1 of \d+ checks on cpu float32, seed 20", lines[2])
+
+
+def test_outside_a_terminal_there_is_one_line_per_area_and_no_colour(command: Command) -> None:
+    done = command("run", "reference-split", "--checks", "full.gradients.mlp*,split.loss.mlp")
+    assert re.findall(r"^(\w+) +(\d+) of (\d+) +(\d+) passed$", done.out, re.MULTILINE) == [
+        ("full", "2", "2", "2"),
+        ("split", "1", "1", "1"),
+    ]
+    assert "\x1b" not in done.out
+
+
+def test_no_line_but_paths_and_the_verdict_is_wider_than_the_terminal(command: Command) -> None:
+    done = command("run", "torch", "--checks", "split.*,hooks.*,state.*")
+    assert [line for line in done.out.splitlines()[2:-1] if len(line) > 80] == []
+
+
+def test_what_is_not_claimed_is_counted_with_its_reason(command: Command, target_file: Command) -> None:
+    target_file()
+    done = command("run", "backward.py", "--profile", "quick", "--checks", "*.mlp")
+    assert re.search(r"unsupported: \d+ checks, neither passed nor failed", done.out)
+    assert re.search(r"^ +\d+  not claimed: split$", done.out, re.MULTILINE)
+
+
+def test_python_m_gradconform_is_the_command(process: Command) -> None:
+    done = process("run", "reference-split", "--checks", "full.gradients.mlp")
+    assert (done.code, done.err) == (5, "")
+    assert "incomplete, no verdict: 1 of" in done.last
+
+
+def test_what_an_output_cannot_encode_is_escaped(process: Command, target_file: Command) -> None:
+    target_file("def stage_backward(a, b, c):\n    raise ValueError('sm\\u00f8rrebr\\u00f8d')\n")
+    done = process("run", "backward.py", "--checks", "full.gradients.mlp", PYTHONIOENCODING="ascii:strict")
+    assert (done.code, done.err) == (1, "")
+    assert "B raised ValueError: sm\\xf8rrebr\\xf8d" in done.out

@@ -1,0 +1,160 @@
+"""One tensor against plain autograd's: the message for each way of being wrong, to the letter."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from expecttest import assert_expected_inline
+from torch import Tensor
+
+from gradconform import tolerance
+from gradconform.judge.finding import Finding
+from gradconform.judge.gradients import compare
+from gradconform.observation import Step
+from gradconform.program import Action
+from gradconform.tolerance import Partials
+
+STEP = Step(Action("W", 3))
+
+
+@pytest.fixture(autouse=True)
+def _factors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fix c, so that the bounds in the messages stand whatever tolerances.toml says."""
+    monkeypatch.setattr(tolerance, "_OVERRIDES", {"float32": 4.0, "float64": 4.0})
+
+
+def findings(got: object, expected: object, reference: Any = None) -> tuple[list[Finding], list[float]]:
+    evidence: Any = SimpleNamespace(headrooms=[])
+    found = list(compare(evidence, STEP, "layers.0.weight", got, expected, reference))
+    return found, evidence.headrooms
+
+
+def told(got: object, expected: object, reference: Any = None) -> str:
+    return "\n".join(map(str, findings(got, expected, reference)[0]))
+
+
+def test_a_wrong_number_is_told_with_all_its_numbers() -> None:
+    expected = torch.tensor([[1.0, 2.0], [8.0, 0.5]])
+    got = expected + torch.tensor([[0.0, 0.0], [0.0, 0.25]])
+    assert_expected_inline(
+        told(got, expected, lambda: (expected.double(), Partials())),
+        """""",
+    )
+
+
+def test_the_numbers_of_a_finding_are_those_of_its_message() -> None:
+    expected = torch.tensor([[1.0, 2.0], [8.0, 0.5]])
+    (finding,), headrooms = findings(expected + 0.25, expected)
+    assert finding.kind == "mismatch"
+    assert finding.error == 0.25
+    assert finding.bound == 8 * 2**-21
+    assert finding.headroom is not None
+    assert finding.headroom >= 0.25 / (8 * 2**-21)
+    assert headrooms == [finding.headroom]
+
+
+def test_none_in_place_of_a_tensor_is_missing() -> None:
+    assert_expected_inline(told(None, torch.full((2, 3), 0.5)), """""")
+    assert findings(None, torch.ones(1))[0][0].kind == "missing"
+
+
+def test_a_tensor_in_place_of_none_is_unexpected_even_where_it_is_zero() -> None:
+    assert_expected_inline(told(torch.zeros(2, 3), None), """""")
+    assert findings(torch.zeros(2), None)[0][0].kind == "unexpected"
+
+
+def test_what_is_no_tensor_at_all_is_told_as_it_is() -> None:
+    assert_expected_inline(told(0.5, torch.tensor(0.5)), """""")
+
+
+@pytest.mark.parametrize(
+    ("got", "kind", "text"),
+    [
+        (torch.ones(3, 2), "shape", "expected shape (2, 3), got (3, 2)"),
+        (torch.ones(6), "shape", "expected shape (2, 3), got (6,)"),
+        (torch.ones(2, 3, 1), "shape", "expected shape (2, 3), got (2, 3, 1)"),
+        (torch.ones(2, 3, dtype=torch.float64), "dtype", "expected dtype torch.float32, got torch.float64"),
+        (torch.ones(2, 3, device="meta"), "device", "expected device cpu, got meta"),
+        (torch.ones(2, 3).to_sparse(), "layout", "expected layout torch.strided, got torch.sparse_coo"),
+    ],
+    ids=["transposed", "flat", "extra dimension", "dtype", "device", "layout"],
+)
+def test_another_form_is_told_before_any_number(got: Tensor, kind: str, text: str) -> None:
+    (finding,), headrooms = findings(got, torch.ones(2, 3))
+    assert (finding.kind, finding.text) == (kind, text)
+    assert headrooms == []
+
+
+def test_a_nan_in_the_wrong_place_is_told_apart_from_the_numbers() -> None:
+    expected = torch.tensor([1.0, math.nan, 2.0, math.inf])
+    got = torch.tensor([math.nan, 1.0, 3.0, math.inf])
+    assert_expected_inline(
+        told(got, expected),
+        """""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("got", "expected"),
+    [
+        (math.nan, 1.0),
+        (1.0, math.nan),
+        (math.inf, 1.0),
+        (1.0, math.inf),
+        (math.inf, -math.inf),
+        (math.nan, math.inf),
+        (complex(math.nan, 1), 1 + 1j),
+        (complex(math.inf, 1), 1 + 1j),
+    ],
+)
+def test_nan_and_inf_stand_where_plain_autograd_has_them(got: complex, expected: complex) -> None:
+    found, _ = findings(torch.tensor([2.0, got]), torch.tensor([2.0, expected]))
+    assert [finding.kind for finding in found] == ["nonfinite"]
+    assert not findings(torch.tensor([2.0, got]), torch.tensor([2.0, got]))[0]
+
+
+def test_what_is_bit_equal_has_a_headroom_of_zero_and_asks_for_no_reference() -> None:
+    def reference() -> tuple[Tensor, Partials]:
+        pytest.fail("reference64 was computed for a gradient that is bit-equal")
+
+    assert findings(torch.ones(3), torch.ones(3), reference) == ([], [0.0])
+
+
+def test_a_gradient_nearer_to_the_truth_than_autograd_passes_with_its_headroom() -> None:
+    truth = torch.tensor([1.0], dtype=torch.float64)
+    found, (headroom,) = findings(torch.ones(1), torch.tensor([1.0 + 2**-12]), lambda: (truth, Partials()))
+    assert not found
+    assert headroom == 0.0
+
+
+def test_in_float64_plain_autograd_is_the_reference_whatever_reference64_says() -> None:
+    far = torch.tensor([9.0], dtype=torch.float64)
+    one = torch.ones(1, dtype=torch.float64)
+    assert not findings(one + 2**-52, one, lambda: (far, Partials()))[0]
+    assert findings(one + 2**-48, one, lambda: (far, Partials()))[0]
+
+
+def test_sparse_gradients_are_compared_by_value() -> None:
+    dense = torch.tensor([[0.0, 0.0], [3.0, 0.0]])
+    doubled = torch.sparse_coo_tensor(torch.tensor([[1, 1], [0, 0]]), torch.tensor([1.0, 2.0]), (2, 2))
+    assert findings(doubled, dense.to_sparse()) == ([], [0.0])
+    assert findings(dense.to_sparse() * 2, dense.to_sparse())[0][0].kind == "mismatch"
+
+
+def test_integers_are_equal_or_wrong() -> None:
+    assert_expected_inline(told(torch.tensor([1, 2, 4]), torch.tensor([1, 2, 3])), """""")
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (1,)])
+def test_numbers_and_empty_tensors_are_tensors_like_any_other(shape: tuple[int, ...]) -> None:
+    assert findings(torch.ones(shape), torch.ones(shape)) == ([], [0.0])
+    wrong, _ = findings(torch.ones(shape) + 1, torch.ones(shape))
+    assert len(wrong) == torch.ones(shape).numel()
+
+
+def test_a_wrong_number_is_told_by_its_empty_index() -> None:
+    assert "worst at []: expected 1, got 2;" in told(torch.tensor(2.0), torch.tensor(1.0))

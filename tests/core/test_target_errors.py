@@ -1,0 +1,175 @@
+"""Targets that cannot be found, imported or driven: what, what was expected, and the nearest names that exist."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from expecttest import assert_expected_inline
+
+from gradconform.targets import TargetError, resolve
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def refusal(target: object, **files: str) -> str:
+    """Write ``files`` and return what is said of ``target``."""
+    for name, text in files.items():
+        Path(f"{name}.py").write_text(text, encoding="utf-8")
+    before = set(sys.modules)
+    with pytest.raises(TargetError) as raised:
+        resolve(target)
+    left = {name for name in set(sys.modules) - before if name.startswith("gradconform_target")}
+    assert not left or files
+    return str(raised.value)
+
+
+def test_a_misspelt_registered_name_gets_the_nearest_ones() -> None:
+    assert_expected_inline(
+        refusal("refrence-split"),
+        """target 'refrence-split' is no registered name and no module 'refrence-split' can be imported; nearest registered names: reference-split. Expected a registered name, package.module[:object] or path/to/file.py[:object]""",
+    )
+
+
+def test_a_module_that_does_not_exist_is_named() -> None:
+    assert_expected_inline(
+        refusal("gc_absent.stage").split("; ", 1)[0],
+        """target 'gc_absent.stage' is no registered name and no module 'gc_absent' can be imported""",
+    )
+    assert refusal("gc_absent.stage").endswith(
+        "Expected a registered name, package.module[:object] or path/to/file.py[:object]"
+    )
+
+
+def test_a_submodule_that_does_not_exist_is_named_whole() -> None:
+    assert "no module 'gradconform.absent' can be imported" in refusal("gradconform.absent")
+
+
+def test_a_module_that_needs_something_missing_says_what() -> None:
+    assert_expected_inline(
+        refusal("gc_needs", gc_needs="import gc_not_there\n"),
+        """target 'gc_needs' could not be imported: it needs 'gc_not_there', which is not installed""",
+    )
+
+
+def test_a_module_that_fails_to_import_says_why() -> None:
+    assert_expected_inline(
+        refusal("gc_fails", gc_fails="raise RuntimeError('no GPU here')\n"),
+        """target 'gc_fails' could not be imported: RuntimeError: no GPU here""",
+    )
+
+
+@pytest.mark.parametrize("target", ["gc_exits", "gc_exits.py"])
+def test_a_script_that_ends_the_process_is_refused_and_never_a_green_exit(target: str) -> None:
+    assert refusal(target, gc_exits="import sys\nsys.exit(0)\n").endswith("SystemExit: 0")
+
+
+def test_a_file_that_fails_to_load_says_why_and_leaves_no_module() -> None:
+    before = set(sys.modules)
+    assert_expected_inline(
+        refusal("gc_broken.py", gc_broken="def stage_backward(:\n").split(" (gc_broken", 1)[0],
+        """target 'gc_broken.py' could not be loaded: SyntaxError: invalid syntax""",
+    )
+    assert not [name for name in set(sys.modules) - before if name.startswith("gradconform_target")]
+
+
+def test_a_file_that_is_not_there_gets_those_near_it() -> None:
+    assert_expected_inline(
+        refusal("gc_stagee.py:adapter", gc_stage="", other=""),
+        """target 'gc_stagee.py:adapter': there is no file 'gc_stagee.py'; files near it: gc_stage.py""",
+    )
+
+
+def test_an_attribute_that_is_missing_gets_the_nearest_names() -> None:
+    assert_expected_inline(
+        refusal("gc_named:Adaptor", gc_named="class Adapter: ...\nclass Other: ...\n"),
+        """target 'gc_named:Adaptor': gc_named has no 'Adaptor'; nearest names: Adapter""",
+    )
+
+
+def test_a_module_without_functions_says_what_was_expected() -> None:
+    assert_expected_inline(
+        refusal("gc_empty", gc_empty="x = 1\n"),
+        """target 'gc_empty' is a module with neither stage_backward nor the attributes of an adapter (name, capabilities, open); expected torch's three functions, stage_backward alone, or an adapter""",
+    )
+
+
+@pytest.mark.parametrize(("target", "kind"), [(7, "int"), ({"stage_backward": print}, "dict"), (None, "NoneType")])
+def test_an_object_that_is_no_target_is_named_by_its_type(target: object, kind: str) -> None:
+    assert f"is a {kind} with neither stage_backward nor the attributes of an adapter" in refusal(target)
+
+
+def test_half_of_a_split_backward_is_no_target() -> None:
+    assert_expected_inline(
+        refusal(types.SimpleNamespace(stage_backward_input=lambda a, b, c, d: None)),
+        """target 'SimpleNamespace' has stage_backward_input but no stage_backward_weight; expected stage_backward or both stage_backward_input and stage_backward_weight""",
+    )
+
+
+def test_a_function_with_another_signature_is_refused_with_it() -> None:
+    assert_expected_inline(
+        refusal("gc_signature", gc_signature="def stage_backward(outputs, *, grads):\n    ...\n"),
+        """target 'gc_signature': stage_backward(outputs, *, grads) cannot be called with 3 positional arguments: too many positional arguments. Expected the signatures of torch.distributed.pipelining""",
+    )
+
+
+def test_a_class_with_plain_methods_is_refused_for_the_missing_instance() -> None:
+    source = "class Stage:\n    def stage_backward(self, output, grads, inputs):\n        ...\n"
+    assert_expected_inline(
+        refusal("gc_methods:Stage", gc_methods=source),
+        """target 'gc_methods:Stage': stage_backward(self, output, grads, inputs) cannot be called with 3 positional arguments: missing a required argument: 'inputs'. Expected the signatures of torch.distributed.pipelining""",
+    )
+
+
+def test_a_function_that_is_none_is_refused() -> None:
+    assert_expected_inline(
+        refusal(types.SimpleNamespace(stage_backward=None)),
+        """target 'SimpleNamespace': stage_backward is NoneType, not a function. Expected the signatures of torch.distributed.pipelining""",
+    )
+
+
+def test_a_factory_that_needs_arguments_is_refused() -> None:
+    assert_expected_inline(
+        refusal("gc_factory:make", gc_factory="def make(device):\n    ...\n"),
+        """target 'gc_factory:make' could not be called without arguments to make an adapter: TypeError: make() missing 1 required positional argument: 'device'""",
+    )
+
+
+def test_a_factory_that_makes_no_adapter_is_refused() -> None:
+    assert_expected_inline(
+        refusal("gc_maker:make", gc_maker="def make():\n    return [1]\n"),
+        """target 'gc_maker:make' made a list, which is no adapter; expected name, capabilities, open""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        ("{'fulll': True}", "unknown capabilities ['fulll']; expected some of ['full', 'split', 'weight_order',"),
+        ("{'weight_order': 'lifo'}", "capability weight_order='lifo'; expected one of none, fifo, any"),
+        ("{'backward_order': 'none'}", "capability backward_order='none'; expected one of fifo, any"),
+        ("{'hooks': True}", "capability hooks=True; expected one of with_grad, early, never"),
+        ("{'split': 'no'}", "capability split='no'; expected True or False"),
+        ("{'dtypes': 'float32'}", "capability dtypes='float32'; expected None or a tuple of names"),
+        ("7", "'int' object is not "),
+    ],
+)
+def test_a_claim_that_is_none_is_refused(claims: str, said: str) -> None:
+    functions = f"def stage_backward(a, b, c):\n    ...\ngradconform_capabilities = {claims}\n"
+    assert said in refusal("gc_claims.py", gc_claims=functions)
+    adapter = f"name = 'mine'\ncapabilities = {claims}\ndef open(stage, spec):\n    ...\n"
+    text = refusal("gc_adapter.py", gc_adapter=adapter)
+    assert "its capabilities" in text
+    assert said in text
+
+
+@pytest.mark.parametrize("target", ["", ".stage", "a:b:c", "stage.py:", "1+1"])
+def test_text_that_is_no_target_at_all_is_an_error_of_its_own_kind(target: str) -> None:
+    assert repr(target) in refusal(target)

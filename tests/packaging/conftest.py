@@ -1,0 +1,97 @@
+"""New virtual environments that see this one's dependencies, but neither this checkout nor this install of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ("conformance", "fixtures", "plugins", "reference", "pyproject.toml", "README.md", "LICENSE")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment, and an empty folder from which its commands are run."""
+
+    scripts: Path
+    empty: Path
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the environment; its output, stderr with it, is in ``stdout``."""
+        variables = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "COV"))
+        }
+        return subprocess.run(
+            [str(self.scripts / command[0]), *command[1:]],
+            cwd=self.empty,
+            env=variables,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def install(self, *arguments: str) -> None:
+        """Install with pip, without dependencies: those of the outer environment are there."""
+        done = self.run("python", "-m", "pip", "install", "--quiet", "--no-deps", *arguments)
+        assert done.returncode == 0, done.stdout
+
+
+def new_environment(folder: Path) -> Environment:
+    """Make an environment whose site-packages link to this one's, all but gradconform."""
+    venv.create(folder / "venv", with_pip=True)
+    links = folder / "dependencies"
+    links.mkdir()
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        ours = entry.name.startswith(("gradconform", "__editable__", "pip", "setuptools", "__pycache__"))
+        if not ours and entry.suffix != ".pth":
+            (links / entry.name).symlink_to(entry)
+    scripts = folder / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
+    site = next((folder / "venv").rglob("site-packages"))
+    (site / "dependencies.pth").write_text(f"{links}\n", encoding="utf-8")
+    (folder / "empty").mkdir()
+    return Environment(scripts, folder / "empty")
+
+
+def copy_of_the_checkout(folder: Path) -> Path:
+    """Copy what a wheel is made of: a build leaves files behind, and finds those that another has left."""
+    folder.mkdir()
+    for name in SHIPPED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    source = copy_of_the_checkout(folder / "source")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(source)]
+    subprocess.run(command, check=True)
+    return next(folder.glob("gradconform-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def from_wheel(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    environment = new_environment(tmp_path_factory.mktemp("from_wheel"))
+    environment.install(str(wheel))
+    return environment
+
+
+@pytest.fixture(scope="module")
+def from_editable(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    folder = tmp_path_factory.mktemp("from_editable")
+    environment = new_environment(folder)
+    environment.install("--editable", str(copy_of_the_checkout(folder / "source")))
+    return environment

@@ -1,0 +1,57 @@
+"""The wheel and the editable install, each in a new environment without access to the checkout."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Environment
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", params=["from_wheel", "from_editable"])
+def installed(request: pytest.FixtureRequest) -> object:
+    return request.getfixturevalue(request.param)
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"gradconform/py.typed", "gradconform/tolerances.toml"} <= set(names)
+    assert [name for name in names if not name.startswith(("gradconform/", "gradconform-"))] == []
+
+
+def test_the_checkout_is_out_of_reach(installed: Environment) -> None:
+    code = "import gradconform, gradconform.fixtures as f, sys; print(gradconform.__file__, f.__file__, *sys.path)"
+    done = installed.run("python", "-c", code)
+    assert done.returncode == 0, done.stdout
+    assert str(ROOT) not in done.stdout
+
+
+def test_the_declared_dependencies_are_met(installed: Environment) -> None:
+    done = installed.run("python", "-m", "pip", "check")  # it speaks of other distributions as well
+    assert [line for line in done.stdout.splitlines() if line.startswith("gradconform ")] == []
+
+
+def test_the_zero_line_form_runs_in_an_empty_folder(installed: Environment) -> None:
+    done = installed.run("python", "-m", "pytest", "--gradconform", "reference-split", "--gradconform-profile", "quick")
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout.splitlines()[-1]
+
+
+def test_the_command_runs_in_an_empty_folder(installed: Environment) -> None:
+    done = installed.run("gradconform", "run", "reference-split", "--profile", "quick")
+    assert done.returncode == 0, done.stdout
+    assert "conforms" in done.stdout
+
+
+def test_the_installed_package_is_typed_and_has_its_data(installed: Environment) -> None:
+    code = (
+        "from importlib.resources import files as f; r = f('gradconform'); "
+        "print(r.joinpath('py.typed').is_file(), r.joinpath('tolerances.toml').is_file())"
+    )
+    assert installed.run("python", "-c", code).stdout.split() == ["True", "True"]

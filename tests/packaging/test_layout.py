@@ -1,0 +1,63 @@
+"""pyproject.toml against the folders: the list of packages is explicit, and this keeps it true."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+TOP = {"conformance": "gradconform", **{name: f"gradconform.{name}" for name in ("fixtures", "plugins", "reference")}}
+
+
+@pytest.fixture(scope="module")
+def setuptools_table() -> dict[str, Any]:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    table: dict[str, Any] = tomllib.loads(text)["tool"]["setuptools"]
+    return table
+
+
+def folders() -> dict[str, str]:
+    """Map the import name of every folder with an __init__.py to its path."""
+    found: dict[str, str] = {}
+    for top, import_name in TOP.items():
+        for init in (ROOT / top).rglob("__init__.py"):
+            below = init.parent.relative_to(ROOT / top).parts
+            found[".".join((import_name, *below))] = "/".join((top, *below))
+    return found
+
+
+def test_the_package_list_names_every_folder_with_an_init(setuptools_table: dict[str, Any]) -> None:
+    assert sorted(setuptools_table["packages"]) == sorted(folders())
+
+
+def test_the_package_dir_maps_every_package_to_its_folder(setuptools_table: dict[str, Any]) -> None:
+    assert setuptools_table["package-dir"] == folders()
+
+
+def test_every_folder_with_modules_has_an_init() -> None:
+    modules = {module.parent for top in TOP for module in (ROOT / top).rglob("*.py")}
+    assert {str(folder.relative_to(ROOT)) for folder in modules} == set(folders().values())
+
+
+def test_what_is_no_module_is_package_data(setuptools_table: dict[str, Any]) -> None:
+    data = {
+        path.relative_to(ROOT).as_posix()
+        for top in TOP
+        for path in (ROOT / top).rglob("*")
+        if path.is_file() and path.suffix not in {".py", ".pyc"}
+    }
+    named = {
+        path.relative_to(ROOT).as_posix()
+        for package, patterns in setuptools_table["package-data"].items()
+        for pattern in patterns
+        for path in (ROOT / folders()[package]).glob(pattern)
+    }
+    assert named == data
