@@ -33,7 +33,9 @@ class Result:
 
     ``headroom`` is the largest ratio of error to bound that was met (0 where everything was bit-equal to plain
     autograd, above 1 where a value was wrong), None where no value was compared. ``kind`` is the kind of the first
-    finding, or of the error (``kit``, ``environment``, ``adapter``). ``findings`` holds every difference with its numbers.
+    finding, or of the error (``kit``, ``environment``, ``adapter``). ``bit_equal`` says whether all values were those of
+    plain autograd bit by bit, ``repeats_bit_equal`` whether the repeats of a trial were those of the first; None where
+    nothing was compared. ``findings`` holds every difference with its numbers.
     """
 
     check: str
@@ -47,6 +49,7 @@ class Result:
     duration_s: float = 0.0
     kind: str | None = None
     bit_equal: bool | None = None
+    repeats_bit_equal: bool | None = None
     findings: tuple[Mapping[str, Any], ...] = ()
 
     @property

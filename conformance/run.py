@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 import torch
 
@@ -15,6 +16,7 @@ from gradconform.check import Check
 from gradconform.driver import drive
 from gradconform.evidence import Evidence
 from gradconform.judge.finding import Finding
+from gradconform.judge.repeatable import same_bits
 from gradconform.materials import Materials
 from gradconform.observation import Observation
 from gradconform.plan import DEFAULT_SEED
@@ -60,9 +62,10 @@ class Runner:
         """Return the verdict on one check. Never raises for what the target does."""
         started = time.perf_counter()
         headrooms: list[float] = []
+        repeats: list[bool] = []
         try:
             with one_thread():
-                values = self._values(check, headrooms)
+                values = self._values(check, headrooms, repeats)
         except UnsupportedError as error:
             values = {"status": "unsupported", "message": f"not supported: {error}"}
         except OracleError as error:
@@ -81,10 +84,11 @@ class Runner:
             duration_s=round(time.perf_counter() - started, 6),
             headroom=finite(max(headrooms)) if headrooms else None,
             bit_equal=not any(headrooms) if headrooms else None,
+            repeats_bit_equal=all(repeats) if repeats else None,
             **values,
         )
 
-    def _values(self, check: Check, headrooms: list[float]) -> dict[str, object]:
+    def _values(self, check: Check, headrooms: list[float], repeats: list[bool]) -> dict[str, Any]:
         unmet = [*check.unmet(self.target.capabilities), *self._place_unmet()]
         if unmet and not self.probe:
             return {"status": "unsupported", "message": f"not claimed: {', '.join(unmet)}"}
@@ -100,6 +104,8 @@ class Runner:
             findings += found
             silent += [] if any(finding.kind == "error" for finding in found) else found
             headrooms += evidence.headrooms[before:]
+            same = same_bits(evidence)
+            repeats += [] if same is None else [same]
         if unmet:
             return _probed(unmet, findings, silent)
         if not findings:

@@ -25,6 +25,13 @@ def bit_equal(evidence: Evidence) -> Iterator[Finding]:
             return
 
 
+def same_bits(evidence: Evidence) -> bool | None:
+    """Tell whether all repeats of a trial gave the same bits; None where it was run once."""
+    if len(evidence.observations) == 1:
+        return None
+    return not any(list(_differences(evidence.observation, other)) for other in evidence.observations[1:])
+
+
 def _differences(one: Observation, other: Observation) -> Iterator[tuple[str, str]]:
     for first, second in zip(one.steps, other.steps, strict=False):
         for slot, (a, b) in enumerate(zip(first.input_grads or (), second.input_grads or (), strict=False)):

@@ -219,6 +219,7 @@ def test_a_parameter_that_is_left_out_is_missing() -> None:
 @pytest.mark.parametrize(
     ("change", "kind"),
     [(lambda grad: grad.t(), "shape"), (lambda grad: grad.double(), "dtype"), (lambda g: g.to_sparse(), "layout")],
+    ids=["shape", "dtype", "layout"],
 )
 def test_another_form_of_a_stored_gradient_is_told(change: Callable[[Tensor], Tensor], kind: str) -> None:
     found, _ = judged(EditingAdapter(stored=perturb("layers.0.weight", change, "B0")))
@@ -270,6 +271,7 @@ def test_a_later_repeat_that_is_wrong_is_told() -> None:
         (lambda g: (g, g * 2), False),
         (lambda g: (g.t(), g), False),
     ],
+    ids=["each", "first", "second", "parts", "too much", "double", "none", "one double", "transposed"],
 )
 def test_one_tensor_passed_twice_has_its_gradient_in_each_slot_or_summed_over_them(
     reading: Callable[[Tensor], Grads], *, right: bool
