@@ -13,7 +13,7 @@ from gradconform.adapter import Capabilities, Tree
 from gradconform.evidence import Evidence
 from gradconform.fixtures.trees import map_leaves
 from gradconform.judge.finding import Finding
-from gradconform.judge.gradients import compare
+from gradconform.judge.values import compare
 from gradconform.materials import Materials
 from gradconform.observation import Observation, Step
 from gradconform.oracle import Gradients, InputGrads, LossFn, Oracle, Wanted, fresh, pairs

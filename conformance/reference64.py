@@ -5,14 +5,15 @@ One gradient per micro-batch; what stands after an action is their sum, taken in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
 
 from gradconform.fixtures.inputs import place_arguments
-from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.trees import map_leaves
 from gradconform.materials import Materials, mean_squares
 from gradconform.reference.autograd import pair_roots
@@ -31,10 +32,7 @@ class MicrobatchGrads:
 
 def microbatch_grads(materials: Materials, lane: int, mb: int, loss_scale: float) -> MicrobatchGrads:
     """Return the float64 gradients of one micro-batch of ``materials``."""
-    trial = materials.trial
-    mb_args = 0 if trial.same_args else mb
-    grads = None if trial.loss else trial.output_grads
-    return _compute(materials, trial.stages[lane], lane, mb, mb_args, grads, loss_scale)
+    return _gradients(*_forward(materials, lane, mb, loss_scale))
 
 
 def widen(value: Any) -> Any:
@@ -52,21 +50,58 @@ def widened(stage: nn.Module) -> nn.Module:
     return stage
 
 
-def _compute(
-    materials: Materials, case: StageCase, lane: int, mb: int, mb_args: int, pattern: str | None, loss_scale: float
-) -> MicrobatchGrads:
+def uses_of(materials: Materials, lane: int, mb: int, name: str, loss_scale: float) -> list[Tensor]:
+    """Return the float64 gradient of every use of parameter ``name``: what arrives at it along each edge of the graph."""
+    stage, _, roots, grads = _forward(materials, lane, mb, loss_scale)
+    parameter = stage.get_parameter(name)
+    if not (roots and parameter.requires_grad):
+        return []
+    accumulator = get_gradient_edge(parameter).node
+    found: list[Tensor] = []
+    seen: set[Node] = set()
+    stack = [get_gradient_edge(root).node for root in roots]
+    handles = []
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        stack += [child for child, _ in node.next_functions if child is not None]
+        slots = [slot for slot, (child, _) in enumerate(node.next_functions) if child is accumulator]
+        if slots:
+            handles.append(node.register_hook(_collector(slots, found)))
+    torch.autograd.backward(roots, grads, inputs=[parameter])
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+def _collector(slots: list[int], found: list[Tensor]) -> Callable[..., None]:
+    def hook(grad_inputs: tuple[Tensor | None, ...], grad_outputs: object) -> None:
+        del grad_outputs
+        found.extend(grad for slot in slots if (grad := grad_inputs[slot]) is not None)
+
+    return hook
+
+
+def _forward(
+    materials: Materials, lane: int, mb: int, loss_scale: float
+) -> tuple[nn.Module, tuple[Any, ...], list[Tensor], list[Tensor | None]]:
+    """Run one micro-batch forward in float64; return stage, arguments, and where its backward starts."""
+    trial = materials.trial
+    case = trial.stages[lane]
     stage = widened(case.make(dtype=materials.dtype, device=_CPU, seed=materials.seed))
-    drawn = tuple(widen(values) for values in materials.drawn(lane, mb_args))
+    drawn = tuple(widen(values) for values in materials.drawn(lane, 0 if trial.same_args else mb))
     args = place_arguments(case.inputs, drawn, stage, _CPU)
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(materials.rng_state(mb))
         outputs = stage(*args)
-    if pattern is None:
+    if trial.loss:
         loss = mean_squares(outputs, map_leaves(widen, materials.target(lane, mb))) * loss_scale
         roots, grads = pair_roots(loss, None)
     else:
         roots, grads = pair_roots(outputs, map_leaves(widen, materials.output_grads(lane, mb)))
-    return _gradients(stage, args, roots, grads)
+    return stage, args, roots, grads
 
 
 def _gradients(

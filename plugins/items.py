@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gradconform.plugins.bound_check import BoundCheck, CheckFailedError, record
+from gradconform.plugins.bound_check import BoundCheck, CheckFailedError, properties
 
 if TYPE_CHECKING:
     from gradconform.plugins.contract_run import ContractRun
@@ -81,10 +81,12 @@ class ResultWriter:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Add the result to the report of the test's call."""
-        report = yield
         bound = _bound_check_of(item) if call.when == "call" else None
-        if bound is not None:
-            record(report, bound)
+        if bound is not None and bound.result is not None:
+            item.user_properties += properties(bound.result)  # before the report of the call, which copies them
+        report = yield
+        if bound is not None and bound.payload is not None:
+            report.__dict__["gradconform"] = bound.payload
         if isinstance(item, CheckItem) and report.skipped and isinstance(report.longrepr, tuple):
             # A skipped check points at no line of the kit's code; pytest folds and prints a line of None.
             report.longrepr = (COLLECTOR, None, report.longrepr[2])  # type: ignore[assignment]

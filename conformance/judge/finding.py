@@ -16,7 +16,8 @@ class Finding:
     """One difference from plain autograd.
 
     ``where`` names the tensor by path (``layers.0.weight``, ``input 1``); ``action`` is the first wrong action;
-    ``error`` and ``bound`` are absolute, in the unit of the gradient; ``headroom`` is their ratio.
+    ``error`` and ``bound`` are absolute, in the unit of the gradient; ``headroom`` is their ratio. ``cause`` is what the
+    diagnosis found, if anything.
     """
 
     kind: Kind
@@ -26,8 +27,9 @@ class Finding:
     error: float | None = None
     bound: float | None = None
     headroom: float | None = None
+    cause: str | None = None
 
     def __str__(self) -> str:
         """Return one line of a message."""
         place = f"{self.where}, after {self.action}" if self.action else self.where
-        return f"{place}: {self.text}"
+        return f"{place}: {self.text}{f'; likely cause: {self.cause}' if self.cause else ''}"

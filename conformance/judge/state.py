@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradconform.evidence import Evidence
 from gradconform.judge.finding import Finding
-from gradconform.judge.gradients import compare
+from gradconform.judge.values import compare
 from gradconform.judge.refusal import same
 from gradconform.observation import Observation, Step
 

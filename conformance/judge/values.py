@@ -1,0 +1,115 @@
+"""Compares one tensor with plain autograd's, by form, by NaN and inf, and by the numeric rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gradconform.evidence import Evidence
+from gradconform.judge.finding import Finding, Kind
+from gradconform.observation import Step
+from gradconform.tolerance import Partials, describe
+from gradconform.tolerance import judge as judge_numbers
+
+#: Gives the gradient in float64, or None where plain autograd itself is the reference, and the partial sums met.
+Reference = Callable[[], tuple[Tensor | None, Partials]]
+#: Gives the likely cause of a wrong value, or None.
+Explain = Callable[[Tensor], str | None]
+
+
+def compare(  # noqa: PLR0913 (a tensor, what it is held against, and what to say of it)
+    evidence: Evidence,
+    step: Step,
+    where: str,
+    got: object,
+    expected: object,
+    reference: Reference | None,
+    explain: Explain | None = None,
+) -> Iterator[Finding]:
+    """Yield what is wrong with one tensor; what is bit-equal to plain autograd is right without more ado.
+
+    ``explain`` is asked for the likely cause of a wrong value.
+    """
+    action = str(step.action)
+    if not isinstance(expected, Tensor):
+        if isinstance(got, Tensor):
+            yield Finding("unexpected", where, action, f"expected None as from plain autograd, got {_summary(got)}")
+        return
+    if not isinstance(got, Tensor):
+        kind = "nothing" if got is None else f"{got!r}"
+        yield Finding("missing", where, action, f"expected {_summary(expected)}, got {kind}")
+        return
+    differs = _form(got, expected)
+    if differs is not None:
+        yield Finding(differs[0], where, action, differs[1])
+        return
+    if got.layout != torch.strided:
+        got, expected = got.to_dense(), expected.to_dense()
+    if torch.equal(got, expected):
+        evidence.headrooms.append(0.0)
+        return
+    yield from _nonfinite(where, action, got, expected)
+    for finding in _numbers(evidence, where, action, got, expected, reference):
+        cause = None if explain is None else _cause(explain, got)
+        yield finding if cause is None else replace(finding, cause=cause)
+
+
+def _cause(explain: Explain, got: Tensor) -> str | None:
+    """Ask for the likely cause; a diagnosis that fails says so, and takes nothing from the verdict."""
+    try:
+        return explain(got)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the gradient is wrong all the same)
+        return f"the diagnosis failed: {type(error).__name__}: {error}"
+
+
+def _form(got: Tensor, expected: Tensor) -> tuple[Kind, str] | None:
+    kinds: tuple[Kind, ...] = ("shape", "dtype", "device", "layout")
+    for name in kinds:
+        one, other = getattr(got, name), getattr(expected, name)
+        if one != other:
+            shown = (tuple(other), tuple(one)) if name == "shape" else (other, one)
+            return name, f"expected {name} {shown[0]}, got {shown[1]}"
+    return None
+
+
+def _nonfinite(where: str, action: str, got: Tensor, expected: Tensor) -> Iterator[Finding]:
+    if not (got.is_floating_point() or got.is_complex()):
+        return
+    differs = (torch.isnan(got) != torch.isnan(expected)) | (torch.isinf(got) != torch.isinf(expected))
+    if got.is_floating_point():
+        differs |= torch.isposinf(got) != torch.isposinf(expected)
+    count = int(differs.sum())
+    if count:
+        worst = tuple(int(i) for i in differs.nonzero()[0])
+        text = f"at {list(worst)}: expected {describe(expected[worst])}, got {describe(got[worst])} ({count} elements)"
+        yield Finding("nonfinite", f"{where} (NaN and inf)", action, text)
+
+
+def _numbers(
+    evidence: Evidence, where: str, action: str, got: Tensor, expected: Tensor, reference: Reference | None
+) -> Iterator[Finding]:
+    if not (got.is_floating_point() or got.is_complex()):
+        text = f"expected the integers of plain autograd, {int((got != expected).sum())} elements differ"
+        yield Finding("mismatch", where, action, text)
+        return
+    total, partials = (None, Partials()) if reference is None else reference()
+    if expected.dtype in {torch.float64, torch.complex128}:
+        total = None
+    judged = judge_numbers(got, expected, total, partials)
+    evidence.headrooms.append(judged.headroom)
+    if judged.passed:
+        return
+    text = (
+        f"worst at {list(judged.worst)}: expected {describe(expected[judged.worst])}, "
+        f"got {describe(got[judged.worst])}; error {judged.error:.3g}, bound {judged.bound:.3g}, "
+        f"headroom {judged.headroom:.3g}"
+    )
+    yield Finding("mismatch", where, action, text, judged.error, judged.bound, judged.headroom)
+
+
+def _summary(tensor: Tensor) -> str:
+    largest = float(tensor.to_dense().abs().max()) if tensor.numel() and not tensor.dtype == torch.bool else 0.0
+    return f"a tensor of shape {tuple(tensor.shape)}, largest element {largest:.3g}"

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from expecttest import assert_expected_inline
+
+from gradconform.contract import CHECKS
+from gradconform.report.explanation import explanation
+
+Command = Callable[..., Any]
+
+
+def test_it_says_all_there_is_to_know_of_a_check(command: Command) -> None:
+    done = command("explain", "split.gradients.tied-apart")
+    assert (done.code, done.err) == (0, "")
+    assert_expected_inline(done.out, """\
+========================== split.gradients.tied-apart ==========================
+level        MUST, from profile quick on, contract 1.0
+requirement  I MUST return every input gradient, and W accumulate every
+             parameter gradient, of plain autograd on one weight under two
+             names, at two depths with another layer between.
+why          Zero-bubble schedules split the backward in two, and the second
+             half starts in the middle of the graph: what the first half did not
+             note down is lost without a word.
+catches      a parameter gradient dropped or counted twice in W, an input
+             gradient that I gives another value than B.
+needs        mid_stage, shared_params, split, weight_order!=none
+program      F0 I0 F1 I1 W0 W1
+             on tied-apart; output gradients: normal
+             (F forward, I input-gradient backward, W weight-gradient backward;
+             the number is the micro-batch)
+judged       gradconform.judge.gradients.gradients: Yield every tensor that is
+             not what plain autograd gives, each at the first action after which
+             it is wrong.
+             The numeric rule: max|g - g64| <= 2 * max|g_autograd - g64| + c *
+             eps(dtype) * scale, and the same with root mean squares.
+             float64: c = 4, eps = 2.22e-16, float32: c = 4, eps = 1.19e-07,
+             bfloat16: c = 4, eps = 0.00781, float16: c = 4, eps = 0.000977.
+source       gradconform/contract/split.py, gradient_driven
+
+stage        tied-apart: One weight under two names, at two depths with another
+             layer between
+fed with     Normal(shape=(7, 5))
+    @stage("tied-apart", Normal((7, 5)), traits=("shared_params",))
+    class TiedApart(nn.Module):
+        \"\"\"One weight under two names, at two depths with another layer between.\"\"\"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(5, 11)
+            self.between = nn.Linear(11, 5)
+            self.last = nn.Linear(5, 11)
+            self.last.weight = self.first.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            \"\"\"Apply first, between and last.\"\"\"
+            y: Tensor = self.last(torch.tanh(self.between(torch.tanh(self.first(x)))))
+            return y
+
+try it: gradconform run TARGET --checks split.gradients.tied-apart
+
+""")
+
+
+def test_the_row_of_the_seed_suite_is_named(command: Command) -> None:
+    assert "seed suite   test_stage_backward (torch," in command("explain", "full.loss.mlp").out
+
+
+def test_a_check_of_state_is_not_said_to_be_judged_by_the_numeric_rule(command: Command) -> None:
+    told = command("explain", "state.params.mlp-full").out
+    assert "judged       gradconform.judge.state." in told
+    assert "numeric rule" not in told
+
+
+def test_a_glob_explains_the_few_that_match(command: Command) -> None:
+    told = command("explain", "*.loss.mlp").out
+    assert "= full.loss.mlp =" in told
+    assert "= split.loss.mlp =" in told
+
+
+def test_a_glob_that_matches_many_is_refused_with_what_to_do(command: Command) -> None:
+    done = command("explain", "split.*")
+    assert (done.code, done.out) == (2, "")
+    assert "expected 3 at most" in done.err
+    assert "gradconform list --checks 'split.*'" in done.err
+
+
+@pytest.mark.parametrize(("typed", "near"), [("splt.gradients.mlp", "split.gradients.mlp"), ("linear-3d", "linear-3d")])
+def test_a_near_miss_is_refused_with_the_nearest_ids(command: Command, typed: str, near: str) -> None:
+    done = command("explain", typed)
+    assert (done.code, done.out) == (2, "")
+    assert f"no check has the id {typed!r}" in done.err
+    assert near in done.err.partition("nearest:")[2]
+
+
+def test_every_check_can_be_explained_within_the_width() -> None:
+    for check in CHECKS.values():
+        told = list(map(str, explanation(check, 80)))
+        assert any(line.startswith("judged ") for line in told), check.id
+        # The source of a stage stands as it is written.
+        assert [line for line in told if len(line) > 80 and not line.startswith("    ")] == [], check.id

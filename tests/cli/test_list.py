@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from expecttest import assert_expected_inline
+
+from gradconform.contract import CHECKS
+from gradconform.report.listing import lines
+
+Command = Callable[..., Any]
+
+
+def test_piped_it_is_one_line_per_check_with_tabs(command: Command) -> None:
+    done = command("list", "--checks", "full.*.mlp")
+    assert (done.code, done.err) == (0, "")
+    assert_expected_inline(done.out.replace("\t", " <tab> "), """\
+full.gradients.mlp <tab> MUST <tab> quick <tab> full,mid_stage <tab> B MUST return every input gradient, and accumulate every parameter gradient, of plain autograd on an MLP with biases.
+full.loss.mlp <tab> MUST <tab> quick <tab> full,loss <tab> B from a loss MUST return every input gradient, and accumulate every parameter gradient, on an MLP with biases.
+""")
+
+
+def test_it_lists_the_whole_contract_unless_told_otherwise(command: Command) -> None:
+    listed = [line.partition("\t")[0] for line in command("list").out.splitlines()]
+    assert listed == list(CHECKS)
+
+
+def test_a_profile_holds_the_checks_of_those_before_it(command: Command) -> None:
+    found = [set(command("list", "--profile", profile).out.splitlines()) for profile in ("quick", "standard", "full")]
+    assert set() < found[0] < found[1] < found[2]
+
+
+def test_json_has_what_a_program_wants_to_know(command: Command) -> None:
+    listed = json.loads(command("list", "--checks", "full.loss.mlp", "--json").out)
+    (check,) = listed["checks"]
+    assert listed["contract"] == "1.0"
+    assert {key: check[key] for key in ("id", "level", "profile", "stages", "programs", "seed")} == {
+        "id": "full.loss.mlp",
+        "level": "MUST",
+        "profile": "quick",
+        "stages": ["mlp"],
+        "programs": ["F0 B0 F1 B1"],
+        "seed": "test_stage_backward",
+    }
+    assert check["requirement"] == CHECKS["full.loss.mlp"].requirement
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_on_a_terminal_no_line_is_too_wide(width: int) -> None:
+    told = list(map(str, lines(list(CHECKS.values()), width, profile="full", manifest=len(CHECKS))))
+    assert [line for line in told if len(line) > width] == []
+    assert told[-1] == f"{len(CHECKS)} of {len(CHECKS)} checks of contract 1.0, profile full"
+
+
+def test_on_a_terminal_each_check_has_its_requirement_below_it() -> None:
+    check = CHECKS["full.gradients.mlp"]
+    assert_expected_inline("\n".join(map(str, lines([check], 80, profile="full", manifest=1))), """\
+================================ full: 1 check =================================
+full.gradients.mlp  MUST, quick, needs full, mid_stage
+    B MUST return every input gradient, and accumulate every parameter gradient,
+    of plain autograd on an MLP with biases.
+1 of 1 checks of contract 1.0, profile full""")
+
+
+def test_a_pattern_that_matches_no_check_is_refused(command: Command) -> None:
+    done = command("list", "--checks", "no.such")
+    assert (done.code, done.out) == (2, "")
+    assert "matches no check" in done.err

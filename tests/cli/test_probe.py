@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Command = Callable[..., Any]
+
+SILENT = """
+from gradconform.adapter import Capabilities
+from gradconform.reference.autograd import AutogradAdapter
+
+class Doubled(AutogradAdapter):
+    capabilities = Capabilities(buffers=False)
+
+    def open(self, stage, spec):
+        session = super().open(stage, spec)
+        backward = session.backward
+        def doubled(mb, grads):
+            found = backward(mb, grads)
+            return tuple(2 * grad for grad in found) if list(stage.buffers()) else found
+        session.backward = doubled
+        return session
+"""
+
+CHECK = ("--checks", "full.gradients.batch-norm")
+
+
+def test_what_is_not_claimed_is_not_tried(command: Command, target_file: Command) -> None:
+    target_file(SILENT)
+    done = command("run", "backward.py:Doubled", *CHECK)
+    assert done.code == 5
+    assert "1  not claimed: buffers" in done.out
+
+
+@pytest.mark.parametrize("options", [("--probe",), ("--profile", "full")])
+def test_a_probe_tries_it_and_tells_a_silent_wrong_number_as_a_failed_should(
+    command: Command, target_file: Command, options: tuple[str, ...]
+) -> None:
+    target_file(SILENT)
+    done = command("run", "backward.py:Doubled", *CHECK, *options)
+    assert done.code == 5
+    assert "failed SHOULD" in done.out
+    assert "not claimed: buffers; tried, and wrong without a word" in done.out

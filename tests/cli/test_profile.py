@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gradconform.check import PROFILES
+from gradconform.cli import arguments
+
+Command = Callable[..., Any]
+
+
+def test_the_profiles_the_options_know_are_those_of_the_contract() -> None:
+    assert arguments.PROFILES == PROFILES
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_report_says_which_profile_it_is(command: Command, profile: str) -> None:
+    done = command("run", "autograd", "--profile", profile, "--checks", "full.gradients.mlp")
+    assert f"checks of contract 1.0, profile {profile}, ran" in done.out
+
+
+def test_the_default_is_standard(command: Command) -> None:
+    assert "profile standard" in command("run", "autograd", "--checks", "full.gradients.mlp").out
+
+
+def test_a_check_of_a_larger_profile_is_refused_with_that_profile(command: Command) -> None:
+    done = command("run", "autograd", "--profile", "quick", "--checks", "full.seed_size.mlp-512")
+    assert (done.code, done.out) == (2, "")
+    assert "matches only checks of profile full" in done.err
+
+
+def test_an_unknown_profile_is_refused_with_the_nearest(command: Command) -> None:
+    done = command("run", "autograd", "--profile", "quik")
+    assert (done.code, done.out) == (2, "")
+    assert "unknown profile 'quik'; did you mean quick? expected one of quick, standard, full" in done.err

@@ -1,0 +1,3 @@
+"""For all tests: pytest's own fixture for testing plugins."""
+
+pytest_plugins = ["pytester"]

@@ -1,0 +1,356 @@
+"""The driver: what a step records, what ends a lane, and that the process is left as it was."""
+
+from __future__ import annotations
+
+import gc
+import random
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gradconform.adapter import StageSpec, UnsupportedError
+from gradconform.driver import drive
+from gradconform.fixtures.inputs import Normal
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.materials import Materials
+from gradconform.observation import Observation
+from gradconform.program import write
+from gradconform.reference.autograd import AutogradAdapter, AutogradSession
+from gradconform.trial import Trial
+
+CPU = torch.device("cpu")
+LINEAR = StageCase("linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))
+DROPOUT = StageCase("dropout", "dropout", lambda: nn.Dropout(0.5), (Normal((7, 5)),))
+
+Act = Callable[[str], Any]
+
+
+class Watched(AutogradSession):
+    """Plain autograd that tells ``act`` of every call, by the letter and micro-batch."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec, act: Act) -> None:
+        super().__init__(stage, spec)
+        self.spec, self._act = spec, act
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        """Tell, then run."""
+        self._act(f"F{mb}")
+        return super().forward(mb, args, target)
+
+    def backward(self, mb: int, output_grads: Any) -> tuple[Tensor | None, ...]:
+        """Tell, then run."""
+        self._act(f"B{mb}")
+        return super().backward(mb, output_grads)
+
+    def backward_weight(self, mb: int) -> None:
+        """Tell, then run."""
+        self._act(f"W{mb}")
+        super().backward_weight(mb)
+
+    def finish(self) -> None:
+        """Tell."""
+        self._act("finish")
+
+    def close(self) -> None:
+        """Tell, then let go."""
+        self._act("close")
+        super().close()
+
+
+class WatchedAdapter(AutogradAdapter):
+    """Opens :class:`Watched` sessions and keeps the specs it was given."""
+
+    def __init__(self, act: Act = lambda _: None) -> None:
+        self._act = act
+        self.specs: list[StageSpec] = []
+
+    def open(self, stage: nn.Module, spec: StageSpec) -> Watched:
+        """Return a session on ``stage``."""
+        self._act("open")
+        self.specs.append(spec)
+        return Watched(stage, spec, self._act)
+
+
+def driven(program: str, act: Act = lambda _: None, **options: Any) -> Observation:
+    options = {"stages": (LINEAR,), **options}
+    materials = Materials(Trial(program=program, **options), dtype=torch.float32, device=CPU, seed=20)
+    return drive(WatchedAdapter(act), materials)
+
+
+def fails_at(*places: str, error: type[BaseException] = RuntimeError) -> Act:
+    def act(place: str) -> None:
+        if place in places:
+            msg = f"at {place}"
+            raise error(msg)
+
+    return act
+
+
+def shown(observation: Observation) -> str:
+    return write(step.action for step in observation.steps)
+
+
+def test_a_session_is_opened_driven_finished_and_closed_in_order() -> None:
+    calls: list[str] = []
+    observation = driven("F0 B0 zero_none F1 I1 W1", calls.append)
+    assert calls == ["open", "F0", "B0", "F1", "W1", "finish", "close"]
+    assert shown(observation) == "F0 B0 zero_none F1 I1 W1 finish"
+    assert [step.position for step in observation.steps] == list(range(7))
+
+
+def test_a_step_records_what_its_action_gave() -> None:
+    forward, backward, finish = driven("F0 B0").steps
+    assert [tuple(t.shape) for t in forward.outputs or ()] == [(7, 3)]
+    assert forward.input_grads is None
+    assert forward.param_grads == {"weight": None, "bias": None}
+    assert backward.outputs is None
+    assert [tuple(g.shape) for g in backward.input_grads or () if g is not None] == [(7, 5)]
+    assert isinstance(backward.param_grads["weight"], Tensor)
+    assert backward.arg_grads == (None,)
+    assert finish.param_grads["weight"] is not None
+    assert not any(step.raised for step in (forward, backward, finish))
+
+
+def test_what_is_recorded_is_a_copy_that_later_actions_do_not_change() -> None:
+    steps = driven("F0 B0 F1 B1").steps
+    first, second = steps[1].param_grads["weight"], steps[3].param_grads["weight"]
+    assert first is not None
+    assert second is not None
+    assert not torch.equal(first, second)
+    assert first.data_ptr() != second.data_ptr()
+
+
+def test_an_action_that_raises_ends_the_lane_and_is_recorded() -> None:
+    observation = driven("F0 B0 F1 B1", fails_at("B0"))
+    assert shown(observation) == "F0 B0"
+    assert observation.raised is observation.steps[-1]
+    assert str(observation.steps[-1].raised) == "RuntimeError: at B0"
+
+
+def test_a_misuse_that_raises_is_recorded_and_the_lane_goes_on() -> None:
+    observation = driven("F0 I0 W0 W0! F1 B1")
+    assert shown(observation) == "F0 I0 W0 W0! F1 B1 finish"
+    assert observation.raised is None
+    assert [str(step.action) for step in observation.steps if step.raised] == ["W0!"]
+
+
+def test_one_lane_that_ended_leaves_the_other_running() -> None:
+    materials = Materials(
+        Trial(stages=(LINEAR, LINEAR), program="F0 1F0 B0 1B0"), dtype=torch.float32, device=CPU, seed=20
+    )
+    opened: list[str] = []
+
+    class FirstFails(AutogradAdapter):
+        def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
+            opened.append("open")
+            return Watched(stage, spec, fails_at("F0") if len(opened) == 1 else lambda _: None)
+
+    assert shown(drive(FirstFails(), materials)) == "F0 1F0 1B0 1finish"
+
+
+def test_two_lanes_have_a_stage_and_a_session_each() -> None:
+    observation = driven("F0 1F0 1B0 B0", stages=(LINEAR, LINEAR))
+    one, two = observation.steps[2], observation.steps[3]
+    assert one.action.stage == 1
+    assert two.param_grads["weight"] is not None
+    assert observation.steps[1].param_grads["weight"] is None
+
+
+def test_an_open_that_raises_is_told_at_the_first_action_and_once() -> None:
+    observation = driven("F0 B0 F1", fails_at("open"))
+    assert [str(step.raised) for step in observation.steps] == ["RuntimeError: at open"]
+
+
+@pytest.mark.parametrize("place", ["open", "F0", "B0", "W1", "finish"])
+def test_what_is_unsupported_is_passed_on_and_the_session_closed(place: str) -> None:
+    calls: list[str] = []
+
+    def act(name: str) -> None:
+        calls.append(name)
+        fails_at(place, error=UnsupportedError)(name)
+
+    with pytest.raises(UnsupportedError, match=f"at {place}"):
+        driven("F0 B0 F1 I1 W1", act)
+    assert calls[-1] == ("open" if place == "open" else "close")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_every_session_is_closed_whatever_an_action_raised(error: type[BaseException]) -> None:
+    calls: list[str] = []
+
+    def act(name: str) -> None:
+        calls.append(name)
+        fails_at("B0", error=error)(name)
+
+    try:
+        driven("F0 1F0 B0", act, stages=(LINEAR, LINEAR))
+    except KeyboardInterrupt:
+        assert error is KeyboardInterrupt
+    assert calls.count("close") == 2
+
+
+def test_a_close_that_raises_is_recorded_and_the_next_session_closed() -> None:
+    calls: list[str] = []
+
+    def act(name: str) -> None:
+        calls.append(name)
+        fails_at("close")(name)
+
+    observation = driven("F0 1F0", act, stages=(LINEAR, LINEAR))
+    assert calls.count("close") == 2
+    assert str(observation.close_raised) == "RuntimeError: at close"
+
+
+def test_a_warning_of_the_implementation_is_no_error_under_a_strict_filter() -> None:
+    def act(name: str) -> None:
+        warnings.warn(f"deprecated {name}", FutureWarning, stacklevel=1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert driven("F0 B0", act).raised is None
+        with pytest.raises(FutureWarning):
+            warnings.warn("the filter is as it was", FutureWarning, stacklevel=1)
+
+
+@pytest.fixture(params=[True, False], ids=["collector on", "collector off"])
+def collector(request: pytest.FixtureRequest) -> Iterator[bool]:
+    before = gc.isenabled()
+    (gc.enable if request.param else gc.disable)()
+    yield request.param
+    (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.parametrize("error", [None, UnsupportedError])
+def test_the_collector_is_off_where_lifetimes_are_watched_and_then_as_it_was(
+    error: type[Exception] | None, *, collector: bool
+) -> None:
+    seen: list[bool] = []
+
+    def act(name: str) -> None:
+        seen.append(gc.isenabled())
+        if error and name == "B0":
+            raise error(name)
+
+    for watch in (frozenset(), frozenset({"lifetime"})):
+        try:
+            driven("F0 B0", act, watch=watch)
+        except UnsupportedError:
+            assert error is UnsupportedError
+        assert gc.isenabled() == collector
+        assert seen[-1] == (collector and not watch)
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError, UnsupportedError])
+def test_the_generators_and_grad_mode_of_the_process_are_as_they_were(error: type[Exception] | None) -> None:
+    torch.manual_seed(7)
+    random.seed(7)
+    before, python = torch.get_rng_state(), random.getstate()
+    with torch.no_grad():
+        try:
+            observation = driven("F0 B0", fails_at("B0", error=error) if error else lambda _: None, stages=(DROPOUT,))
+            assert (observation.raised is None) == (error is None)
+        except UnsupportedError:
+            assert error is UnsupportedError
+        assert not torch.is_grad_enabled()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert random.getstate() == python
+
+
+def test_every_forward_starts_at_a_generator_state_of_its_own_microbatch() -> None:
+    def disturbs(name: str) -> None:
+        if name.startswith("B"):
+            torch.rand(11)
+
+    calm, disturbed = driven("F0 B0 F1 B1", stages=(DROPOUT,)), driven("F0 B0 F1 B1", disturbs, stages=(DROPOUT,))
+    for place in (0, 2):
+        one, other = calm.steps[place].outputs, disturbed.steps[place].outputs
+        assert torch.equal((one or ())[0], (other or ())[0])
+    first, second = (calm.steps[place].outputs or () for place in (0, 2))
+    assert not torch.equal(first[0] == 0, second[0] == 0)
+
+
+def test_dropping_a_microbatch_lets_the_caller_go_of_what_it_holds() -> None:
+    outputs: list[weakref.ref[Tensor]] = []
+    alive: list[bool] = []
+
+    class Keeps(AutogradAdapter):
+        def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
+            class Session(AutogradSession):
+                def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+                    found = super().forward(mb, args, target)
+                    outputs.append(weakref.ref(found))
+                    return found
+
+                def finish(self) -> None:
+                    alive.extend(reference() is not None for reference in outputs)
+
+            return Session(stage, spec)
+
+    for program in ("F0 B0 finish", "F0 B0 drop0 finish"):
+        materials = Materials(Trial(stages=(LINEAR,), program=program), dtype=torch.float32, device=CPU, seed=20)
+        drive(Keeps(), materials)
+        outputs.clear()
+    assert alive == [True, False]
+
+
+@pytest.mark.parametrize(("program", "counts"), [("F0 B0", 1), ("F0 F1 F2 B0", 3)])
+def test_the_spec_says_what_is_coming(program: str, counts: int) -> None:
+    adapter = WatchedAdapter()
+    trial = Trial(stages=(LINEAR,), program=program)
+    drive(adapter, Materials(trial, dtype=torch.float32, device=CPU, seed=20))
+    (spec,) = adapter.specs
+    assert spec.n_microbatches == counts
+    assert spec.args_require_grad == (True,)
+    assert [tuple(arg.shape) for arg in spec.example_args] == [(7, 5)]
+    assert spec.example_outputs.shape == (7, 3)
+    assert spec.loss_fn is None
+    assert not spec.is_last
+    assert not spec.repeats_weight
+
+
+def test_a_loss_is_scaled_for_the_oracle_of_those_who_divide_it() -> None:
+    trial = Trial(stages=(LINEAR,), program="F0 B0", loss=True)
+    whole, half = (
+        drive(AutogradAdapter(), Materials(trial, dtype=torch.float64, device=CPU, seed=20), loss_scale=scale)
+        for scale in (1.0, 0.5)
+    )
+    for name, grad in whole.steps[1].param_grads.items():
+        assert torch.equal(grad * 0.5, half.steps[1].param_grads[name])  # type: ignore[operator,arg-type]
+
+
+def test_the_same_arguments_are_the_same_objects_in_every_microbatch() -> None:
+    seen: list[int] = []
+
+    class Ids(AutogradAdapter):
+        def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
+            class Session(AutogradSession):
+                def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+                    seen.append(id(args[0]))
+                    return super().forward(mb, args, target)
+
+            return Session(stage, spec)
+
+    trial = Trial(stages=(LINEAR,), program="F0 F1 B0 B1", same_args=True)
+    drive(Ids(), Materials(trial, dtype=torch.float32, device=CPU, seed=20))
+    assert len(set(seen)) == 1
+
+
+def test_param_grads_that_raise_are_an_observation() -> None:
+    class Broken(AutogradAdapter):
+        def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
+            class Session(AutogradSession):
+                def param_grads(self) -> dict[str, Tensor | None]:
+                    msg = "no gradients here"
+                    raise RuntimeError(msg)
+
+            return Session(stage, spec)
+
+    trial = Trial(stages=(LINEAR,), program="F0 B0")
+    observation = drive(Broken(), Materials(trial, dtype=torch.float32, device=CPU, seed=20))
+    assert str(observation.steps[0].raised) == "RuntimeError: no gradients here"
+    assert shown(observation) == "F0"

@@ -1,0 +1,219 @@
+"""The adapter over torch's functions: how each is called, and what is refused of what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gradconform.adapter import StageSpec, UnsupportedError
+from gradconform.functions import FunctionsAdapter, FunctionsSession, signature_problem
+from gradconform.reference import split
+
+ALL = {
+    name: getattr(split, name) for name in ("stage_backward", "stage_backward_input", "stage_backward_weight")
+}
+
+
+class Tree(nn.Module):
+    """A stage with nested outputs, one of them no tensor."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+        self.form = form
+
+    def forward(self, x: Tensor) -> Any:
+        """Return the output in the form asked for."""
+        y = self.linear(x)
+        return {"lone": y, "tuple": (y, y * 2), "dict": {"a": y, "b": [y * 2, "text"]}}[self.form]
+
+
+def recording(**results: Any) -> tuple[FunctionsAdapter, dict[str, tuple[Any, ...]]]:
+    calls: dict[str, tuple[Any, ...]] = {}
+
+    def function(name: str) -> Any:
+        def called(*args: Any) -> Any:
+            calls[name] = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
+            return results[name]
+
+        return called
+
+    return FunctionsAdapter("recorded", {name: function(name) for name in results}, {}), calls
+
+
+def opened(adapter: FunctionsAdapter, form: str = "lone", **spec: Any) -> tuple[FunctionsSession, Tree]:
+    stage = Tree(form)
+    return adapter.open(stage, StageSpec(**spec)), stage
+
+
+X = torch.ones(7, 5)
+G = torch.ones(7, 3)
+GRADS = {"lone": (G,), "tuple": (G, None), "dict": {"a": G, "b": [None, None]}}
+
+
+@pytest.mark.parametrize("form", GRADS)
+def test_full_backward_is_called_with_outputs_and_gradients_in_the_structure_of_the_stage(form: str) -> None:
+    adapter, calls = recording(stage_backward=(X,))
+    session, _ = opened(adapter, form)
+    outputs = session.forward(0, (X,))
+    assert session.backward(0, GRADS[form]) == (X,)
+    roots, grads, inputs = calls["stage_backward"]
+    assert roots is outputs if form != "lone" else roots[0] is outputs
+    assert type(roots) is (dict if form == "dict" else tuple)
+    assert grads is GRADS[form]
+    assert isinstance(inputs, list)
+    assert inputs[0] is X
+
+
+def test_a_loss_is_passed_bare_and_without_gradients() -> None:
+    adapter, calls = recording(stage_backward=(X,), stage_backward_input=((X,), []), stage_backward_weight=())
+    for method in ("backward", "backward_input"):
+        session, _ = opened(adapter, loss_fn=lambda outputs, target: (outputs - target).sum())
+        session.forward(0, (X,), G)
+        getattr(session, method)(0, None)
+    loss, grads, _ = calls["stage_backward"]
+    assert loss.shape == ()
+    assert grads is None
+    (loss,), grads, *_ = calls["stage_backward_input"]
+    assert loss.shape == ()
+    assert grads is None
+
+
+@pytest.mark.parametrize(
+    ("form", "flat"), [("lone", [G]), ("tuple", [G, None]), ("dict", [G, None])], ids=["lone", "tuple", "dict"]
+)
+def test_the_input_pass_gets_flat_lists_of_tensors_and_the_parameters(form: str, flat: list[Tensor | None]) -> None:
+    adapter, calls = recording(stage_backward_input=((X,), ["context"]), stage_backward_weight=None)
+    session, stage = opened(adapter, form)
+    session.forward(0, (X,))
+    assert session.backward_input(0, GRADS[form]) == (X,)
+    roots, grads, inputs, weights = calls["stage_backward_input"]
+    assert [tuple(root.shape) for root in roots] == [(7, 3)] * len(flat)
+    assert [None if grad is None else id(grad) for grad in grads] == [None if g is None else id(g) for g in flat]
+    assert inputs[0] is X
+    assert [id(weight) for weight in weights] == [id(parameter) for parameter in stage.parameters()]
+
+
+def test_gradients_of_another_structure_are_passed_on_for_the_function_to_refuse() -> None:
+    adapter, calls = recording(stage_backward_input=((X,), []), stage_backward_weight=())
+    session, _ = opened(adapter, "tuple")
+    session.forward(0, (X,))
+    session.backward_input(0, (G,))
+    assert len(calls["stage_backward_input"][1]) == 1
+
+
+@pytest.mark.parametrize(("result", "told"), [((X, None), (X, None)), ([X], (X,)), (None, None), (7, None)])
+def test_the_weight_pass_gets_the_context_of_its_microbatch(result: Any, told: Any) -> None:
+    adapter, calls = recording(stage_backward_input=((X,), context := ["context"]), stage_backward_weight=result)
+    session, _ = opened(adapter)
+    session.forward(3, (X,))
+    session.backward_input(3, (G,))
+    assert session.backward_weight(3) == told
+    assert calls["stage_backward_weight"][1] is context
+    assert len(calls["stage_backward_weight"][0]) == 2
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_a_context_is_let_go_of_unless_the_weight_pass_will_be_repeated(*, repeats: bool) -> None:
+    adapter, _ = recording(stage_backward_input=((X,), ["context"]), stage_backward_weight=())
+    session, _ = opened(adapter, repeats_weight=repeats)
+    session.forward(0, (X,))
+    session.backward_input(0, (G,))
+    session.backward_weight(0)
+    if repeats:
+        session.backward_weight(0)
+    else:
+        with pytest.raises(UnsupportedError, match="W of micro-batch 0 has no param_groups to be called with"):
+            session.backward_weight(0)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ((), "returned 0 entries for 1 arguments"),
+        ((X, X), "returned 2 entries for 1 arguments"),
+        (X, "returned Tensor for 1 arguments"),
+        (None, "returned NoneType for 1 arguments"),
+        ({"x": X}, "returned dict for 1 arguments"),
+    ],
+    ids=["none", "two", "tensor", "None", "dict"],
+)
+def test_anything_but_one_entry_per_argument_is_a_type_error(returned: Any, said: str) -> None:
+    adapter, _ = recording(
+        stage_backward=returned, stage_backward_input=(returned, []), stage_backward_weight=()
+    )
+    for method in ("backward", "backward_input"):
+        session, _ = opened(adapter)
+        session.forward(0, (X,))
+        with pytest.raises(TypeError, match=said) as raised:
+            getattr(session, method)(0, (G,))
+        assert str(raised.value).startswith("stage_backward")
+        assert str(raised.value).endswith("expected one gradient or None per argument")
+
+
+@pytest.mark.parametrize(
+    ("names", "full", "is_split"),
+    [
+        (["stage_backward"], True, False),
+        (["stage_backward_input", "stage_backward_weight"], False, True),
+        (list(ALL), True, True),
+        (["stage_backward", "stage_backward_input"], True, False),
+    ],
+    ids=["full", "split", "all", "half"],
+)
+def test_only_what_is_there_is_claimed(names: list[str], *, full: bool, is_split: bool) -> None:
+    claims = FunctionsAdapter("some", {name: ALL[name] for name in names}, {}).capabilities
+    assert (claims.full, claims.split) == (full, is_split)
+    assert claims.mixed == (full and is_split)
+    assert claims.param_groups == claims.weight_result == claims.retain_graph == is_split
+
+
+@pytest.mark.parametrize(("method", "name"), [("backward", "stage_backward"), ("backward_input", "stage_backward_input")])
+def test_a_function_that_is_missing_is_unsupported(method: str, name: str) -> None:
+    session, _ = opened(FunctionsAdapter("none", {}, {}))
+    session.forward(0, (X,))
+    with pytest.raises(UnsupportedError, match=f"^the target has no {name}$"):
+        getattr(session, method)(0, (G,))
+
+
+def test_stored_gradients_are_those_of_the_parameters_and_close_forgets_graphs() -> None:
+    session, stage = opened(FunctionsAdapter("split", ALL, {}))
+    session.forward(0, (X.clone().requires_grad_(),))
+    assert session.param_grads() == {"linear.weight": None, "linear.bias": None}
+    session.backward(0, (G,))
+    assert session.param_grads()["linear.weight"] is stage.linear.weight.grad
+    session.forward(1, (X,))
+    session.close()
+    with pytest.raises(KeyError):
+        session.backward(1, (G,))
+
+
+def test_a_weight_context_by_hand_starts_at_the_node_with_the_gradients_given() -> None:
+    session, stage = opened(FunctionsAdapter("split", ALL, {}))
+    output = session.forward(0, (X,))
+    session.put_weight_context(0, output.grad_fn, (G,))
+    session.backward_weight(0)
+    assert stage.linear.bias.grad is not None
+    assert stage.linear.bias.grad.tolist() == [7.0, 7.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (lambda a, b, c: None, None),
+        (lambda a, b, c, d=1, *, e=2: None, None),
+        (lambda *args: None, None),
+        (max, None),
+        (lambda a, b: None, "stage_backward(a, b) cannot be called with 3 positional arguments: too many positional"),
+        (lambda a, b, c, *, d: None, "missing a required argument: 'd'"),
+        (7, "stage_backward is int, not a function"),
+    ],
+    ids=["exact", "defaults", "star", "builtin", "two", "keyword", "number"],
+)
+def test_a_signature_is_judged_by_how_the_function_is_called(function: Any, problem: str | None) -> None:
+    found = signature_problem("stage_backward", function)
+    assert found == problem if problem is None else problem in str(found)

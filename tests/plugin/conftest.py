@@ -1,0 +1,74 @@
+"""The plugin's tests run pytest within pytest, each in one process, with -n 0 and with -n 2."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+# What an inner pytest imports it also forgets, and torch and the registry of checks can't be imported twice.
+for name in (
+    "matching", "oracle", "session", "plugins.contract_run", "plugins.fixture_values", "plugins.items",
+    "plugins.recorder", "plugins.summary", "reference.split", "reference.autograd", "preflight",
+    "plugins.adapters.torch_functions",
+):  # fmt: skip
+    importlib.import_module(f"gradconform.{name}")
+
+Judge = Callable[..., pytest.RunResult]
+
+
+@pytest.fixture(params=[(), ("-n0",), ("-n2",)], ids=["plain", "n0", "n2"])
+def processes(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """The ways to run that have to make no difference."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the options of the outer run away from the inner one."""
+    for option in importlib.import_module("gradconform.plugins.options").OPTIONS:
+        monkeypatch.delenv(option.variable, raising=False)
+
+
+@pytest.fixture
+def judge(pytester: pytest.Pytester) -> Judge:
+    """Run pytest with the contract on a target: two checks of the quick profile, unless ``checks`` says which."""
+
+    def run(
+        *args: str, target: str = "reference-split", checks: tuple[str, ...] = ("*.gradients.mlp",)
+    ) -> pytest.RunResult:
+        globs = [f"--gradconform-checks={glob}" for glob in checks]
+        return pytester.runpytest("--gradconform", target, "--gradconform-profile=quick", *globs, *args)
+
+    return run
+
+
+@pytest.fixture
+def double(pytester: pytest.Pytester) -> str:
+    """A target that returns every input gradient doubled, and has no split backward."""
+    pytester.makepyfile(
+        double="""
+        from torch.distributed.pipelining._backward import stage_backward as right
+
+        def stage_backward(stage_output, output_grads, input_values, outputs_with_grads_idxs=None):
+            grads = right(stage_output, output_grads, input_values)
+            return tuple(None if grad is None else grad * 2 for grad in grads)
+        """
+    )
+    return "double.py"
+
+
+@pytest.fixture
+def example_of() -> Callable[[Any], str]:
+    """Return the example in a docstring: what is indented after the line that ends in ``::``."""
+
+    def example(documented: Any) -> str:
+        lines = (inspect.getdoc(documented) or "").splitlines()
+        start = next(number for number, line in enumerate(lines) if line.endswith("::")) + 1
+        return textwrap.dedent("\n".join(line for line in lines[start:] if not line or line.startswith("    ")))
+
+    return example
