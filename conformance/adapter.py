@@ -153,10 +153,18 @@ class Session(Protocol):
 
 @runtime_checkable
 class Adapter(Protocol):
-    """Makes one implementation drivable. See :class:`Capabilities` for what to claim."""
+    """Makes one implementation drivable.
 
-    name: str
-    capabilities: Capabilities
+    ``capabilities`` may be a mapping of names of :class:`Capabilities`, so that an adapter needs no import of the kit.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name that reports show."""
+
+    @property
+    def capabilities(self) -> Capabilities | Mapping[str, Any]:
+        """What is claimed."""
 
     def open(self, stage: nn.Module, spec: StageSpec) -> Session:
         """Return a session on ``stage``; layers may be swapped in place, names must stay."""

@@ -63,7 +63,7 @@ def _claimed(need: str, capabilities: Capabilities) -> bool:
 _CHECKS: dict[str, Check] = {}
 
 
-def family(
+def family(  # noqa: PLR0913 (what a clause may say beside its sentence)
     topic: str,
     cases: Mapping[str, Trial | tuple[Trial, ...]],
     *,

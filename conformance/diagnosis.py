@@ -34,10 +34,7 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor) -> str | No
     """Return the likely cause of a wrong gradient of parameter ``name`` after ``step``, or None."""
     parts = list(_param_parts(evidence, name, step))
     expected = sum_of(parts)
-    others = {
-        f"the gradient of {other}": value
-        for other, value in _other_params(evidence, name, step).items()
-    }
+    others = {f"the gradient of {other}": value for other, value in _other_params(evidence, name, step).items()}
     return _first(
         _combination(evidence, parts, got, step),
         _shape_or_value(got, expected),
@@ -160,8 +157,14 @@ def _factors(evidence: Evidence, step: Step) -> dict[str, float]:
     """Return the numbers by which a gradient is most often divided by mistake."""
     count = evidence.trial.microbatches(step.action.stage)
     outputs = evidence.materials.example_outputs(step.action.stage)
-    batch = next((leaf.shape[0] for leaf in (outputs if isinstance(outputs, tuple) else (outputs,))
-                  if isinstance(leaf, Tensor) and leaf.dim()), 1)
+    batch = next(
+        (
+            leaf.shape[0]
+            for leaf in (outputs if isinstance(outputs, tuple) else (outputs,))
+            if isinstance(leaf, Tensor) and leaf.dim()
+        ),
+        1,
+    )
     return {"the number of micro-batches": float(count), "the batch size": float(batch)}
 
 
@@ -195,7 +198,9 @@ def name_combination(
     return "; ".join(told) or None
 
 
-def _scale(factor: float, present: list[str], factors: Mapping[str, float]) -> str | None:
+def _scale(  # noqa: PLR0911 (one return per cause)
+    factor: float, present: list[str], factors: Mapping[str, float]
+) -> str | None:
     if abs(factor) <= _SNAP:
         return "it is zero"
     if abs(factor - 1.0) <= 1e-2:  # noqa: PLR2004 (a percent: an error of rounding, not of counting)
@@ -225,7 +230,9 @@ def _equals(got: Tensor, others: Mapping[str, Tensor], cause: str) -> str | None
     return None
 
 
-def _shape_or_value(got: Tensor, expected: Tensor | None) -> str | None:
+def _shape_or_value(  # noqa: PLR0911 (one return per cause)
+    got: Tensor, expected: Tensor | None
+) -> str | None:
     """Name a transpose, a rounding through another dtype, a single wrong element, a clipping."""
     if expected is None or got.shape != expected.shape or not got.numel():
         return None
@@ -242,7 +249,7 @@ def _shape_or_value(got: Tensor, expected: Tensor | None) -> str | None:
     if rounded is not None and _near(wide, expected, 2.0 * torch.finfo(rounded).eps):
         return f"rounded to {str(rounded).removeprefix('torch.')}"
     largest = wide.abs().max()
-    if count and size > float(largest) > 0.0 and bool((wide.abs()[wrong] >= 0.999 * largest).all()):  # noqa: PLR2004
+    if count and size > float(largest) > 0.0 and bool((wide.abs()[wrong] >= 0.999 * largest).all()):
         return f"clipped at {float(largest):.3g}"
     if 0 < count < got.numel() and bool((wide[wrong] == 0).all()):
         return f"{count} of {got.numel()} elements are zero"

@@ -20,7 +20,16 @@ from gradconform.fixtures.trees import as_tuple, leaves
 from gradconform.materials import Materials, mean_squares
 from gradconform.observation import Observation, Raised, Step
 from gradconform.program import Action
-from gradconform.watch import HookWatch, LifetimeWatch, collections, copy_of, live_tensors, place_of, shared_storage, snapshot
+from gradconform.watch import (
+    HookWatch,
+    LifetimeWatch,
+    collections,
+    copy_of,
+    live_tensors,
+    place_of,
+    shared_storage,
+    snapshot,
+)
 
 
 def drive(adapter: Adapter, materials: Materials, *, loss_scale: float = 1.0) -> Observation:
@@ -29,6 +38,8 @@ def drive(adapter: Adapter, materials: Materials, *, loss_scale: float = 1.0) ->
     An action that raises ends its stage's part of the program, unless it is written as a misuse (``W0!``).
     ``loss_scale`` multiplies the loss. Raises :class:`UnsupportedError` where the adapter does.
     """
+    if "growth" in materials.trial.watch:
+        materials.draw_all()
     with _quiet(collector="lifetime" not in materials.trial.watch):
         run = _Run(adapter, materials, loss_scale)
         try:
@@ -129,7 +140,7 @@ class _Run:
         for lane in self.lanes.values():
             try:
                 lane.session.close()
-            except Exception as error:  # as in _act
+            except Exception as error:  # noqa: BLE001, PERF203 (as in _act)
                 problem = problem or Raised.of(error)
         return problem
 
@@ -143,7 +154,7 @@ class _Run:
                 self.lanes[action.stage] = _Lane(action.stage, self.adapter, self.materials, self.loss_scale)
             except UnsupportedError:
                 raise
-            except Exception as error:  # whatever open raises is what is seen of it
+            except Exception as error:  # noqa: BLE001 (whatever open raises is what is seen of it)
                 if any(before.action.stage == action.stage for before in self.observation.steps):
                     return None
                 step.raised = Raised.of(error)
@@ -156,7 +167,7 @@ class _Run:
             _ACTS[action.kind](self, lane, action.mb, step)
         except UnsupportedError:
             raise
-        except Exception as error:  # whatever the implementation raises is an observation, not a failure of the kit
+        except Exception as error:  # noqa: BLE001 (what the implementation raises is an observation)
             step.raised = Raised.of(error)
 
     def _forward(self, lane: _Lane, mb: int, step: Step) -> None:
@@ -222,7 +233,7 @@ class _Run:
             return
         try:
             stored = dict(lane.session.param_grads())
-        except Exception as error:  # as in _act
+        except Exception as error:  # noqa: BLE001 (as in _act)
             step.raised = step.raised or Raised.of(error)
             return
         step.param_grads = {name: copy_of(grad) for name, grad in stored.items()}
@@ -255,5 +266,3 @@ def _dense(tensor: Tensor) -> Tensor:
     """Return a dense copy whose NaNs compare equal to themselves."""
     dense = tensor.detach().to_dense() if tensor.layout != torch.strided else tensor.detach()
     return torch.nan_to_num(dense, nan=0.125) if dense.is_floating_point() else dense
-
-

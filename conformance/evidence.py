@@ -63,4 +63,3 @@ class Evidence:
             elif action.kind in {"zero_none", "zero_fill"}:
                 expected = Expected(partials=expected.partials)
         return expected
-

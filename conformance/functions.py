@@ -83,7 +83,7 @@ class FunctionsSession:
         return _entries(grads, args, SPLIT[0])
 
     def backward_weight(self, mb: int) -> tuple[Tensor | None, ...] | None:
-        """Call ``stage_backward_weight`` with the context of this micro-batch; let go of it unless W will be repeated."""
+        """Call ``stage_backward_weight`` with this micro-batch's context; let go of it unless W will be repeated."""
         if mb not in self._contexts:
             msg = f"W of micro-batch {mb} has no param_groups to be called with: there was no I"
             raise UnsupportedError(msg)
@@ -99,7 +99,7 @@ class FunctionsSession:
         self._contexts[mb] = [{"params": params, "intermediates": [node], "grads": [grads]}]
 
     def finish(self) -> None:
-        """The functions have no state of their own to flush."""
+        """Do nothing: the functions have no state of their own to flush."""
 
     def param_grads(self) -> dict[str, Tensor | None]:
         """Return ``.grad`` of every parameter."""
@@ -151,7 +151,9 @@ def signature_problem(name: str, function: object) -> str | None:
     try:
         inspect.signature(function).bind(*range(ARGUMENTS[name]))
     except TypeError as error:
-        return f"{name}{inspect.signature(function)} cannot be called with {ARGUMENTS[name]} positional arguments: {error}"
+        return (
+            f"{name}{inspect.signature(function)} cannot be called with {ARGUMENTS[name]} positional arguments: {error}"
+        )
     except ValueError:
         return None  # a builtin without a signature: it is called and shows by itself
     return None

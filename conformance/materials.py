@@ -81,6 +81,14 @@ class Materials:
         """Return the CPU generator's state with which every forward of ``mb`` starts."""
         return _rng_state(stable_seed(self.seed, "rng", mb))
 
+    def draw_all(self) -> None:
+        """Draw what every micro-batch needs: draws are kept, and would count as growth where they come one by one."""
+        for action in self.trial.actions:
+            if action.kind == "F":
+                self.args(action.stage, action.mb, self.stage(action.stage))
+                self.target(action.stage, action.mb) if self.trial.loss else self.output_grads(action.stage, action.mb)
+                self.rng_state(action.mb)
+
     def drawn(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:
         """Return what was drawn for the arguments of ``mb``: CPU tensors, None where nothing is random."""
         return _drawn_arguments(self.trial.stages[lane], self.dtype, self.seed, 0 if self.trial.same_args else mb)
@@ -92,9 +100,7 @@ def mean_squares(outputs: Tree, target: Tree) -> Tensor:
     Where ``target`` holds None (an output that needs no gradient) the output does not count.
     """
     losses = [
-        (output - wanted).abs().square().mean()
-        if output.is_complex()
-        else torch.nn.functional.mse_loss(output, wanted)
+        (output - wanted).abs().square().mean() if output.is_complex() else torch.nn.functional.mse_loss(output, wanted)
         for output, (_, wanted) in zip(tensors(as_tuple(outputs)), _tensor_slots(outputs, target), strict=True)
         if wanted is not None
     ]
@@ -129,9 +135,7 @@ def _bare(leaf: Any) -> Any:
 
 
 @lru_cache(maxsize=2048)
-def _drawn_output_grads(
-    case: StageCase, dtype: torch.dtype, device: torch.device, seed: int, mb: int
-) -> Tree:
+def _drawn_output_grads(case: StageCase, dtype: torch.dtype, device: torch.device, seed: int, mb: int) -> Tree:
     example = _example_outputs(case, dtype, device, seed)
     return draw_output_grads(example, seed=stable_seed(seed, case.name, "output_grads", mb))
 

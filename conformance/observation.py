@@ -35,7 +35,7 @@ class Raised:
 
 @dataclass(slots=True)
 class HookCall:
-    """One call of a hook: ``kind`` is ``tensor``, ``post_accumulate`` or ``module``; ``grad`` is None where none was."""
+    """One call of a hook: ``kind`` is ``tensor``, ``post_accumulate`` or ``module``; ``grad`` may be None."""
 
     kind: str
     name: str
@@ -67,9 +67,10 @@ class Alive:
 class Step:
     """What one action showed.
 
-    ``position``: the place of the action in the program. ``input_grads``: what B or I returned. ``arg_grads``: ``.grad`` of the arguments afterwards. ``param_grads``: the
-    accumulated gradient of every parameter afterwards. ``shared``: pairs of names whose tensors share storage.
-    ``grad_places``: the storage of every parameter gradient. ``alive``, ``live_tensors``: what lives on, where watched.
+    ``position``: the place of the action in the program. ``input_grads``: what B or I returned. ``arg_grads``:
+    ``.grad`` of the arguments afterwards. ``param_grads``: the accumulated gradient of every parameter afterwards.
+    ``shared``: pairs of names whose tensors share storage. ``grad_places``: the storage of every parameter gradient.
+    ``alive`` and ``live_tensors``: what lives on, where that is watched.
     """
 
     action: Action

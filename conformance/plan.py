@@ -82,9 +82,13 @@ def _matching(pattern: str, checks: Mapping[str, Check], manifest: Sequence[Chec
     """Raise where ``pattern`` matches no check of the manifest, with the nearest ids or the profile that has it."""
     if any(fnmatchcase(check.id, pattern) for check in manifest):
         return
-    elsewhere = sorted({check.profile for check in checks.values() if fnmatchcase(check.id, pattern)}, key=PROFILES.index)
+    elsewhere = sorted(
+        {check.profile for check in checks.values() if fnmatchcase(check.id, pattern)}, key=PROFILES.index
+    )
     if elsewhere:
-        msg = f"check pattern {pattern!r} matches only checks of profile {elsewhere[0]}, not of {profile}; use --profile"
+        msg = (
+            f"check pattern {pattern!r} matches only checks of profile {elsewhere[0]}, not of {profile}; use --profile"
+        )
     else:
         msg = f"check pattern {pattern!r} matches no check; nearest: {nearest(pattern, checks)[:300]}"
     raise SelectionError(msg)

@@ -31,6 +31,7 @@ def preflight(runner: Runner) -> str | None:
     if not lines:
         return None
     return (
-        f"adapter {runner.target.name!r} failed its pre-flight (one Linear, one micro-batch, {trial.program}): {lines}. "
+        f"adapter {runner.target.name!r} failed its pre-flight (one Linear, one micro-batch, {trial.program}): "
+        f"{lines}. "
         "Nothing is judged before this is right: look at the adapter first, then at the implementation"
     )

@@ -13,7 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-_ACTION = re.compile(r"(?P<stage>\d*)(?P<letter>F|B|I|W|G|drop)(?P<mb>\d+)(?P<misuse>!?)|(?P<word>zero_none|zero_fill|(?P<lane>\d*)finish(?P<loud>!?))")
+_ACTION = re.compile(
+    r"(?P<stage>\d*)(?P<letter>F|B|I|W|G|drop)(?P<mb>\d+)(?P<misuse>!?)|(?P<word>zero_none|zero_fill|(?P<lane>\d*)finish(?P<loud>!?))"
+)
 
 
 class ProgramError(ValueError):
@@ -45,7 +47,9 @@ def parse(text: str) -> tuple[Action, ...]:
 def _parse_token(token: str, position: int) -> Action:
     match = _ACTION.fullmatch(token)
     if match is None:
-        msg = f"token {position} of the program is {token!r}; expected an action such as F0, I1, W1, zero_none or finish"
+        msg = (
+            f"token {position} of the program is {token!r}; expected an action such as F0, I1, W1, zero_none or finish"
+        )
         raise ProgramError(msg)
     if match["word"]:
         kind = "finish" if "finish" in match["word"] else match["word"]
@@ -69,8 +73,8 @@ def shortened(text: str, words: int = 16) -> str:
 def needs(actions: tuple[Action, ...]) -> frozenset[str]:
     """Return what the program asks of an implementation.
 
-    Names of capabilities; ``weight_order=any`` and ``backward_order=any`` where the order is not first-in-first-out, and
-    ``weight_order!=none`` where a W does not follow its I at once.
+    Names of capabilities; ``weight_order=any`` and ``backward_order=any`` where the order is not first-in-first-out,
+    and ``weight_order!=none`` where a W does not follow its I at once.
     """
     kinds = {action.kind for action in actions if not action.misuse}
     found: set[str] = set()

@@ -51,7 +51,7 @@ def widened(stage: nn.Module) -> nn.Module:
 
 
 def uses_of(materials: Materials, lane: int, mb: int, name: str, loss_scale: float) -> list[Tensor]:
-    """Return the float64 gradient of every use of parameter ``name``: what arrives at it along each edge of the graph."""
+    """Return the float64 gradient of every use of parameter ``name``: what arrives along each edge of the graph."""
     stage, _, roots, grads = _forward(materials, lane, mb, loss_scale)
     parameter = stage.get_parameter(name)
     if not (roots and parameter.requires_grad):

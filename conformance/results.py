@@ -33,9 +33,9 @@ class Result:
 
     ``headroom`` is the largest ratio of error to bound that was met (0 where everything was bit-equal to plain
     autograd, above 1 where a value was wrong), None where no value was compared. ``kind`` is the kind of the first
-    finding, or of the error (``kit``, ``environment``, ``adapter``). ``bit_equal`` says whether all values were those of
-    plain autograd bit by bit, ``repeats_bit_equal`` whether the repeats of a trial were those of the first; None where
-    nothing was compared. ``findings`` holds every difference with its numbers.
+    finding, or of the error (``kit``, ``environment``, ``adapter``). ``bit_equal`` says whether all values were those
+    of plain autograd bit by bit, ``repeats_bit_equal`` whether the repeats of a trial were those of the first; None
+    where nothing was compared. ``findings`` holds every difference with its numbers.
     """
 
     check: str
@@ -96,7 +96,9 @@ class Report:
         """Counts: manifest, planned, ran, and one per status; ``not_run`` counts what was planned and has no result."""
         counts = Counter(result.status for result in self.results)
         # What is reported twice (a rerun, a worker that came back) stands for no other check.
-        counts["not_run"] += self.planned - len({(result.check, result.device, result.dtype) for result in self.results})
+        counts["not_run"] += self.planned - len(
+            {(result.check, result.device, result.dtype) for result in self.results}
+        )
         ran = sum(counts[status] for status in STATUSES if status not in {"unsupported", "not_run"})
         failed_should = sum(result.status == "failed" and result.level == "SHOULD" for result in self.results)
         return {
@@ -150,7 +152,7 @@ class Report:
         return any(result.status == "failed" for result in self.results)
 
     def raise_if_failed(self) -> None:
-        """Raise :class:`NonConformingError` with every failure's message, or where a check is missing or none was judged.
+        """Raise :class:`NonConformingError` with every failure's message, or where a check is missing.
 
         Checks that are unsupported, and checks that were not selected, raise nothing.
         """

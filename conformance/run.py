@@ -145,7 +145,8 @@ class Runner:
         except NotImplementedError as error:
             raise OracleError(str(error)) from error
         if oracle.raised is not None:
-            raise OracleError(f"{oracle.raised.raised} at {oracle.raised.action}")
+            msg = f"{oracle.raised.raised} at {oracle.raised.action}"
+            raise OracleError(msg)
         return oracle
 
     def _observe(self, materials: Materials, repeats: int) -> tuple[Observation, ...]:

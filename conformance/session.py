@@ -91,7 +91,7 @@ class Session:
         return report
 
 
-def _seed_named(seed: int | None) -> int:
+def _seed_named(seed: Any) -> int:
     """Return the seed; raise :class:`~gradconform.devices.SelectionError` for what no generator takes."""
     if seed is None:
         return DEFAULT_SEED
@@ -122,6 +122,4 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options a user has)
     functions. ``checks`` narrows by globs over check ids; a narrowed run never conforms. Raises ``ValueError`` for a
     target, device, dtype, profile or pattern that does not exist.
     """
-    return Session(
-        target, device=device, dtype=dtype, profile=profile, checks=checks, seed=seed, strict=strict
-    ).run()
+    return Session(target, device=device, dtype=dtype, profile=profile, checks=checks, seed=seed, strict=strict).run()

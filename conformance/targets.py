@@ -36,7 +36,7 @@ class TargetError(ValueError):
 class Target:
     """A resolved target: its adapter, what it claims, and where it came from.
 
-    ``own_adapter`` says that somebody wrote an adapter for it, which has to pass a pre-flight before anything is judged.
+    ``own_adapter`` says that somebody wrote an adapter for it, which has to pass a pre-flight first.
     """
 
     text: str
@@ -161,7 +161,9 @@ def _from_factory(factory: Callable[[], object], text: str) -> Target:
     try:
         made = factory()
     except Exception as error:
-        msg = f"target {text!r} could not be called without arguments to make an adapter: {type(error).__name__}: {error}"
+        msg = (
+            f"target {text!r} could not be called without arguments to make an adapter: {type(error).__name__}: {error}"
+        )
         raise TargetError(msg) from error
     if not all(hasattr(made, name) for name in _OF_AN_ADAPTER):
         msg = f"target {text!r} made a {type(made).__name__}, which is no adapter; expected {', '.join(_OF_AN_ADAPTER)}"
@@ -172,7 +174,8 @@ def _from_factory(factory: Callable[[], object], text: str) -> Target:
 def _functions_adapter(found: object, functions: dict[str, Any], text: str) -> FunctionsAdapter:
     missing = [name for name in SPLIT if name not in functions]
     if FULL not in functions and missing:
-        msg = f"target {text!r} has {', '.join(functions)} but no {missing[0]}; expected {FULL} or both {' and '.join(SPLIT)}"
+        wanted = f"expected {FULL} or both {' and '.join(SPLIT)}"
+        msg = f"target {text!r} has {', '.join(functions)} but no {missing[0]}; {wanted}"
         raise TargetError(msg)
     problems = [problem for name, function in functions.items() if (problem := signature_problem(name, function))]
     if problems:
@@ -186,7 +189,7 @@ def _functions_adapter(found: object, functions: dict[str, Any], text: str) -> F
 
 
 def _target(adapter: Adapter, text: str, *, own_adapter: bool) -> Target:
-    claims = adapter.capabilities
+    claims: Any = adapter.capabilities  # an adapter that imports nothing of the kit may claim by a mapping
     try:
         capabilities = claims if isinstance(claims, Capabilities) else Capabilities.from_mapping(claims)
     except (ValueError, TypeError) as error:
@@ -203,7 +206,7 @@ def _home(target: Target, module: ModuleType) -> ModuleType:
     return sys.modules.get(getattr(function, "__module__", ""), module)
 
 
-def _origin(module: ModuleType) -> dict[str, str | None]:
+def _origin(module: ModuleType) -> dict[str, Any]:
     """Return version and file of a target, so that a report says what was judged."""
     file = inspect.getsourcefile(module) if getattr(module, "__file__", None) else None
     top = sys.modules.get(module.__name__.partition(".")[0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -42,7 +43,7 @@ def floor_factor(dtype: torch.dtype) -> float:
     return known[name]
 
 
-def override(factors: dict[str, float]) -> None:
+def override(factors: Mapping[str, Any]) -> None:
     """Set ``c`` for further dtypes, or another ``c``; raise ``ValueError`` for what is no positive number."""
     for name, value in factors.items():
         if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):

@@ -170,11 +170,24 @@ def shared_storage(
     named += [(f"output gradient {name}", grad, False) for name, grad in _by_name(output_grads).items()]
     named += [(f"argument {name}", arg, False) for name, arg in _by_name(args).items()]
     named += [(f"parameter {name}", parameter, False) for name, parameter in params.items()]
-    places: dict[int, list[tuple[str, bool]]] = {}
+    places: dict[int, list[tuple[str, Tensor, bool]]] = {}
     for name, tensor, is_gradient in named:
         if isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.numel():
-            places.setdefault(place_of(tensor), []).append((name, is_gradient))
+            places.setdefault(place_of(tensor), []).append((name, tensor, is_gradient))
     pairs: list[tuple[str, str]] = []
     for group in places.values():
-        pairs += [(a, b) for (a, one), (b, other) in combinations(group, 2) if one or other]
+        pairs += [(a[0], b[0]) for a, b in combinations(group, 2) if (a[2] or b[2]) and _overlap(a[1], b[1])]
     return tuple(pairs)
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two tensors of one storage meet in memory: views side by side in a flat buffer do not."""
+    start, end = _extent(one)
+    begin, stop = _extent(other)
+    return start < stop and begin < end
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """Return the first byte of ``tensor`` in memory and the first one behind it."""
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()

@@ -30,7 +30,9 @@ class ContractCollector(pytest.Collector):
         for run in self._runs:
             for position, item in enumerate(run.items):
                 if not self._names or item.name in self._names:
-                    yield CheckItem.from_parent(self, name=item.name, bound=BoundCheck(run, position))
+                    # pytest 9 tells the parameters in an id apart by reading it, so it has to be written out.
+                    node = f"{COLLECTOR}::{item.name}"
+                    yield CheckItem.from_parent(self, name=item.name, nodeid=node, bound=BoundCheck(run, position))
 
 
 class CheckItem(pytest.Item):

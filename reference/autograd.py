@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class AutogradSession:
     """One stage under plain autograd.
 
-    B is ``torch.autograd.backward``; I is the same over the arguments alone, W over the parameters alone. A None output gradient means that no gradient flows through that output.
+    B is ``torch.autograd.backward``; I is the same over the arguments alone, W over the parameters alone. A None output
+    gradient means that no gradient flows through that output.
     """
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:

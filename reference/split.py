@@ -70,7 +70,9 @@ def stage_backward_input(
 
 
 def stage_backward_weight(
-    weights: Iterator[nn.Parameter], param_groups: list[dict[str, Any]], retain_graph: bool = False
+    weights: Iterator[nn.Parameter],
+    param_groups: list[dict[str, Any]],
+    retain_graph: bool = False,  # noqa: FBT001, FBT002 (torch's own signature)
 ) -> tuple[Tensor | None, ...]:
     """Accumulate the parameters' gradients into ``.grad`` and return them, one per weight.
 
@@ -129,7 +131,9 @@ def _pairs(outputs: Any, grads: Any) -> Iterator[tuple[Any, Any]]:
 def _describe(grads: Any) -> str:
     if isinstance(grads, dict):
         return f"a dict with the keys {sorted(grads)}"
-    return f"a {type(grads).__name__} of {len(grads)}" if isinstance(grads, (tuple, list)) else f"a {type(grads).__name__}"
+    return (
+        f"a {type(grads).__name__} of {len(grads)}" if isinstance(grads, (tuple, list)) else f"a {type(grads).__name__}"
+    )
 
 
 def _flatten(outputs: Any) -> Iterator[Tensor]:
@@ -175,7 +179,7 @@ def _place(tensor: Tensor) -> int:
 
 
 def _accumulate(
-    roots: Sequence[Tensor | GradientEdge],
+    roots: Sequence[Tensor] | Sequence[GradientEdge],
     grads: Sequence[Tensor | None],
     leaves: Iterable[Tensor],
     *,
@@ -185,4 +189,3 @@ def _accumulate(
     trainable = [leaf for leaf in leaves if leaf.requires_grad]
     if roots and trainable:
         torch.autograd.backward(roots, grads, inputs=trainable, retain_graph=retain_graph)
-

@@ -34,15 +34,17 @@ exit codes:
 
 _TARGETS = """\
 TARGET is one of
-  a registered name        {registered}
-  package.module           with torch's functions stage_backward, stage_backward_input and
-                           stage_backward_weight, or stage_backward alone
-  package.module:object    such a namespace, an adapter, an adapter class or factory
-  path/to/file.py          as package.module
-  path/to/file.py:object   as package.module:object
+  a registered name       {registered}
+  package.module          with torch's functions stage_backward,
+                          stage_backward_input and stage_backward_weight, or
+                          stage_backward alone
+  package.module:object   such a namespace, an adapter, its class or its factory
+  path/to/file.py         as package.module
+  path/to/file.py:object  as package.module:object
 
-A module is looked for in the current folder first. --device, --dtype, --checks and --exclude-checks
-may be given several times, or several values separated by commas.
+A module is looked for in the current folder first. --device, --dtype, --checks
+and --exclude-checks may be given several times, or several values separated by
+commas.
 """
 
 _EXAMPLES = """\
@@ -58,7 +60,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that names the nearest command or option for one that does not exist."""
 
     def __init__(self, **options: Any) -> None:
-        options.setdefault("formatter_class", _formatter)
+        options.setdefault("formatter_class", _Formatter)
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> Any:
@@ -82,9 +84,15 @@ class _Parser(argparse.ArgumentParser):
         return found
 
 
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    columns = min(shutil.get_terminal_size((100, 24)).columns, 100)
-    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=32, width=columns)
+class _Formatter(argparse.HelpFormatter):
+    """Wraps what is one paragraph, and leaves examples and tables as they are written."""
+
+    def __init__(self, prog: str) -> None:
+        columns = min(shutil.get_terminal_size((100, 24)).columns, 100)
+        super().__init__(prog, max_help_position=32, width=columns)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -57,11 +57,6 @@ def _session(arguments: argparse.Namespace) -> Session | None:
         )
     except (TargetError, SelectionError) as error:
         _refuse(error)
-    except SystemExit as stop:
-        _refuse(
-            f"target {arguments.target!r} raised {stop!r} while it was loaded; expected a module that can be imported. "
-            "Keep what a script runs under if __name__ == '__main__'"
-        )
     return None
 
 
@@ -69,8 +64,8 @@ def _judge(session: Session, path: str | None) -> int:
     from gradconform.cli.progress import perform  # noqa: PLC0415 (only a run shows progress)
     from gradconform.report.terminal import closing  # noqa: PLC0415 (only a run reports)
 
-    report, stopped, interrupted = perform(session)
-    code = EXIT_INTERRUPTED if interrupted else report.exit_code
+    report, stopped = perform(session)
+    code = report.exit_code if stopped is None else EXIT_INTERRUPTED
     if path is not None:
         # Before the report is printed: a reader who goes away costs no file.
         try:

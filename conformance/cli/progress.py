@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gradconform.plan import Item
+    from gradconform.report.lines import Line
     from gradconform.results import Report, Result
     from gradconform.session import Session
 
 _ID_WIDTH = 34
 
 
-def perform(session: Session) -> tuple[Report, str | None, bool]:
+def perform(session: Session) -> tuple[Report, str | None]:
     """Run the session with progress.
 
-    Returns the report, why it was stopped before its end (None where it was not), and whether by ctrl-C. What has run
-    by then is in the report.
+    Returns the report and, where ctrl-C ended the run, in which check that was; what had run by then is in the report.
     """
     report = session.empty_report()
     items = session.plan.items
     cells = list(dict.fromkeys((item.device, item.dtype) for item in items))
     console = terminal() if on_terminal() else None
-    write(opening(report, cells, width()), console)
+    _tell(opening(report, cells, width()), console)
     areas = _Areas(items, several=len(cells) > 1, console=console)
-    stopped, interrupted = None, False
+    stopped = None
     with _bar(items, console) as advance:
 
         def on_result(result: Result) -> None:
@@ -43,11 +43,15 @@ def perform(session: Session) -> tuple[Report, str | None, bool]:
         try:
             session.run(on_result)
         except KeyboardInterrupt:
-            stopped, interrupted = f"interrupted {_before(items, report)}", True
-        except SystemExit as stop:  # from the code under test: it must not end the run with an exit code of its own
-            stopped = f"the target raised {stop!r} {_before(items, report)}"
+            stopped = f"interrupted {_before(items, report)}"
     areas.flush()
-    return report, stopped, interrupted
+    return report, stopped
+
+
+def _tell(lines: list[Line], console: Console | None) -> None:
+    """Print lines; a reader who went away does not stop the run, which may have a report to write to a file."""
+    with contextlib.suppress(BrokenPipeError):
+        write(lines, console)
 
 
 def _before(items: tuple[Item, ...], report: Report) -> str:
@@ -82,7 +86,7 @@ class _Areas:
 
     def _print(self, place: str) -> None:
         line = tally_line(place.ljust(self._column), self._results.pop(place), self._planned[place])
-        write([line], self._console)
+        _tell([line], self._console)
 
 
 @contextlib.contextmanager

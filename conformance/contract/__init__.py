@@ -3,13 +3,12 @@
 from dataclasses import replace
 
 from gradconform.check import Check, registered
-from gradconform.contract.quick import QUICK_CHECKS, QUICK_STAGES
 from gradconform.contract import accumulate, full, grad_tuple, hooks, lifetime, misuse, repeat, split, state
+from gradconform.contract.quick import QUICK_CHECKS, QUICK_STAGES
 
 __all__ = [
     "CHECKS", "accumulate", "full", "grad_tuple", "hooks", "lifetime", "misuse", "repeat", "split", "state",
 ]  # fmt: skip
-
 
 
 def _with_quick(checks: dict[str, Check]) -> dict[str, Check]:

@@ -37,7 +37,16 @@ def iterations(evidence: Evidence) -> Iterator[Finding]:
     "accumulate.stage",
     {
         name: (of(name, programs.full_all_forwards_first(3)), of(name, programs.split_interleaved(3)))
-        for name in ("lstm", "tied-parallel", "batch-norm", "frozen-layer", "dropout", "two-outputs", "fused-qkv", "checkpoint")
+        for name in (
+            "lstm",
+            "tied-parallel",
+            "batch-norm",
+            "frozen-layer",
+            "dropout",
+            "two-outputs",
+            "fused-qkv",
+            "checkpoint",
+        )
     },
 )
 def stages(evidence: Evidence) -> Iterator[Finding]:
@@ -106,7 +115,11 @@ def prior(evidence: Evidence) -> Iterator[Finding]:
             ("full", "F0 B0 F1 B1", "F2 B2 F3 B3"),
             ("split", "F0 I0 F1 I1 W0 W1", "F2 I2 W2 F3 I3 W3"),
         )
-        for between, token in (("no_zero", "finish"), ("zero_none", "finish zero_none"), ("zero_fill", "finish zero_fill"))
+        for between, token in (
+            ("no_zero", "finish"),
+            ("zero_none", "finish zero_none"),
+            ("zero_fill", "finish zero_fill"),
+        )
     },
     needs=("grads_in_param_grad",),
 )

@@ -15,7 +15,7 @@ from gradconform.trial import Trial
 #: The zoo as it stood when contract 1.0 was frozen: stages that users add do not change the contract.
 STAGES: tuple[StageCase, ...] = tuple(ZOO.values())
 
-#: Stages whose outputs all take part in a loss: an output without a gradient, or several, is for gradient-driven trials.
+#: Stages whose outputs can take part in a loss; the others are for gradient-driven trials.
 LOSS_STAGES = tuple(case for case in STAGES if not case.traits & {"nested_output", "complex"})
 
 
@@ -40,5 +40,3 @@ def of(name: str, program: str, **options: Any) -> Trial:
 def of_two(first: str, second: str, program: str, **options: Any) -> Trial:
     """Return a trial of two stages, both alive: ``1F0`` is an action of the second."""
     return Trial(stages=(ZOO[first], ZOO[second]), program=program, **options)
-
-

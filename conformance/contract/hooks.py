@@ -15,7 +15,9 @@ _MODULES = frozenset({"module_hooks"})
 _STAGES = ("mlp", "tied-parallel", "frozen-layer")
 
 
-def _cases(program: str, way: str, names: tuple[str, ...] = _STAGES, watch: frozenset[str] = _HOOKS) -> dict[str, Trial]:
+def _cases(
+    program: str, way: str, names: tuple[str, ...] = _STAGES, watch: frozenset[str] = _HOOKS
+) -> dict[str, Trial]:
     return {f"{name}-{way}": of(name, program, watch=watch) for name in names}
 
 
@@ -35,9 +37,10 @@ def tensor(evidence: Evidence) -> Iterator[Finding]:
     yield from hooks.fire_as_often(evidence, "tensor")
 
 
-@family("hooks.tensor_grad", _FULL | _SPLIT, level="SHOULD")
+@family("hooks.tensor_grad", _FULL, level="SHOULD")
+@family("hooks.tensor_grad", _SPLIT, level="SHOULD", needs=("hooks=with_grad",))
 def tensor_grad(evidence: Evidence) -> Iterator[Finding]:
-    """A hook on a parameter that is called SHOULD be given the gradient plain autograd gives it, in {program} on {stage}.
+    """A hook on a parameter, if called, SHOULD be given the gradient autograd gives it, in {program} on {stage}.
 
     A hook that sees a part of the gradient clips or logs the wrong thing.
 
@@ -59,7 +62,8 @@ def post_accumulate(evidence: Evidence) -> Iterator[Finding]:
     yield from hooks.fire_as_often(evidence, "post_accumulate")
 
 
-@family("hooks.post_accumulate_grad", _FULL | _SPLIT, level="SHOULD")
+@family("hooks.post_accumulate_grad", _FULL, level="SHOULD")
+@family("hooks.post_accumulate_grad", _SPLIT, level="SHOULD", needs=("hooks=with_grad",))
 def post_accumulate_grad(evidence: Evidence) -> Iterator[Finding]:
     """When a post-accumulate-gradient hook fires, the gradient SHOULD be there, in {program} on {stage}.
 
@@ -70,7 +74,12 @@ def post_accumulate_grad(evidence: Evidence) -> Iterator[Finding]:
     yield from hooks.given_the_gradient(evidence, "post_accumulate")
 
 
-@family("hooks.module", _cases("F0 F1 B0 B1", "full", ("mlp", "frozen-layer"), _MODULES), level="SHOULD", needs=("module_hooks",))
+@family(
+    "hooks.module",
+    _cases("F0 F1 B0 B1", "full", ("mlp", "frozen-layer"), _MODULES),
+    level="SHOULD",
+    needs=("module_hooks",),
+)
 def module(evidence: Evidence) -> Iterator[Finding]:
     """Full-backward hooks of modules SHOULD fire as often as under plain autograd, in {program} on {stage}.
 
@@ -81,7 +90,12 @@ def module(evidence: Evidence) -> Iterator[Finding]:
     yield from hooks.fire_as_often(evidence, "module")
 
 
-@family("hooks.module_at_all", _cases("F0 I0 F1 I1 W0 W1", "split", ("mlp",), _MODULES), level="SHOULD", needs=("module_hooks",))
+@family(
+    "hooks.module_at_all",
+    _cases("F0 I0 F1 I1 W0 W1", "split", ("mlp",), _MODULES),
+    level="SHOULD",
+    needs=("module_hooks",),
+)
 def module_at_all(evidence: Evidence) -> Iterator[Finding]:
     """Full-backward hooks of modules SHOULD fire in a split backward, in {program} on {stage}.
 

@@ -74,7 +74,7 @@ def parameters(evidence: Evidence) -> Iterator[Finding]:
     yield from judge.as_under_autograd(evidence, "params")
 
 
-@family("state.buffers", _both("batch-norm", "checkpoint-dropout"))
+@family("state.buffers", _both("batch-norm", "gathered-parameter"))
 def buffers(evidence: Evidence) -> Iterator[Finding]:
     """Buffers MUST be updated once per forward and never by a backward, in {program} on {stage}.
 
@@ -134,7 +134,7 @@ _SHARING = ("mlp", "bare-bias", "residual", "tied-parallel", "output-is-paramete
 
 @family("state.stored_storage", _both(*_SHARING))
 def stored_storage(evidence: Evidence) -> Iterator[Finding]:
-    """A stored parameter gradient MUST share storage with no other gradient, input or parameter, in {program} on {stage}.
+    """A stored parameter gradient MUST share storage with no other gradient or input, in {program} on {stage}.
 
     The next receive overwrites an output gradient's buffer, and with it a parameter gradient that is the same memory;
     plain autograd clones for this reason.
@@ -146,7 +146,7 @@ def stored_storage(evidence: Evidence) -> Iterator[Finding]:
 
 @family("state.returned_storage", _both("mlp", "sum-of-inputs", "residual", "output-is-input"), level="SHOULD")
 def returned_storage(evidence: Evidence) -> Iterator[Finding]:
-    """Returned input gradients SHOULD share storage neither with each other nor with output gradients, in {program} on {stage}.
+    """Returned input gradients SHOULD share no storage with other gradients, in {program} on {stage}.
 
     Whoever scales one in place, or reuses the receive buffer, changes the other; torch.autograd.grad itself does share.
 

@@ -16,8 +16,8 @@ class Finding:
     """One difference from plain autograd.
 
     ``where`` names the tensor by path (``layers.0.weight``, ``input 1``); ``action`` is the first wrong action;
-    ``error`` and ``bound`` are absolute, in the unit of the gradient; ``headroom`` is their ratio. ``cause`` is what the
-    diagnosis found, if anything.
+    ``error`` and ``bound`` are absolute, in the unit of the gradient; ``headroom`` is their ratio. ``cause`` is what
+    the diagnosis found, if anything.
     """
 
     kind: Kind

@@ -17,6 +17,7 @@ from gradconform.judge.values import Reference, compare
 from gradconform.observation import Observation, Step
 from gradconform.tolerance import Partials
 
+
 def gradients(evidence: Evidence, *, lane: int | None = None) -> Iterator[Finding]:
     """Yield every tensor that is not what plain autograd gives, each at the first action after which it is wrong.
 
@@ -52,7 +53,7 @@ def _of_step(evidence: Evidence, step: Step) -> Iterator[Finding]:
             yield from compare(evidence, step, f"output {index}", got, output, None)
     if step.input_grads is not None and wanted.input_grads is not None and not step.action.misuse:
         yield from _input_grads(evidence, step, wanted)
-    touched = evidence.capabilities.input_pass_touches_params and step.action.kind != "W"
+    touched = evidence.capabilities.input_pass_touches_params and _between_input_and_weight(evidence, step)
     flushed = step.action.kind == "finish" and step.action.misuse  # what was forgotten may be flushed, or refused
     if wanted.param_grads and not touched and not flushed:
         for name, grad in wanted.param_grads.items():
@@ -60,6 +61,16 @@ def _of_step(evidence: Evidence, step: Step) -> Iterator[Finding]:
             reference = None if by_hand else _param(evidence, name, step)
             explain = None if by_hand else partial(diagnosis.of_param, evidence, name, step)
             yield from compare(evidence, step, name, step.param_grads.get(name), grad, reference, explain)
+
+
+def _between_input_and_weight(evidence: Evidence, step: Step) -> bool:
+    """Tell whether an I of this stage still waits for its W: what it may have written already is nobody's sum."""
+    own = [
+        action
+        for action in evidence.trial.actions[: step.position + 1]
+        if action.stage == step.action.stage and not action.misuse
+    ]
+    return {action.mb for action in own if action.kind == "I"} != {action.mb for action in own if action.kind == "W"}
 
 
 def _param(evidence: Evidence, name: str, step: Step) -> Reference:
@@ -101,4 +112,8 @@ def _sums_to_one(evidence: Evidence, step: Step, got: list[Tensor | None], expec
     if expected is None or not present or any(grad.shape != expected.shape for grad in present):
         return False
     total = torch.stack(present).sum(0)
-    return not list(compare(evidence, step, "input", total, expected, lambda: (None, Partials())))
+    before = len(evidence.headrooms)
+    differs = list(compare(evidence, step, "input", total, expected, lambda: (None, Partials())))
+    if differs:
+        del evidence.headrooms[before:]  # it was no more than a question
+    return not differs

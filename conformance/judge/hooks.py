@@ -11,7 +11,7 @@ from gradconform.evidence import Evidence
 from gradconform.judge.finding import Finding
 from gradconform.judge.refusal import same
 from gradconform.judge.state import raised
-from gradconform.observation import HookCall, Step
+from gradconform.observation import HookCall, Observation, Step
 
 
 def fire_as_often(evidence: Evidence, kind: str) -> Iterator[Finding]:
@@ -36,23 +36,32 @@ def fire_at_all(evidence: Evidence, kind: str) -> Iterator[Finding]:
 
 
 def given_the_gradient(evidence: Evidence, kind: str) -> Iterator[Finding]:
-    """Yield hooks of ``kind`` that were called, but not with the gradient that plain autograd gives them."""
+    """Yield hooks of ``kind`` that were called, but not with the gradient that plain autograd gives them.
+
+    A call in an action in which plain autograd calls none is held against the next one that autograd makes.
+    """
     yield from raised(evidence.observation)
     for step in evidence.observation.steps:
-        theirs = _calls(evidence.oracle_step(step), kind)
         for name, calls in _calls(step, kind).items():
-            for call, wanted in zip(calls, theirs.get(name, ()), strict=False):
+            for call, wanted in zip(calls, _next_calls(evidence.oracle, step, kind, name), strict=False):
                 if not _near(call.grad, wanted.grad):
-                    text = f"the {_label(kind)} was not given the gradient: {_shown(call.grad)}, expected {_shown(wanted.grad)}"
+                    seen = f"{_shown(call.grad)}, expected {_shown(wanted.grad)}"
+                    text = f"the {_label(kind)} was not given the gradient: {seen}"
                     yield Finding("hooks", name, str(step.action), text)
 
 
+def _next_calls(oracle: Observation, step: Step, kind: str, name: str) -> list[HookCall]:
+    """Return the calls that plain autograd makes of one hook in the action of ``step`` or, failing that, next."""
+    coming = (_calls(later, kind).get(name) for later in oracle.steps if later.position >= step.position)
+    return next((calls for calls in coming if calls), [])
+
+
 def _near(got: Tensor | None, wanted: Tensor | None) -> bool:
-    """Tell whether a hook saw its gradient and not an earlier or partial one; values themselves are judged elsewhere."""
+    """Tell whether a hook saw its gradient, not an earlier or partial one; values are judged elsewhere."""
     if got is None or wanted is None or got.shape != wanted.shape:
         return got is wanted
     error = float((got.double() - wanted.double()).abs().max()) if got.numel() else 0.0
-    return same(got, wanted) or error <= 0.05 * float(wanted.abs().max())  # noqa: PLR2004 (coarse on purpose)
+    return same(got, wanted) or error <= 0.05 * float(wanted.abs().max())
 
 
 def _shown(grad: Tensor | None) -> str:

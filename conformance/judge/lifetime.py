@@ -8,21 +8,32 @@ from gradconform.evidence import Evidence
 from gradconform.judge.finding import Finding
 from gradconform.judge.state import raised
 
-#: By how many live tensors a run may grow over thirty micro-batches without being told: caches fill once, not each time.
+#: By how many live tensors a run may grow over thirty micro-batches: caches fill once, not each time.
 SLACK = 3
+
+_KINDS = {"outputs": "outputs", "saved": "tensors saved in its graph", "args": "arguments"}
 
 
 def released(evidence: Evidence) -> Iterator[Finding]:
-    """Yield what of a micro-batch is alive at the end although its caller and plain autograd have let go of it."""
+    """Yield what of a micro-batch is alive although its caller and plain autograd have let go of it.
+
+    What its graph has saved is looked at after its B or W, while the caller may still hold the outputs; everything at
+    the end.
+    """
     yield from raised(evidence.observation)
+    told: set[tuple[int, str]] = set()
     last = evidence.observation.steps[-1]
-    wanted = evidence.oracle_step(last)
-    for mb, alive in last.alive.items():
-        for what, text in (("outputs", "outputs"), ("saved", "tensors saved in its graph"), ("args", "arguments")):
-            count, allowed = getattr(alive, what), getattr(wanted.alive[mb], what)
-            if count > allowed:
-                seen = f"{count} {text} alive, under plain autograd {allowed}; only the garbage collector would free them"
-                yield Finding("alive", f"micro-batch {mb}", str(last.action), seen)
+    for step in evidence.observation.steps:
+        wanted = evidence.oracle_step(step).alive
+        for mb, alive in step.alive.items():
+            ended = step.action.kind in {"B", "W"} and step.action.mb == mb
+            for what, text in _KINDS.items() if step is last else (("saved", _KINDS["saved"]),) if ended else ():
+                count, allowed = getattr(alive, what), getattr(wanted[mb], what)
+                if count > allowed and (mb, what) not in told:
+                    told.add((mb, what))
+                    why = "only the garbage collector would free them" if step is last else "the graph is kept"
+                    seen = f"{count} {text} alive, under plain autograd {allowed}; {why}"
+                    yield Finding("alive", f"micro-batch {mb}", str(step.action), seen)
 
 
 def outputs_released_by_input_pass(evidence: Evidence) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,15 +42,19 @@ def left_behind(observation: Observation, step: Step) -> Iterator[Finding]:
     yield from _changes(step, before.param_grads, step.param_grads, "gradient of ")
     same_mb = [s for s in earlier if s.action.mb == step.action.mb and s.arg_grads is not None]
     if same_mb and step.arg_grads is not None:
-        yield from _changes(step, dict(enumerate(same_mb[-1].arg_grads or ())), dict(enumerate(step.arg_grads)), "input ")
+        yield from _changes(
+            step, dict(enumerate(same_mb[-1].arg_grads or ())), dict(enumerate(step.arg_grads)), "input "
+        )
     if before.state and step.state:
         for name, flag in step.state.requires_grad.items():
             if before.state.requires_grad.get(name, flag) != flag:
-                yield Finding("changed", name, str(step.action), f"requires_grad became {flag} though the action raised")
+                yield Finding(
+                    "changed", name, str(step.action), f"requires_grad became {flag} though the action raised"
+                )
 
 
 def _changes(
-    step: Step, before: Mapping[object, Tensor | None], after: Mapping[object, Tensor | None], prefix: str
+    step: Step, before: Mapping[Any, Tensor | None], after: Mapping[Any, Tensor | None], prefix: str
 ) -> Iterator[Finding]:
     for name in {**before, **after}:
         if not same(before.get(name), after.get(name)):

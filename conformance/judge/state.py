@@ -9,8 +9,8 @@ from torch import Tensor
 
 from gradconform.evidence import Evidence
 from gradconform.judge.finding import Finding
-from gradconform.judge.values import compare
 from gradconform.judge.refusal import same
+from gradconform.judge.values import compare
 from gradconform.observation import Observation, Step
 
 
@@ -36,7 +36,9 @@ def as_under_autograd(evidence: Evidence, what: str) -> Iterator[Finding]:
         for name, got, expected in _entries(what, getattr(step.state, what), getattr(wanted, what)):
             if name not in told and not same(got, expected):
                 told.add(name)
-                yield Finding("changed", name, str(step.action), f"is not as under plain autograd{_numbers(got, expected)}")
+                yield Finding(
+                    "changed", name, str(step.action), f"is not as under plain autograd{_numbers(got, expected)}"
+                )
 
 
 def _entries(what: str, got: Any, expected: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -155,4 +157,4 @@ def _is_own(got: Tensor | None, own: Tensor | None) -> bool:
     if got is None or own is None:
         return got is own
     error = float((got.detach().cpu().to(own.dtype) - own).abs().max()) if got.numel() else 0.0
-    return error <= 0.05 * float(own.abs().max()) if got.numel() else True  # noqa: PLR2004 (coarse on purpose)
+    return error <= 0.05 * float(own.abs().max()) if got.numel() else True

@@ -20,7 +20,7 @@ Reference = Callable[[], tuple[Tensor | None, Partials]]
 Explain = Callable[[Tensor], str | None]
 
 
-def compare(  # noqa: PLR0913 (a tensor, what it is held against, and what to say of it)
+def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, and what to say of it)
     evidence: Evidence,
     step: Step,
     where: str,
@@ -88,7 +88,7 @@ def _nonfinite(where: str, action: str, got: Tensor, expected: Tensor) -> Iterat
         yield Finding("nonfinite", f"{where} (NaN and inf)", action, text)
 
 
-def _numbers(
+def _numbers(  # noqa: PLR0913, PLR0917 (as compare)
     evidence: Evidence, where: str, action: str, got: Tensor, expected: Tensor, reference: Reference | None
 ) -> Iterator[Finding]:
     if not (got.is_floating_point() or got.is_complex()):
@@ -111,5 +111,5 @@ def _numbers(
 
 
 def _summary(tensor: Tensor) -> str:
-    largest = float(tensor.to_dense().abs().max()) if tensor.numel() and not tensor.dtype == torch.bool else 0.0
+    largest = float(tensor.to_dense().abs().max()) if tensor.numel() and tensor.dtype != torch.bool else 0.0
     return f"a tensor of shape {tuple(tensor.shape)}, largest element {largest:.3g}"

@@ -32,8 +32,8 @@ class _Seen:
 def cause_lines(number: int, cause: Cause, width: int, *, cells: bool, every: bool) -> list[Line]:
     """Return the lines on one cause.
 
-    ``cells``: the run has several devices or dtypes, so each check says in which it failed. ``every``: nothing at all
-    could be judged, for this one reason, so no id is listed.
+    ``cells``: the run has several devices or dtypes, so each check says in which it failed. ``every``: nothing could be
+    judged, for this one reason, so no id is listed.
     """
     checks = cause.checks
     told = textwrap.shorten(cause.text, _LONGEST_CAUSE, placeholder=" ...")
@@ -48,7 +48,7 @@ def cause_lines(number: int, cause: Cause, width: int, *, cells: bool, every: bo
         lines += _findings(next(iter(seen.values())), width, 4, SHOWN_FIRST)
         seen = dict.fromkeys(seen, _Seen("", (), ()))
     return lines + (
-        wrapped("in every check of this run", width, indent=4) if every else _checks(cause, seen, width, cells)
+        wrapped("in every check that was tried", width, indent=4) if every else _checks(cause, seen, width, cells)
     )
 
 
@@ -85,8 +85,9 @@ def _seen(result: Result) -> _Seen:
 
 
 def _findings(seen: _Seen, width: int, indent: int, shown: int) -> list[Line]:
-    """Return the first findings in full and the places of the others; what no finding stands behind, all of it."""
-    shown = shown if seen.places else len(seen.findings)
+    """Return the first findings in full and the places of the others; a message without findings as it stands."""
+    if not seen.places:
+        return [Line(" " * indent + text) for text in seen.findings]
     lines = [line for text in seen.findings[:shown] for line in wrapped(f"- {text}", width, indent=indent, hanging=2)]
     rest = list(dict.fromkeys(seen.places[shown:]))
     if rest:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 from gradconform.check import Check
 
@@ -39,12 +40,22 @@ def _called(
     """Yield the functions that the code of ``function`` names, and those that they name, down to ``within``."""
     if depth == 0 or not isinstance(function, FunctionType):
         return
-    for name in _names(function.__code__):
-        found = function.__globals__.get(name)
+    for found in _named(function):
         if callable(found) and str(getattr(found, "__module__", "")).startswith("gradconform"):
             yield found
             if not within(found):
                 yield from _called(found, depth - 1, within)
+
+
+def _named(function: FunctionType) -> Iterator[Any]:
+    """Yield the globals that the code of ``function`` names, and what it names in those that are modules."""
+    names = list(_names(function.__code__))
+    for name in names:
+        found = function.__globals__.get(name)
+        if isinstance(found, ModuleType):
+            yield from (vars(found)[other] for other in names if other in vars(found))
+        else:
+            yield found
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -73,10 +73,11 @@ def _section(name: str, results: list[Result], report: Report, width: int, role:
     checks = len({result.check for result in results})
     cells = len({(result.device, result.dtype) for result in report.results}) > 1
     by = f" by {count(len(causes), 'cause')}" if len(causes) < checks else ""
-    lines = [heading(f"{name}: {count(checks, 'check')}{by}", width, role), Line()]
+    times = f", {len(results)} results," if len(results) > checks else ""
+    lines = [heading(f"{name}: {count(checks, 'check')}{times}{by}".rstrip(","), width, role), Line()]
     for number, cause in enumerate(causes, 1):
-        # An id is never hidden, but where nothing at all could be judged and no check has anything of its own to say.
-        every = len(cause.results) == len(report.results) > 1 and cause.results[0].status == "error"
+        # An id is never hidden, but where an adapter let nothing be judged and no check has anything of its own to say.
+        every = len(cause.results) > 1 and cause.results[0].kind == "adapter"
         lines += [*cause_lines(number, cause, width, cells=cells, every=every), Line()]
     return lines
 
@@ -92,7 +93,7 @@ def _unsupported(report: Report, width: int) -> list[Line]:
 
 
 def _numbers(report: Report, width: int) -> list[Line]:
-    """Say how near to plain autograd the passed checks are."""
+    """Say how near to plain autograd the passed checks are, and whether repeats gave the same bits."""
     compared = [result for result in report.results if result.status == "passed" and result.headroom is not None]
     if not compared:
         return []
@@ -101,7 +102,14 @@ def _numbers(report: Report, width: int) -> list[Line]:
     text = f"{equal} of the {len(compared)} passed checks that compare values are bit-equal to plain autograd"
     if nearest.headroom:
         text += f"; the largest error is {nearest.headroom:.2g} of its bound ({nearest.check})"
-    return wrapped(text, width, role="faint")
+    lines = wrapped(text, width, role="faint")
+    repeated = [result.repeats_bit_equal for result in report.results if result.repeats_bit_equal is not None]
+    if repeated:
+        text = (
+            f"{sum(repeated)} of the {len(repeated)} checks that repeat a program were bit-equal from repeat to repeat"
+        )
+        lines += wrapped(text, width, role="faint")
+    return lines
 
 
 def manifest_lines(report: Report, width: int) -> list[Line]:

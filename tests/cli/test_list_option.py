@@ -13,12 +13,15 @@ def test_it_prints_what_would_run_and_runs_nothing(command: Command, target_file
     done = command("run", "backward.py", "--list", "--checks", "*.gradients.mlp,*.loss.mlp", "--dtype", "float64")
     assert (done.code, done.err) == (0, "")
     told, _, total = done.out.partition("\n4 of ")
-    assert_expected_inline(told, """\
+    assert_expected_inline(
+        told,
+        """\
 full.gradients.mlp[cpu-float64]  MUST
 full.loss.mlp[cpu-float64]  MUST
 split.gradients.mlp[cpu-float64]  MUST  not claimed: split
-split.loss.mlp[cpu-float64]  MUST  not claimed: split""")
-    assert "would run; 2 ask for what backward.py does not\nclaim" in total
+split.loss.mlp[cpu-float64]  MUST  not claimed: split""",
+    )
+    assert "would run; 2 ask for what\nbackward.py does not claim" in total
 
 
 def test_what_is_wrong_is_refused_as_for_a_run(command: Command) -> None:

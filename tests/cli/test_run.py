@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from expecttest import assert_expected_inline
@@ -26,11 +28,22 @@ def test_a_target_that_does_not_conform_gives_1_and_names_every_failed_check(com
         assert f"split.gradients.{check}: " in done.out
 
 
+def test_no_failed_check_is_left_out(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    done = command("run", "torch", "--json", str(path))
+    results = json.loads(path.read_text(encoding="utf-8"))["results"]
+    failed = [result["check"] for result in results if result["status"] == "failed"]
+    assert len(failed) > 30
+    assert [check for check in failed if f"{check}: " not in done.out] == []
+
+
 def test_failures_with_one_cause_are_told_together(command: Command) -> None:
     done = command("run", "torch", "--checks", "split.gradients.output-[tv]*,split.gradients.linear-3d")
     assert "[1] 3 checks: I raised RuntimeError: Can't detach views in-place." in done.out
     told = done.out[done.out.index("    program") : done.out.rindex("\n3 of")]
-    assert_expected_inline(told, """\
+    assert_expected_inline(
+        told,
+        """\
     program F0 I0 F1 I1 W0 W1, raised at I0
     I MUST return every input gradient, and W accumulate every parameter
     gradient, of plain autograd on ...
@@ -38,7 +51,8 @@ def test_failures_with_one_cause_are_told_together(command: Command) -> None:
       split.gradients.output-transposed: an output that is a transpose, hence
           not contiguous
       split.gradients.output-view: an output that is a view of another shape
-""")
+""",
+    )
 
 
 def test_wrong_values_are_told_with_their_numbers_and_of_many_the_names(command: Command) -> None:

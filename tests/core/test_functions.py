@@ -13,9 +13,7 @@ from gradconform.adapter import StageSpec, UnsupportedError
 from gradconform.functions import FunctionsAdapter, FunctionsSession, signature_problem
 from gradconform.reference import split
 
-ALL = {
-    name: getattr(split, name) for name in ("stage_backward", "stage_backward_input", "stage_backward_weight")
-}
+ALL = {name: getattr(split, name) for name in ("stage_backward", "stage_backward_input", "stage_backward_weight")}
 
 
 class Tree(nn.Module):
@@ -143,9 +141,7 @@ def test_a_context_is_let_go_of_unless_the_weight_pass_will_be_repeated(*, repea
     ids=["none", "two", "tensor", "None", "dict"],
 )
 def test_anything_but_one_entry_per_argument_is_a_type_error(returned: Any, said: str) -> None:
-    adapter, _ = recording(
-        stage_backward=returned, stage_backward_input=(returned, []), stage_backward_weight=()
-    )
+    adapter, _ = recording(stage_backward=returned, stage_backward_input=(returned, []), stage_backward_weight=())
     for method in ("backward", "backward_input"):
         session, _ = opened(adapter)
         session.forward(0, (X,))
@@ -172,7 +168,9 @@ def test_only_what_is_there_is_claimed(names: list[str], *, full: bool, is_split
     assert claims.param_groups == claims.weight_result == claims.retain_graph == is_split
 
 
-@pytest.mark.parametrize(("method", "name"), [("backward", "stage_backward"), ("backward_input", "stage_backward_input")])
+@pytest.mark.parametrize(
+    ("method", "name"), [("backward", "stage_backward"), ("backward_input", "stage_backward_input")]
+)
 def test_a_function_that_is_missing_is_unsupported(method: str, name: str) -> None:
     session, _ = opened(FunctionsAdapter("none", {}, {}))
     session.forward(0, (X,))
@@ -201,15 +199,30 @@ def test_a_weight_context_by_hand_starts_at_the_node_with_the_gradients_given() 
     assert stage.linear.bias.grad.tolist() == [7.0, 7.0, 7.0]
 
 
+def _exact(a: Any, b: Any, c: Any) -> None: ...
+
+
+def _with_defaults(a: Any, b: Any, c: Any, d: int = 1, *, e: int = 2) -> None: ...
+
+
+def _star(*args: Any) -> None: ...
+
+
+def _two(a, b): ...  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 (its text is in the message)
+
+
+def _keyword(a: Any, b: Any, c: Any, *, d: Any) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
-        (lambda a, b, c: None, None),
-        (lambda a, b, c, d=1, *, e=2: None, None),
-        (lambda *args: None, None),
+        (_exact, None),
+        (_with_defaults, None),
+        (_star, None),
         (max, None),
-        (lambda a, b: None, "stage_backward(a, b) cannot be called with 3 positional arguments: too many positional"),
-        (lambda a, b, c, *, d: None, "missing a required argument: 'd'"),
+        (_two, "stage_backward(a, b) cannot be called with 3 positional arguments: too many positional"),
+        (_keyword, "missing a required argument: 'd'"),
         (7, "stage_backward is int, not a function"),
     ],
     ids=["exact", "defaults", "star", "builtin", "two", "keyword", "number"],

@@ -42,7 +42,7 @@ def test_a_wrong_number_is_told_with_all_its_numbers() -> None:
     got = expected + torch.tensor([[0.0, 0.0], [0.0, 0.25]])
     assert_expected_inline(
         told(got, expected, lambda: (expected.double(), Partials())),
-        """layers.0.weight, after W3: worst at [1, 1]: expected 0.5, got 0.75; error 0.25, bound 3.81e-06, headroom 6.55e+04""",
+        """layers.0.weight, after W3: worst at [1, 1]: expected 0.5, got 0.75; error 0.25, bound 3.81e-06, headroom 6.55e+04""",  # noqa: E501 (as it is shown)
     )
 
 
@@ -58,17 +58,26 @@ def test_the_numbers_of_a_finding_are_those_of_its_message() -> None:
 
 
 def test_none_in_place_of_a_tensor_is_missing() -> None:
-    assert_expected_inline(told(None, torch.full((2, 3), 0.5)), """layers.0.weight, after W3: expected a tensor of shape (2, 3), largest element 0.5, got nothing""")
+    assert_expected_inline(
+        told(None, torch.full((2, 3), 0.5)),
+        """layers.0.weight, after W3: expected a tensor of shape (2, 3), largest element 0.5, got nothing""",
+    )
     assert findings(None, torch.ones(1))[0][0].kind == "missing"
 
 
 def test_a_tensor_in_place_of_none_is_unexpected_even_where_it_is_zero() -> None:
-    assert_expected_inline(told(torch.zeros(2, 3), None), """layers.0.weight, after W3: expected None as from plain autograd, got a tensor of shape (2, 3), largest element 0""")
+    assert_expected_inline(
+        told(torch.zeros(2, 3), None),
+        """layers.0.weight, after W3: expected None as from plain autograd, got a tensor of shape (2, 3), largest element 0""",  # noqa: E501 (as it is shown)
+    )
     assert findings(torch.zeros(2), None)[0][0].kind == "unexpected"
 
 
 def test_what_is_no_tensor_at_all_is_told_as_it_is() -> None:
-    assert_expected_inline(told(0.5, torch.tensor(0.5)), """layers.0.weight, after W3: expected a tensor of shape (), largest element 0.5, got 0.5""")
+    assert_expected_inline(
+        told(0.5, torch.tensor(0.5)),
+        """layers.0.weight, after W3: expected a tensor of shape (), largest element 0.5, got 0.5""",
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
@@ -150,7 +159,10 @@ def test_sparse_gradients_are_compared_by_value() -> None:
 
 
 def test_integers_are_equal_or_wrong() -> None:
-    assert_expected_inline(told(torch.tensor([1, 2, 4]), torch.tensor([1, 2, 3])), """layers.0.weight, after W3: expected the integers of plain autograd, 1 elements differ""")
+    assert_expected_inline(
+        told(torch.tensor([1, 2, 4]), torch.tensor([1, 2, 3])),
+        """layers.0.weight, after W3: expected the integers of plain autograd, 1 elements differ""",
+    )
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (1,)])

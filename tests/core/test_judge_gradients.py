@@ -268,7 +268,7 @@ def test_a_later_repeat_that_is_wrong_is_told() -> None:
         (lambda g: (g * 0.25, g * 0.75), True),
         (lambda g: (g * 0.5, g * 0.75), False),
         (lambda g: (g * 2, None), False),
-        (lambda g: (None, None), False),
+        (lambda _: (None, None), False),
         (lambda g: (g, g * 2), False),
         (lambda g: (g.t(), g), False),
     ],
@@ -299,8 +299,12 @@ def test_what_is_no_tensor_in_a_slot_of_a_tensor_passed_twice_is_a_finding() -> 
     assert ("missing", "input 0", "B0") in placed(found)
 
 
-@pytest.mark.xfail(reason="judge/gradients.py: with this claim B never has its parameters compared", strict=False)
-@pytest.mark.parametrize("program", ["F0 B0 F1 B1", "F0 I0 W0"])
+_B_IS_SKIPPED = pytest.mark.xfail(
+    reason="judge/gradients.py: with this claim B never has its parameters compared", strict=False
+)
+
+
+@pytest.mark.parametrize("program", [pytest.param("F0 B0 F1 B1", marks=_B_IS_SKIPPED), "F0 I0 W0"])
 def test_an_input_pass_that_may_touch_parameters_excuses_no_wrong_sum(program: str) -> None:
     def stored(log: list[str], grads: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
         return {name: None if grad is None else grad * 2 for name, grad in grads.items()} if log else grads

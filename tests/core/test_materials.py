@@ -39,6 +39,16 @@ text = b"".join(bytes(t.detach().contiguous().view(-1).view(torch.uint8).tolist(
 """
 
 
+class _Pair(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(5, 3)
+
+    def forward(self, input: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # noqa: A002 (torch's name)
+        """Return two outputs."""
+        out = super().forward(input)
+        return out, out * 2
+
+
 def of(dtype: torch.dtype = torch.float32, seed: int = 20, **options: Any) -> Materials:
     options = {"stages": (LINEAR,), "program": "F0 B0", **options}
     return Materials(Trial(**options), dtype=dtype, device=CPU, seed=seed)
@@ -158,21 +168,11 @@ def test_a_wrong_pattern_reaches_misuses_only() -> None:
 
 
 def test_a_gradient_put_in_by_hand_stands_only_where_the_trial_says() -> None:
-    pair = StageCase("pair", "two outputs", lambda: _Pair(), (Normal((7, 5)),))
+    pair = StageCase("pair", "two outputs", _Pair, (Normal((7, 5)),))
     materials = of(stages=(pair,), hand_grads=(False, True))
     first, second = materials.hand_grads(0, 0)
     assert first is None
     assert torch.equal(second, materials.output_grads(0, 0)[1])
-
-
-class _Pair(nn.Linear):
-    def __init__(self) -> None:
-        super().__init__(5, 3)
-
-    def forward(self, input: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # noqa: A002 (torch's name)
-        """Return two outputs."""
-        out = super().forward(input)
-        return out, out * 2
 
 
 def test_the_example_outputs_hold_no_graph_and_say_what_needs_a_gradient() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 
 import pytest
@@ -15,31 +16,22 @@ class _Marker:
     pass
 
 
-def caught(*chain: Exception) -> Exception:
-    """Return the last of ``chain``, each raised from the one before it."""
-    last: Exception | None = None
-    for error in chain:
-        try:
-            raise error from last
-        except Exception as found:  # noqa: BLE001 (whatever was given)
-            last = found
-    assert last is not None
-    return last
+def chained(*errors: Exception) -> Exception:
+    """Return the last of ``errors``, each caused by the one before it, as ``raise … from …`` leaves them."""
+    for cause, error in itertools.pairwise(errors):
+        error.__cause__ = cause
+    return errors[-1]
 
 
 def test_the_first_cause_is_kept_and_not_the_wrapper() -> None:
-    raised = Raised.of(caught(KeyError("mb"), ValueError("inner"), RuntimeError("stage 0 failed")))
+    raised = Raised.of(chained(KeyError("mb"), ValueError("inner"), RuntimeError("stage 0 failed")))
     assert (raised.type, raised.message) == ("KeyError", "'mb'")
 
 
 def test_a_context_without_from_is_no_cause() -> None:
-    try:
-        try:
-            raise KeyError("mb")  # noqa: EM101, TRY003, TRY301 (short)
-        except KeyError:
-            raise ValueError("clear")  # noqa: B904, EM101, TRY003, TRY200 (on purpose)
-    except ValueError as error:
-        assert Raised.of(error).type == "ValueError"
+    error = ValueError("clear")
+    error.__context__ = KeyError("mb")
+    assert Raised.of(error).type == "ValueError"
 
 
 @pytest.mark.parametrize("length", [1, 2])
@@ -57,12 +49,16 @@ def test_addresses_are_left_out_so_that_two_runs_compare() -> None:
 
 
 def test_no_frame_and_with_it_no_tensor_is_kept_alive() -> None:
+    def raises(marker: _Marker) -> None:
+        raise ValueError(marker)
+
     def fail() -> tuple[Raised, weakref.ref[_Marker]]:
         marker = _Marker()
         try:
-            raise ValueError(marker)
+            raises(marker)
         except ValueError as error:
             return Raised.of(error), weakref.ref(marker)
+        pytest.fail("nothing was raised")
 
     raised, reference = fail()
     gc.collect()

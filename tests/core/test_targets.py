@@ -120,7 +120,7 @@ def test_a_target_is_found_by_module_or_file_and_object(text: str, *, own_adapte
     assert target.own_adapter == own_adapter
     assert target.name == ("mine" if own_adapter else text)
     assert target.capabilities.full
-    assert target.capabilities.split == (text.endswith("stage") or text.endswith("stage.py"))
+    assert target.capabilities.split == text.endswith(("stage", "stage.py"))
     assert target.file is not None
     assert Path(target.file).samefile("gc_target_package/stage.py")
     assert target.sha256 == hashlib.sha256(SOURCE.encode()).hexdigest()
@@ -151,7 +151,7 @@ def objects() -> dict[str, tuple[object, bool, bool]]:
     return {
         "adapter": (Mine(), True, False),
         "adapter class": (Mine, True, False),
-        "factory": (lambda: Mine(), True, False),
+        "factory": (lambda *_: Mine(), True, False),
         "module": (split, True, True),
         "three functions": (all_three, True, True),
         "stage_backward only": (full_only, True, False),
@@ -166,7 +166,7 @@ def test_an_object_is_a_target(form: str) -> None:
     given, full, is_split = objects()[form]
     capabilities = resolve(given).capabilities
     assert (capabilities.full, capabilities.split) == (full, is_split)
-    assert capabilities.mixed == (full and is_split or "adapter" in form or form == "factory")
+    assert capabilities.mixed == ((full and is_split) or "adapter" in form or form == "factory")
 
 
 def test_a_mapping_of_claims_is_read_as_capabilities() -> None:

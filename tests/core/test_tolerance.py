@@ -17,9 +17,7 @@ from torch import Tensor
 from gradconform import tolerance
 from gradconform.tolerance import Judgement, Partials, describe, floor_factor, judge, override
 
-UNIT = {
-    dtype: floor_factor(dtype) * torch.finfo(dtype).eps for dtype in (torch.float32, torch.bfloat16, torch.float64)
-}
+UNIT = {dtype: floor_factor(dtype) * torch.finfo(dtype).eps for dtype in (torch.float32, torch.bfloat16, torch.float64)}
 
 
 def f64(*values: float) -> Tensor:

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradconform import results
+from gradconform.cli import EXIT_BROKEN_PIPE, commands
+from gradconform.session import Session
+
+Command = Callable[..., Any]
+
+
+def test_a_crash_of_the_kit_gives_3_with_its_traceback_and_no_verdict(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise RuntimeError("a bug")  # noqa: EM101, TRY003 (a message as a bug would have it)
+
+    monkeypatch.setattr(Session, "run", crash)
+    done = command("run", "autograd")
+    assert done.code == results.EXIT_KIT == 3
+    assert "error of the kit, no verdict on the target" in done.err
+    assert "RuntimeError: a bug" in done.err
+    assert "conform" not in done.out.replace("gradconform", "")
+
+
+def test_an_environment_without_torch_gives_4(process: Command, target_file: Command, tmp_path: Path) -> None:
+    target_file("raise ImportError('libtorch_cpu.so: cannot open shared object file')", "torch.py")
+    done = process("run", "autograd", PYTHONPATH=str(tmp_path))
+    assert done.code == results.EXIT_ENVIRONMENT == 4
+    assert "libtorch_cpu.so" in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "the following arguments are required: COMMAND"),
+        (("run",), "the following arguments are required: TARGET"),
+        (("rum", "torch"), "unknown command 'rum', did you mean run?"),
+        (("run", "torch", "--devise", "cpu"), "unexpected argument '--devise'; nearest: --device"),
+        (("run", "torch", "--prof", "quick"), "unexpected argument '--prof'"),
+        (("run", "torch", "reference-split"), "unexpected argument 'reference-split'"),
+    ],
+)
+def test_arguments_that_are_none_give_2_and_what_is_near(
+    command: Command, arguments: tuple[str, ...], told: str
+) -> None:
+    done = command(*arguments)
+    assert (done.code, done.out) == (results.EXIT_USAGE, "")
+    assert told in done.err
+    assert "--help'" in done.err
+
+
+def test_mistakes_in_the_arguments_are_told_before_torch_is_imported() -> None:
+    script = """
+import sys
+from gradconform.cli import main
+mistakes = ["", "rum", "run", "run x --profile x", "run x --seed x", "run x --json no/folder.json", "run x --x"]
+codes = {text: main(text.split()) for text in mistakes}
+assert set(codes.values()) == {2}, codes
+assert main(["--version"]) == main(["run", "--help"]) == 0
+heavy = {"torch", "hypothesis", "rich"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("run", "--help"), ("list", "--help"), ("explain", "--help")])
+def test_the_help_fits_80_columns(command: Command, arguments: tuple[str, ...]) -> None:
+    done = command(*arguments)
+    assert (done.code, done.err) == (0, "")
+    assert [line for line in done.out.splitlines() if len(line) > 80] == []
+
+
+def test_the_help_of_run_names_the_registered_targets_and_the_exit_codes(command: Command) -> None:
+    told = command("run", "--help").out
+    assert "autograd, reference-split, torch" in told
+    assert f"  {commands.EXIT_INTERRUPTED}  interrupted by ctrl-C" in told
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("run", "autograd", "--checks", "*.mlp", "--json", "report.json")])
+def test_a_reader_that_goes_away_ends_the_command_without_a_word_and_costs_no_report(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "gradconform", *arguments],
+            cwd=tmp_path,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (EXIT_BROKEN_PIPE, "")
+    assert (tmp_path / "report.json").exists() == ("--json" in arguments)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradconform.plan import Item
+from gradconform.results import Result
+from gradconform.session import Session
+
+Command = Callable[..., Any]
+
+#: The third call of its stage_backward is ctrl-C.
+INTERRUPTS = """
+import os, signal, torch
+
+calls = 0
+
+def stage_backward(stage_output, output_grads, input_values):
+    global calls
+    calls += 1
+    if calls == 3:
+        os.kill(os.getpid(), signal.SIGINT)
+    torch.autograd.backward([stage_output] if isinstance(stage_output, torch.Tensor) else stage_output, output_grads)
+    return tuple(value.grad for value in input_values)
+"""
+
+
+def test_ctrl_c_gives_130_and_tells_what_ran_until_then(process: Command, target_file: Command, tmp_path: Path) -> None:
+    target_file(INTERRUPTS)
+    done = process("run", "backward.py", "--checks", "full.*.mlp*", "--json", "report.json")
+    assert (done.code, done.err) == (130, "")
+    assert "The run was stopped: interrupted in full.gradients.mlp" in done.out
+    assert "incomplete, no verdict: 1 of" in done.last
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert (report["verdict"], report["conforms"]) == ("incomplete", False)
+    assert report["summary"]["ran"] == 1
+    assert report["summary"]["not_run"] > 0
+
+
+def test_failures_that_were_seen_before_ctrl_c_are_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_item = Session.run_item
+
+    def until_the_view(session: Session, item: Item) -> Result:
+        if item.check.id == "split.gradients.output-view":
+            raise KeyboardInterrupt
+        return run_item(session, item)
+
+    monkeypatch.setattr(Session, "run_item", until_the_view)
+    done = command("run", "torch", "--checks", "split.gradients.linear-3d,split.gradients.output-view")
+    assert done.code == 130
+    assert "split.gradients.linear-3d: " in done.out
+    assert "The run was stopped: interrupted in split.gradients.output-view[cpu-float32]" in done.out
+    assert "does NOT conform: 1 MUST failed, and not all of the contract was run" in done.last
+
+
+def test_ctrl_c_before_anything_was_judged_is_told_without_a_traceback(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "__init__", interrupt)
+    done = command("run", "torch")
+    assert (done.code, done.out) == (130, "")
+    assert done.err == "gradconform: interrupted before anything was judged\n"

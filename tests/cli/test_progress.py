@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def on_a_terminal(*arguments: str, **variables: str) -> tuple[int, str]:
+    """Run the command on a pseudo-terminal of 100 columns; return its exit code and all it wrote."""
+    ours, theirs = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name not in {"CI", "NO_COLOR", "FORCE_COLOR"}}
+    environment |= {"TERM": "xterm-256color", "COLUMNS": "100", **variables}
+    with subprocess.Popen(
+        [sys.executable, "-m", "gradconform", *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as running:
+        os.close(theirs)
+        written = b""
+        while True:
+            try:
+                chunk = os.read(ours, 65536)
+            except OSError:  # how Linux says that the other side is closed
+                break
+            if not chunk:
+                break
+            written += chunk
+        code = running.wait(timeout=60)
+    os.close(ours)
+    return code, written.decode()
+
+
+def test_a_terminal_gets_a_bar_with_the_check_and_the_counts_and_a_verdict_in_colour() -> None:
+    code, written = on_a_terminal("run", "torch", "--checks", "split.gradients.linear-3d,full.gradients.mlp")
+    plain = _ESCAPE.sub("", written)
+    assert code == 1
+    assert re.search(r"full\.gradients\.mlp .*\d/2 \d failed", plain)
+    assert "\x1b[1;31mtorch 2.13" in written
+    assert plain.rstrip().splitlines()[-1].startswith("torch 2.13")
+
+
+@pytest.mark.parametrize("variables", [{"CI": "true"}, {"TERM": "dumb"}])
+def test_ci_and_a_dumb_terminal_get_plain_lines(variables: dict[str, str]) -> None:
+    code, written = on_a_terminal("run", "autograd", "--checks", "full.gradients.mlp", **variables)
+    assert code == 5
+    assert "\x1b" not in written
+    assert re.search(r"^full +1 of 1 +1 passed\r$", written, re.MULTILINE)

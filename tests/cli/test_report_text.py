@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from expecttest import assert_expected_inline
+
+from gradconform.report.causes import by_cause, cause
+from gradconform.report.terminal import closing, verdict
+from gradconform.results import Report, Result
+
+
+def result(check: str, status: str = "passed", **values: Any) -> Result:
+    usual = {"level": "MUST", "device": "cpu", "dtype": "float32", "requirement": f"It MUST do {check}."}
+    return Result(**{**usual, "check": check, "status": status, **values})
+
+
+def failed(check: str, where: str, text: str, **values: Any) -> Result:
+    kind, action = values.pop("kind", "mismatch"), values.pop("action", "W0")
+    finding = {"kind": kind, "where": where, "action": action, "text": text}
+    message = f"program F0 I0 W0\n{where}, after {action}: {text}"
+    return result(check, "failed", kind=kind, findings=(finding,), message=message, **values)
+
+
+def report(*results: Result, manifest: int | None = None, **values: Any) -> Report:
+    count = len(results) if manifest is None else manifest
+    usual: dict[str, Any] = {"profile": "full", "environment": {}, "seed": 20, "manifest": count, "planned": count}
+    target = {"text": "thing", "name": "thing", "version": "1.2"}
+    return Report(**{**usual, "target": target, "results": list(results), **values})
+
+
+WRONG = failed("a.b.c", "weight", "worst at [0]")
+SHOULD = failed("a.b.d", "weight", "worst at [0]", level="SHOULD")
+ERROR = result("a.b.e", "error", kind="kit", message="the kit failed: Traceback\n  line 1\nKeyError: 'x'")
+
+
+@pytest.mark.parametrize(
+    ("expected", "run"),
+    [
+        ("thing 1.2 conforms to contract 1.0 in profile full: 1 of 1 checks passed", report(result("a.b.c"))),
+        (
+            "thing 1.2 conforms to contract 1.0 in profile full: 1 of 2 checks passed, 1 are unsupported",
+            report(result("a.b.c"), result("a.b.d", "unsupported")),
+        ),
+        (
+            "thing 1.2 conforms to contract 1.0 in profile full: 1 of 2 checks passed; 1 SHOULD failed",
+            report(result("a.b.c"), SHOULD),
+        ),
+        ("thing 1.2 does NOT conform: 1 SHOULD failed", report(result("a.b.c"), SHOULD, strict=True)),
+        ("thing 1.2 does NOT conform: 1 MUST and 1 SHOULD failed", report(WRONG, SHOULD)),
+        (
+            "thing 1.2 does NOT conform: 1 MUST failed, and not all of the contract was run",
+            report(WRONG, manifest=2),
+        ),
+        ("thing 1.2: incomplete, no verdict: 1 of 2 checks ran, none failed", report(result("a.b.c"), manifest=2)),
+        ("thing 1.2: incomplete, no verdict: 1 of 2 checks ran; 1 SHOULD failed", report(SHOULD, manifest=2)),
+        (
+            "thing 1.2: incomplete, no verdict: 0 of 1 checks ran, none failed",
+            report(result("a.b.c", "unsupported")),
+        ),
+        ("thing 1.2: error: kit: 1 check could not be judged; 1 MUST failed", report(WRONG, ERROR)),
+    ],
+)
+def test_the_verdict_says_what_decided(expected: str, run: Report) -> None:
+    assert verdict(run) == expected
+
+
+@pytest.mark.parametrize(
+    ("expected", "seen"),
+    [
+        ("after W, a parameter gradient has a wrong value", failed("a.b.c", "0.weight", "worst at [3]: …")),
+        ("after I, an input gradient has a wrong value", failed("a.b.c", "input 1", "worst at [3]", action="I0")),
+        (
+            "after W, a parameter gradient is None, a tensor under plain autograd",
+            failed("a.b.c", "0.weight", "expected a tensor", kind="missing"),
+        ),
+        (
+            "W raised KeyError: 3",
+            failed("a.b.c", "the action", "raised KeyError: 3; plain autograd does not", kind="error"),
+        ),
+        (
+            "after I, the action was accepted in silence; expected an error",
+            failed("a.b.c", "the action", "was accepted in silence; expected an error", kind="no_error", action="I1!"),
+        ),
+        ("KeyError: 'x'", ERROR),
+        ("the adapter is wrong", result("a.b.c", "error", kind="adapter", message="the adapter is wrong")),
+    ],
+)
+def test_a_cause_is_what_was_seen_without_the_place(expected: str, seen: Result) -> None:
+    assert cause(seen) == expected
+
+
+def test_causes_that_differ_in_a_number_only_are_one_and_the_largest_comes_first() -> None:
+    raised = [
+        failed(f"a.b.{mb}", "the action", f"raised IndexError: {mb} of 9; plain autograd does not", kind="error")
+        for mb in range(3)
+    ]
+    found = by_cause([WRONG, *raised])
+    assert [(group.text, len(group.results)) for group in found] == [
+        ("W raised IndexError: n of n", 3),
+        ("after W, a parameter gradient has a wrong value", 1),
+    ]
+
+
+def test_an_error_of_the_kit_is_told_with_its_traceback_and_its_check() -> None:
+    told = "\n".join(map(str, closing(report(ERROR), 80)))
+    assert_expected_inline(
+        told,
+        """\
+
+========================= could not be judged: 1 check =========================
+
+[1] 1 check: KeyError: 'x'
+      a.b.e: It MUST do a.b.e.
+        the kit failed: Traceback
+          line 1
+        KeyError: 'x'
+
+1 of 1 checks of contract 1.0, profile full, ran
+thing 1.2: error: kit: 1 check could not be judged""",
+    )
+
+
+def test_what_fails_alike_in_two_dtypes_is_told_once() -> None:
+    again = failed("a.b.c", "weight", "worst at [1]", dtype="float64")
+    told = "\n".join(map(str, closing(report(WRONG, again), 80)))
+    assert_expected_inline(
+        told,
+        """\
+
+======================= failed MUST: 1 check, 2 results ========================
+
+[1] 1 check: after W, a parameter gradient has a wrong value
+    program F0 I0 W0
+      a.b.c [cpu float32, cpu float64]: It MUST do a.b.c.
+        - weight, after W0: worst at [0]
+
+2 of 2 checks of contract 1.0, profile full, ran
+thing 1.2 does NOT conform: 2 MUST failed""",
+    )

@@ -1,0 +1,60 @@
+"""Devices, dtypes and the environment: found by trying, refused with what could be named instead."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from gradconform.devices import DTYPES, SelectionError, device_named, dtype_named, nearest, usable_devices
+from gradconform.environment import environment
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_a_dtype_is_found_by_name_by_torch_name_and_by_itself(name: str) -> None:
+    assert dtype_named(name) == dtype_named(f"torch.{name}") == dtype_named(DTYPES[name]) == DTYPES[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("flaot32", "float32, float64"), ("bf16", "bfloat16"), ("int8", ""), (torch.complex64, ""), (None, "")],
+)
+def test_an_unknown_dtype_is_refused_with_those_near_it(name: object, near: str) -> None:
+    with pytest.raises(SelectionError, match="is not one the contract runs in; expected one of ") as raised:
+        dtype_named(name)  # type: ignore[arg-type]
+    assert near in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["cpu", torch.device("cpu")], ids=["text", "device"])
+def test_the_cpu_can_be_named(name: str | torch.device) -> None:
+    assert device_named(name) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["cpuu", "cuda:99", "meta", "", "cpu:x", None, 1.5])
+def test_a_device_that_cannot_compute_is_refused_with_those_that_can(name: object) -> None:
+    with pytest.raises(SelectionError) as raised:
+        device_named(name)  # type: ignore[arg-type]
+    text = str(raised.value)
+    assert text.startswith(f"device {str(name)!r} cannot be used: ")
+    assert text.endswith(f"usable here: {', '.join(usable_devices())}")
+    assert "\n" not in text
+
+
+def test_the_cpu_is_always_usable() -> None:
+    assert usable_devices()[0] == "cpu"
+
+
+@pytest.mark.parametrize(("name", "found"), [("bta", "beta"), ("zzz", "alpha, beta, gamma"), ("gama", "gamma, alpha")])
+def test_the_nearest_names_are_told_and_all_where_none_is_near(name: str, found: str) -> None:
+    assert nearest(name, {"gamma", "alpha", "beta"}) == found
+
+
+def test_the_environment_is_json_and_names_what_changes_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("HOME_OF_SECRETS", "hidden")
+    found = environment()
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found["torch"] == torch.__version__
+    assert found["variables"]["OMP_NUM_THREADS"] == "2"
+    assert "hidden" not in json.dumps(found)

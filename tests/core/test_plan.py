@@ -1,0 +1,127 @@
+"""The plan: which checks a run does, out of how many, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+from expecttest import assert_expected_inline
+
+from gradconform.check import PROFILES, Check, Profile
+from gradconform.contract import CHECKS
+from gradconform.devices import SelectionError
+from gradconform.plan import make_plan
+
+
+def check(name: str, profile: Profile) -> Check:
+    return Check(
+        id=name,
+        level="MUST",
+        profile=profile,
+        requirement="",
+        why="",
+        catches="",
+        trials=(),
+        judge=lambda _: iter(()),
+        needs=frozenset(),
+        source="",
+    )
+
+
+FOUR = {
+    one.id: one
+    for one in (
+        check("full.gradients.mlp", "quick"),
+        check("full.loss.mlp", "standard"),
+        check("split.gradients.conv", "standard"),
+        check("split.seed_size.mlp", "full"),
+    )
+}
+
+
+def ids(**options: object) -> list[str]:
+    return [item.check.id for item in make_plan(FOUR, **options).items]  # type: ignore[arg-type]
+
+
+def test_profiles_nest() -> None:
+    chosen = [set(ids(profile=profile)) for profile in PROFILES]
+    assert [len(names) for names in chosen] == [1, 3, 4]
+    assert chosen[0] < chosen[1] < chosen[2]
+
+
+def test_the_profiles_of_the_contract_nest_and_none_is_empty() -> None:
+    chosen = [{item.check.id for item in make_plan(CHECKS, profile=profile).items} for profile in PROFILES]
+    assert set() < chosen[0] < chosen[1] < chosen[2]
+    assert chosen[2] == set(CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"include": ["full.*"]}, ["full.gradients.mlp", "full.loss.mlp"]),
+        ({"include": ["*.mlp", "split.*"]}, ["full.gradients.mlp", "full.loss.mlp", "split.gradients.conv"]),
+        ({"include": ["full.gradients.mlp"]}, ["full.gradients.mlp"]),
+        ({"include": ["full.l?ss.mlp"]}, ["full.loss.mlp"]),
+        ({"include": ["full.[gl]*"], "exclude": ["*.loss.*"]}, ["full.gradients.mlp"]),
+        ({"exclude": ["full.*"]}, ["split.gradients.conv"]),
+    ],
+    ids=["area", "two globs", "whole id", "question mark", "with exclude", "exclude alone"],
+)
+def test_globs_over_ids_choose_and_leave_out_in_the_order_of_the_contract(
+    options: dict[str, list[str]], expected: list[str]
+) -> None:
+    assert ids(**options) == expected
+
+
+def test_the_manifest_counts_the_profile_and_not_the_selection() -> None:
+    plan = make_plan(FOUR, include=["full.*"], devices=["cpu", "meta"], dtypes=["float32", "float64", "bfloat16"])
+    assert plan.manifest == 3 * 6
+    assert len(plan.items) == 2 * 6
+    assert plan.profile == "standard"
+    assert len({item.name for item in plan.items}) == 12
+
+
+def test_an_item_is_named_by_check_device_and_dtype() -> None:
+    assert make_plan(FOUR, profile="quick").items[0].name == "full.gradients.mlp[cpu-float32]"
+
+
+def refusal(**options: object) -> str:
+    with pytest.raises(SelectionError) as raised:
+        ids(**options)
+    return str(raised.value)
+
+
+def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
+    assert_expected_inline(refusal(profile="Full"), """unknown profile 'Full'; expected one of quick, standard, full""")
+
+
+def test_a_pattern_that_matches_nothing_gets_the_nearest_ids() -> None:
+    assert_expected_inline(
+        refusal(include=["full.gradient.mlp"]),
+        """check pattern 'full.gradient.mlp' matches no check; nearest: full.gradients.mlp, full.loss.mlp, split.gradients.conv""",  # noqa: E501 (as it is shown)
+    )
+
+
+def test_a_pattern_to_leave_out_has_to_match_as_well() -> None:
+    assert refusal(exclude=["ful.*"]).startswith("check pattern 'ful.*' matches no check; nearest: ")
+
+
+def test_a_pattern_of_a_larger_profile_says_which() -> None:
+    assert_expected_inline(
+        refusal(include=["*.seed_size.*"]),
+        """check pattern '*.seed_size.*' matches only checks of profile full, not of standard; use --profile""",
+    )
+
+
+def test_one_bad_pattern_among_good_ones_is_refused() -> None:
+    assert "'nothing.*'" in refusal(include=["full.*", "nothing.*"])
+
+
+def test_a_selection_that_leaves_nothing_is_refused() -> None:
+    assert_expected_inline(
+        refusal(include=["full.*"], exclude=["full.*"]),
+        """no check is left of 3 after include=['full.*'] and exclude=['full.*']; widen one of them""",
+    )
+
+
+@pytest.mark.parametrize("place", ["devices", "dtypes"])
+def test_nothing_to_run_on_is_refused(place: str) -> None:
+    assert refusal(**{place: []}).startswith("nothing to run on: devices=")

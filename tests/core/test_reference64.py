@@ -1,0 +1,212 @@
+"""reference64 and what is expected of a parameter: float64 autograd, summed as the program says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gradconform.adapter import Capabilities
+from gradconform.driver import drive
+from gradconform.evidence import Evidence
+from gradconform.fixtures.inputs import Normal
+from gradconform.fixtures.stages import ZOO
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.materials import Materials
+from gradconform.reference.autograd import AutogradAdapter
+from gradconform.reference64 import Expected, microbatch_grads, widen
+from gradconform.run import one_thread
+from gradconform.trial import Trial
+
+CPU = torch.device("cpu")
+LINEAR = StageCase("linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))
+
+#: How far plain autograd may be from reference64, in eps of the dtype times the largest partial sum. Measured: 6.8.
+SANE = 32
+
+
+def evidence_of(program: str, case: StageCase = LINEAR, dtype: torch.dtype = torch.float32, **options: Any) -> Evidence:
+    trial = Trial(stages=(case,), program=program, **options)
+    materials = Materials(trial, dtype=dtype, device=CPU, seed=20)
+    oracle = drive(AutogradAdapter(), materials)
+    return Evidence(trial, Capabilities(), materials, (oracle,), oracle)
+
+
+def by_hand(materials: Materials, mb: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of x, weight and bias of one Linear, worked out in float64."""
+    stage = materials.stage(0)
+    (x,) = (arg.detach().double() for arg in materials.args(0, mb, stage))
+    (grad,) = (grad.double() for grad in materials.output_grads(0, mb))
+    return grad @ stage.weight.detach().double(), grad.t() @ x, grad.sum(0)  # type: ignore[operator,union-attr]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_gradients_are_those_of_the_rounded_materials_in_float64(dtype: torch.dtype) -> None:
+    evidence = evidence_of("F0 F3 B3 B0", dtype=dtype)
+    found = evidence.reference(0, 3)
+    expected = by_hand(evidence.materials, 3)
+    got = (found.inputs[0], found.params["weight"], found.params["bias"])
+    for one, other in zip(got, expected, strict=True):
+        assert one is not None
+        assert one.dtype == torch.float64
+        assert torch.allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss_scale", [1.0, 0.25])
+def test_a_loss_is_the_mean_square_to_the_target_times_its_scale(loss_scale: float) -> None:
+    materials = evidence_of("F0 B0", loss=True).materials
+    stage = materials.stage(0).double()
+    (x,) = (arg.detach().double().requires_grad_() for arg in materials.args(0, 0, materials.stage(0)))
+    (target,) = materials.target(0, 0)
+    (((stage(x) - target.double()) ** 2).mean() * loss_scale).backward()
+    found = microbatch_grads(materials, 0, 0, loss_scale)
+    assert torch.allclose(found.inputs[0], x.grad, rtol=1e-12)  # type: ignore[arg-type]
+    assert torch.allclose(found.params["weight"], stage.weight.grad, rtol=1e-12)  # type: ignore[arg-type,union-attr]
+
+
+def test_it_is_computed_once_per_microbatch() -> None:
+    evidence = evidence_of("F0 F1 B0 B1")
+    assert evidence.reference(0, 1) is evidence.reference(0, 1)
+    assert evidence.reference(0, 1) is not evidence.reference(0, 0)
+
+
+def test_it_draws_from_no_generator_of_the_process() -> None:
+    evidence = evidence_of("F0 B0", ZOO["dropout"])
+    before = torch.get_rng_state()
+    evidence.reference(0, 0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=lambda d: str(d)[6:])
+def test_plain_autograd_is_near_it_on_every_stage(dtype: torch.dtype) -> None:
+    # Twice this distance is what an implementation is granted: were it large (another dropout mask, another
+    # micro-batch), every gradient would pass.
+    far: list[tuple[float, str]] = []
+    for name, case in ZOO.items():
+        try:
+            with one_thread():
+                evidence = evidence_of("F0 F1 B1 B0", case, dtype)
+        except NotImplementedError:
+            continue
+        if evidence.oracle.raised is not None:
+            assert "complex" in name
+            continue
+        far += [(error, f"{name}: {where}") for where, error in _distances(evidence)]
+    assert max(far)[0] <= SANE
+    assert len(far) > 400
+
+
+def _distances(evidence: Evidence) -> list[tuple[str, float]]:
+    eps = torch.finfo(evidence.materials.dtype).eps
+    found: list[tuple[str, float]] = []
+    for step in evidence.oracle.steps:
+        pairs: list[tuple[str, Tensor | None, Tensor | None, float]] = []
+        if step.action.kind == "B":
+            grads = evidence.reference(0, step.action.mb).inputs
+            pairs += [(f"input {i}", g, r, _peak(r)) for i, (g, r) in enumerate(zip(step.input_grads or (), grads))]  # noqa: B905 (both have one per argument)
+        for name, grad in step.param_grads.items() if step.action.kind == "finish" else ():
+            expected = evidence.expected_param(name, step)
+            pairs.append((name, grad, expected.total, expected.partials.peak))
+        for where, got, wanted, scale in pairs:
+            assert (got is None) == (wanted is None), where
+            if got is not None and wanted is not None and got.numel():
+                error = float((got.to_dense().to(wanted.dtype) - wanted.to_dense()).abs().max())
+                found.append((f"{where} after {step.action}", error / (eps * scale) if scale else error * 1e300))
+    return found
+
+
+def _peak(tensor: Tensor | None) -> float:
+    return float(tensor.to_dense().abs().max()) if tensor is not None and tensor.numel() else 0.0
+
+
+def expected_after(evidence: Evidence, position: int, name: str = "weight") -> Expected:
+    return evidence.expected_param(name, evidence.oracle.steps[position])
+
+
+def summed(evidence: Evidence, *mbs: int) -> Tensor:
+    return torch.stack([by_hand(evidence.materials, mb)[1] for mb in mbs]).sum(0)
+
+
+@pytest.mark.parametrize(
+    ("program", "position", "mbs"),
+    [
+        ("F0 B0 F1 B1", 0, ()),
+        ("F0 B0 F1 B1", 1, (0,)),
+        ("F0 B0 F1 B1", 3, (0, 1)),
+        ("F0 F1 I0 I1 W1 W0", 3, ()),
+        ("F0 F1 I0 I1 W1 W0", 4, (1,)),
+        ("F0 B0 zero_none F1 B1", 2, ()),
+        ("F0 B0 zero_none F1 B1", 4, (1,)),
+        ("F0 B0 zero_fill F1 B1", 4, (1,)),
+        ("F0 I0 W0 W0!", 3, (0,)),
+        ("F0 1F0 1B0 B0", 2, ()),
+    ],
+)
+def test_a_parameter_has_the_sum_of_the_weight_passes_so_far(program: str, position: int, mbs: tuple[int, ...]) -> None:
+    trial = Trial(stages=(LINEAR, LINEAR), program=program)
+    materials = Materials(trial, dtype=torch.float32, device=CPU, seed=20)
+    oracle = drive(AutogradAdapter(), materials)
+    evidence = Evidence(trial, Capabilities(), materials, (oracle,), oracle)
+    step = next(step for step in oracle.steps if step.position == position)
+    lane = step.action.stage
+    total = evidence.expected_param("weight", step).total
+    if lane == 1:
+        mbs = (0,)
+    if mbs:
+        assert total is not None
+        assert torch.allclose(total, summed(evidence, *mbs), rtol=1e-12, atol=1e-12)
+    else:
+        assert total is None
+
+
+def test_prior_gradients_are_part_of_the_sum_until_they_are_set_to_zero() -> None:
+    evidence = evidence_of("F0 B0 zero_none F1 B1", prior_grads=True)
+    prior = evidence.materials.prior(0)[0].double()
+    assert torch.allclose(expected_after(evidence, 0).total, prior)  # type: ignore[arg-type]
+    assert torch.allclose(expected_after(evidence, 1).total, prior + summed(evidence, 0))  # type: ignore[arg-type]
+    assert torch.allclose(expected_after(evidence, 4).total, summed(evidence, 1))  # type: ignore[arg-type]
+
+
+def test_the_partial_sums_remember_what_was_met_and_is_gone() -> None:
+    evidence = evidence_of("F0 B0 zero_none F1 B1")
+    assert expected_after(evidence, 4).partials.peak >= float(summed(evidence, 0).abs().max())
+
+
+def test_a_sum_that_cancels_keeps_its_scale() -> None:
+    expected = Expected()
+    expected.add(torch.full((2,), 8.0, dtype=torch.float64))
+    expected.add(torch.full((2,), -8.0, dtype=torch.float64))
+    expected.add(None)
+    assert expected.total is not None
+    assert expected.total.tolist() == [0.0, 0.0]
+    assert expected.partials.peak == 8.0
+
+
+def test_an_output_without_gradient_counts_in_neither() -> None:
+    pair = ZOO["two-outputs"]
+    evidence = evidence_of("F0 B0", pair, output_grads="none:1")
+    whole = evidence_of("F0 B0", pair)
+    name = next(iter(evidence.reference(0, 0).params))
+    differs = [
+        (one is None) != (other is None) or (one is not None and other is not None and not torch.equal(one, other))
+        for one, other in zip(
+            evidence.reference(0, 0).params.values(), whole.reference(0, 0).params.values(), strict=True
+        )
+    ]
+    assert name
+    assert any(differs)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(torch.ones(1, dtype=torch.bfloat16), torch.float64), (torch.ones(1, dtype=torch.complex64), torch.complex128)],
+)
+def test_real_and_complex_values_are_widened(value: Tensor, dtype: torch.dtype) -> None:
+    assert widen(value).dtype == dtype
+
+
+@pytest.mark.parametrize("value", [torch.tensor([1]), torch.tensor([True]), None, "text", 3])
+def test_anything_else_stays_what_it_is(value: object) -> None:
+    assert widen(value) is value

@@ -1,0 +1,210 @@
+"""Results and the report: counts, verdict and exit code of every combination, and JSON that any reader takes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from typing import Any
+
+import pytest
+from expecttest import assert_expected_inline
+
+from gradconform.results import STATUSES, NonConformingError, Report, Result, finite
+
+
+def result(status: str = "passed", level: str = "MUST", kind: str | None = None, **options: Any) -> Result:
+    values: dict[str, Any] = {
+        "check": "full.gradients.mlp",
+        "level": level,
+        "device": "cpu",
+        "dtype": "float32",
+        "status": status,
+        "requirement": "B MUST be right.",
+        "kind": kind,
+    }
+    return Result(**{**values, **options})
+
+
+def report(*results: Result, manifest: int | None = None, planned: int | None = None, strict: bool = False) -> Report:
+    named = [
+        one if one.check != "full.gradients.mlp" else Result(**{**one.to_dict(), "check": f"full.gradients.s{index}"})
+        for index, one in enumerate(results)
+    ]
+    planned = len(named) if planned is None else planned
+    return Report(
+        profile="standard",
+        target={"text": "mine", "name": "mine"},
+        environment={},
+        seed=20,
+        manifest=planned if manifest is None else manifest,
+        planned=planned,
+        strict=strict,
+        results=named,
+    )
+
+
+PASSED = result()
+FAILED = result("failed", kind="mismatch")
+SHOULD = result("failed", "SHOULD", kind="hooks")
+KIT = result("error", kind="kit")
+ADAPTER = result("error", kind="adapter")
+PLACE = result("error", kind="environment")
+UNSUPPORTED = result("unsupported")
+NOT_RUN = result("not_run")
+
+VERDICTS: list[tuple[str, Report, str, int]] = [
+    ("all passed", report(PASSED, PASSED), "conforms", 0),
+    ("passed and unsupported", report(PASSED, UNSUPPORTED), "conforms", 0),
+    ("a SHOULD failed", report(PASSED, SHOULD), "conforms", 0),
+    ("a SHOULD failed, strict", report(PASSED, SHOULD, strict=True), "does not conform", 1),
+    ("a MUST failed", report(PASSED, FAILED), "does not conform", 1),
+    ("a MUST failed of a selection", report(FAILED, manifest=9), "does not conform", 1),
+    ("the adapter", report(PASSED, ADAPTER), "does not conform", 1),
+    ("the kit", report(PASSED, KIT), "does not conform", 3),
+    ("the kit and a failure", report(FAILED, KIT), "does not conform", 3),
+    ("the environment", report(PASSED, PLACE), "does not conform", 4),
+    ("the environment and a failure", report(FAILED, PLACE), "does not conform", 1),
+    ("the environment and the adapter", report(ADAPTER, PLACE), "does not conform", 1),
+    ("nothing", report(manifest=0, planned=0), "incomplete", 5),
+    ("no result", report(planned=3), "incomplete", 5),
+    ("a result is missing", report(PASSED, planned=2), "incomplete", 5),
+    ("one is said not to have run", report(PASSED, NOT_RUN), "incomplete", 5),
+    ("a selection", report(PASSED, manifest=9), "incomplete", 5),
+    ("all unsupported", report(UNSUPPORTED, UNSUPPORTED), "incomplete", 5),
+    ("one reported twice", report(result(check="a.b.c"), result(check="a.b.c"), planned=2), "incomplete", 5),
+]
+
+
+@pytest.mark.parametrize(("made", "verdict", "code"), [row[1:] for row in VERDICTS], ids=[row[0] for row in VERDICTS])
+def test_a_report_has_one_verdict_and_exit_code(made: Report, verdict: str, code: int) -> None:
+    assert (made.verdict, made.exit_code) == (verdict, code)
+    assert made.conforms == (verdict == "conforms")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    list(itertools.product([PASSED, FAILED, SHOULD, KIT, ADAPTER, PLACE, UNSUPPORTED, NOT_RUN], repeat=2)),
+    ids=lambda parts: " and ".join(f"{one.status} {one.level} {one.kind}" for one in parts),
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_no_combination_conforms_with_a_code_other_than_zero_or_the_reverse(
+    parts: tuple[Result, Result], *, strict: bool
+) -> None:
+    made = report(*parts, strict=strict)
+    assert (made.exit_code == 0) == made.conforms == (made.verdict == "conforms")
+    if made.conforms:
+        made.raise_if_failed()
+        assert all(one.status in {"passed", "unsupported"} or one.level == "SHOULD" for one in parts)
+
+
+def test_the_summary_counts_every_status_once() -> None:
+    made = report(PASSED, PASSED, FAILED, SHOULD, KIT, UNSUPPORTED, planned=9, manifest=12)
+    assert made.summary == {
+        "manifest": 12,
+        "planned": 9,
+        "ran": 5,
+        "passed": 2,
+        "failed": 2,
+        "waived": 0,
+        "unexpectedly_passed": 0,
+        "unsupported": 1,
+        "not_run": 3,
+        "error": 1,
+        "failed_should": 1,
+    }
+    assert set(STATUSES) <= set(made.summary)
+
+
+def test_failures_come_with_the_decisive_ones_first() -> None:
+    should, must = result("failed", "SHOULD", check="a.b.c"), result("failed", check="z.b.c")
+    assert report(should, PASSED, must).failures == [must, should]
+
+
+def test_every_failure_is_raised_in_one_message() -> None:
+    made = report(
+        result("failed", check="full.a.b", message="input 0, after B0: wrong"),
+        PASSED,
+        result("failed", "SHOULD", check="hooks.a.b", message="never fired"),
+        result("error", check="full.c.d", kind="kit", message="the kit failed"),
+    )
+    with pytest.raises(NonConformingError) as raised:
+        made.raise_if_failed()
+    assert_expected_inline(
+        str(raised.value),
+        """\
+2 checks decide against mine:
+full.a.b: input 0, after B0: wrong
+full.c.d: the kit failed""",
+    )
+
+
+def test_a_failed_should_is_raised_only_where_the_run_is_strict() -> None:
+    report(PASSED, SHOULD).raise_if_failed()
+    with pytest.raises(NonConformingError, match="1 checks decide against mine"):
+        report(PASSED, SHOULD, strict=True).raise_if_failed()
+
+
+def test_a_report_in_which_nothing_was_judged_does_not_pass_in_silence() -> None:
+    unsupported = result("unsupported", check="full.a.b", message="not claimed: full")
+    with pytest.raises(NonConformingError) as raised:
+        report(unsupported).raise_if_failed()
+    assert_expected_inline(
+        str(raised.value), """0 of 1 checks were judged on mine; the first: full.a.b: not claimed: full"""
+    )
+
+
+@pytest.mark.parametrize(
+    "made",
+    [report(PASSED, planned=2), report(PASSED, NOT_RUN), report(planned=0)],
+    ids=["missing", "not run", "empty"],
+)
+def test_a_report_with_a_missing_result_does_not_pass_in_silence(made: Report) -> None:
+    with pytest.raises(NonConformingError, match="checks were judged on mine"):
+        made.raise_if_failed()
+
+
+def test_a_selection_that_passed_raises_nothing() -> None:
+    report(PASSED, UNSUPPORTED, manifest=100).raise_if_failed()
+
+
+def test_the_report_is_the_json_that_the_schema_says() -> None:
+    values = json.loads(report(PASSED, FAILED, manifest=4).to_json())
+    assert (values["schema"], values["schema_version"], values["contract"]) == ("gradconform-report", 1, "1.0")
+    assert set(values["summary"]) >= {"planned", "ran", "passed", "failed", "unsupported", "error"}
+    assert {"profile", "target", "environment", "results"} <= set(values)
+    assert set(values["results"][0]) >= {
+        "check", "level", "device", "dtype", "status", "message", "headroom", "duration_s",
+    }  # fmt: skip
+    assert not values["conforms"]
+    assert values["verdict"] == "does not conform"
+
+
+def test_json_has_no_nan() -> None:
+    with pytest.raises(ValueError, match="Out of range float values"):
+        report(result(headroom=math.nan)).to_json()
+
+
+@pytest.mark.parametrize(
+    ("value", "held"),
+    [
+        (None, None),
+        (math.nan, None),
+        (1.5, 1.5),
+        (math.inf, 1.7976931348623157e308),
+        (-math.inf, -1.7976931348623157e308),
+    ],
+    ids=str,
+)
+def test_a_number_is_told_as_json_can_hold_it(value: float | None, held: float | None) -> None:
+    assert finite(value) == held
+
+
+def test_a_result_is_read_back_as_it_was_written() -> None:
+    given = result("failed", kind="mismatch", headroom=3.5, bit_equal=False, findings=({"where": "input 0"},))
+    assert Result.from_dict(json.loads(json.dumps(given.to_dict()))) == given
+
+
+def test_a_report_gives_its_results_in_order() -> None:
+    made = report(PASSED, FAILED)
+    assert list(made) == made.results

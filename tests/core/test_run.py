@@ -1,0 +1,332 @@
+"""The runner: every way a check can end, and that none of them turns into a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gradconform.adapter import Capabilities, StageSpec, UnsupportedError
+from gradconform.check import Check
+from gradconform.evidence import Evidence
+from gradconform.fixtures.inputs import Normal
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.judge.finding import Finding
+from gradconform.judge.gradients import gradients
+from gradconform.reference.autograd import AutogradAdapter, AutogradSession
+from gradconform.results import Result
+from gradconform.run import Runner, one_thread
+from gradconform.targets import resolve
+from gradconform.trial import Trial
+
+CPU = torch.device("cpu")
+LINEAR = StageCase("linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))
+WIDE = StageCase("wide", "another Linear", lambda: nn.Linear(11, 2), (Normal((7, 11)),))
+Act = Callable[[nn.Module, str], Any]
+
+
+class Acting(AutogradSession):
+    """Plain autograd that calls ``act`` with the stage and the method before each backward."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec, act: Act) -> None:
+        super().__init__(stage, spec)
+        self._act = act
+
+    def backward(self, mb: int, output_grads: Any) -> tuple[Tensor | None, ...]:
+        """Act, then run; scale what is returned where the act says by how much."""
+        scale = self._act(self._stage, "backward")
+        found = super().backward(mb, output_grads)
+        return found if scale is None else tuple(None if grad is None else grad * scale for grad in found)
+
+    def backward_input(self, mb: int, output_grads: Any) -> tuple[Tensor | None, ...]:
+        """Act, then run."""
+        self._act(self._stage, "backward_input")
+        return super().backward_input(mb, output_grads)
+
+
+class ActingAdapter:
+    """Opens :class:`Acting` sessions and counts them."""
+
+    name = "acting"
+
+    def __init__(self, act: Act = lambda *_: None, **claims: Any) -> None:
+        self.capabilities = Capabilities(**claims)
+        self.opened = 0
+        self._act = act
+
+    def open(self, stage: nn.Module, spec: StageSpec) -> Acting:
+        """Return a session on ``stage``."""
+        self.opened += 1
+        return Acting(stage, spec, self._act)
+
+
+def check(program: str = "F0 B0", *cases: StageCase, judge: Any = gradients, **options: Any) -> Check:
+    trials = tuple(Trial(stages=(case,), program=program) for case in cases or (LINEAR,))
+    values: dict[str, Any] = {
+        "id": "full.topic.case",
+        "level": "MUST",
+        "profile": "standard",
+        "requirement": "B MUST be right.",
+        "why": "why",
+        "catches": "what",
+        "trials": trials,
+        "judge": judge,
+        "needs": frozenset().union(*(trial.needs for trial in trials)),
+        "source": "here",
+    }
+    return Check(**{**values, **options})
+
+
+def runner(adapter: object, *, probe: bool = False, dtype: torch.dtype = torch.float32) -> Runner:
+    return Runner(resolve(adapter), device=CPU, dtype=dtype, probe=probe)
+
+
+def ran(adapter: object, given: Check | None = None, **options: Any) -> Result:
+    return runner(adapter, **options).run(given or check())
+
+
+def on(stage_width: int, act: Callable[[], Any]) -> Act:
+    """Act on stages of that many inputs only: the pre-flight's stage has 5, the others 11."""
+
+    def acting(stage: nn.Module, method: str) -> Any:
+        del method
+        return act() if next(stage.parameters()).shape[-1] == stage_width else None
+
+    return acting
+
+
+def refuse() -> None:
+    msg = "not today"
+    raise UnsupportedError(msg)
+
+
+def fail() -> None:
+    msg = "broken"
+    raise RuntimeError(msg)
+
+
+def test_what_is_right_passes_with_its_numbers() -> None:
+    result = ran(ActingAdapter())
+    assert result.status == "passed"
+    assert result.headroom == 0.0
+    assert result.bit_equal
+    assert (result.device, result.dtype, result.level) == ("cpu", "float32", "MUST")
+    assert result.requirement == "B MUST be right."
+    assert result.duration_s > 0
+
+
+def test_what_is_wrong_fails_with_program_message_and_findings() -> None:
+    result = ran(ActingAdapter(on(11, lambda: 2.0)), check("F0 B0", WIDE))
+    assert result.status == "failed"
+    assert result.kind == "mismatch"
+    assert result.message.splitlines()[0].startswith("program F0 B0")
+    assert "input 0, after B0: worst at [" in result.message
+    assert [finding["where"] for finding in result.findings] == ["input 0"]
+    assert result.headroom is not None
+    assert result.headroom > 1
+    assert not result.bit_equal
+
+
+def test_what_is_not_claimed_is_unsupported_and_is_not_run() -> None:
+    adapter = ActingAdapter(split=False)
+    result = ran(adapter, check("F0 I0 W0"))
+    assert (result.status, result.message) == ("unsupported", "not claimed: split")
+    assert adapter.opened == 0
+
+
+@pytest.mark.parametrize(
+    ("claims", "message"),
+    [({"dtypes": ("float64",)}, "not claimed: dtype float32"), ({"devices": ("cuda",)}, "not claimed: device cpu")],
+    ids=["dtype", "device"],
+)
+def test_a_place_that_is_not_claimed_is_unsupported(claims: dict[str, Any], message: str) -> None:
+    result = ran(ActingAdapter(**claims))
+    assert (result.status, result.message) == ("unsupported", message)
+
+
+def test_what_is_claimed_and_refused_is_unsupported_and_never_a_pass() -> None:
+    result = ran(ActingAdapter(on(11, refuse)), check("F0 B0", WIDE))
+    assert result.status == "unsupported"
+    assert result.message == "not supported: not today"
+
+
+@pytest.mark.parametrize("act", [fail, lambda: 2.0], ids=["raises", "wrong"])
+def test_an_adapter_that_fails_its_pre_flight_is_an_error_of_the_adapter_for_every_check(act: Any) -> None:
+    made = runner(ActingAdapter(on(5, act)))
+    for result in (made.run(check("F0 B0", WIDE)), made.run(check("F0 B0", LINEAR))):
+        assert (result.status, result.kind) == ("error", "adapter")
+        assert result.message.startswith(
+            "adapter 'acting' failed its pre-flight (one Linear, one micro-batch, F0 B0): "
+        )
+
+
+def test_an_adapter_that_refuses_its_pre_flight_is_an_error_for_every_check() -> None:
+    made = runner(ActingAdapter(on(5, refuse)))
+    for _ in range(2):
+        result = made.run(check("F0 B0", WIDE))
+        assert (result.status, result.kind) == ("error", "adapter")
+        assert "it claims full and refuses it: not today" in result.message
+
+
+def test_an_adapter_that_claims_nothing_to_judge_is_an_error() -> None:
+    result = ran(ActingAdapter(full=False, split=False), check(needs=frozenset()))
+    assert (result.status, result.kind) == ("error", "adapter")
+    assert "claims neither full nor split: there is nothing to judge" in result.message
+
+
+def test_a_split_adapter_flies_with_input_and_weight_passes() -> None:
+    seen: list[str] = []
+    adapter = ActingAdapter(lambda _, method: seen.append(method), full=False, mixed=False)
+    assert ran(adapter, check("F0 I0 W0")).status == "passed"
+    assert set(seen) == {"backward_input"}
+
+
+def test_the_pre_flight_is_flown_once_and_not_for_plain_functions() -> None:
+    adapter = ActingAdapter()
+    made = runner(adapter)
+    made.run(check("F0 B0", WIDE))
+    made.run(check("F0 B0", WIDE))
+    assert adapter.opened == 2
+    assert not resolve("reference-split").own_adapter
+
+
+def broken_judge(evidence: Evidence) -> Iterator[Finding]:
+    del evidence
+    msg = "a bug of ours"
+    raise ZeroDivisionError(msg)
+
+
+def test_a_crash_of_the_kit_is_an_error_of_the_kit_with_its_trace() -> None:
+    result = ran(ActingAdapter(), check(judge=broken_judge))
+    assert (result.status, result.kind) == ("error", "kit")
+    assert "broken_judge" in result.message
+    assert "ZeroDivisionError: a bug of ours" in result.message
+
+
+def test_a_target_that_ends_the_process_does_not_choose_its_exit_code() -> None:
+    def leave() -> None:
+        raise SystemExit(0)
+
+    result = ran(ActingAdapter(on(11, leave)), check("F0 B0", WIDE))
+    assert result.status in {"error", "failed"}
+    assert "SystemExit" in result.message
+
+
+class Refuses(nn.Module):
+    """A stage that this device cannot run."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(11, 2)
+        self.error = error
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run, and refuse the backward."""
+        y: Tensor = self.linear(x)
+        if y.requires_grad:
+            y.register_hook(self._refuse)
+        return y
+
+    def _refuse(self, grad: Tensor) -> None:
+        del grad
+        msg = "no kernel"
+        raise self.error(msg)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, NotImplementedError])
+def test_what_plain_autograd_cannot_do_here_is_unsupported(error: type[Exception]) -> None:
+    case = StageCase("refuses", "a stage without a kernel", lambda: Refuses(error), (Normal((7, 11)),))
+    result = ran(AutogradAdapter(), check("F0 B0", case))
+    assert result.status == "unsupported"
+    assert result.message.startswith("plain autograd on this device raised ")
+    assert "no kernel" in result.message
+
+
+@pytest.mark.parametrize(
+    ("act", "status", "message"),
+    [
+        (lambda: None, "unsupported", "not claimed: view_output; tried, and right"),
+        (fail, "unsupported", "not claimed: view_output; tried, and refused"),
+        (refuse, "unsupported", "not supported: not today"),
+        (lambda: 2.0, "failed", "not claimed: view_output; tried, and wrong without a word"),
+    ],
+    ids=["right", "raises", "unsupported", "wrong"],
+)
+def test_what_is_not_claimed_is_tried_by_a_probe(act: Any, status: str, message: str) -> None:
+    adapter = ActingAdapter(on(11, act), view_output=False)
+    asked = check("F0 B0", WIDE, needs=frozenset({"full", "view_output"}))
+    assert ran(adapter, asked).status == "unsupported"
+    result = ran(adapter, asked, probe=True)
+    assert (result.status, result.message.splitlines()[0]) == (status, message)
+    assert result.level == ("SHOULD" if status == "failed" else "MUST")
+
+
+def test_a_refusal_of_one_trial_does_not_hide_a_wrong_number_of_another() -> None:
+    def act(stage: nn.Module, method: str) -> Any:
+        del method
+        width = next(stage.parameters()).shape
+        if width[-1] == 11:
+            return fail()
+        return 2.0 if width[0] == 3 and width[-1] == 6 else None
+
+    odd = StageCase("odd", "a third Linear", lambda: nn.Linear(6, 3), (Normal((7, 6)),))
+    asked = check("F0 B0", odd, WIDE, needs=frozenset({"view_output"}))
+    result = ran(ActingAdapter(act, view_output=False), asked, probe=True)
+    assert (result.status, result.level) == ("failed", "SHOULD")
+    assert "raised" not in result.message
+
+
+def test_a_probe_of_a_dtype_that_is_refused_at_the_pre_flight_accuses_nobody() -> None:
+    adapter = ActingAdapter(lambda *_: fail(), dtypes=("float64",))
+    result = ran(adapter, probe=True)
+    assert (result.status, result.message) == ("unsupported", "not claimed: dtype float32; tried, and refused")
+
+
+def test_a_trial_is_run_once_for_all_checks_that_read_it() -> None:
+    adapter = ActingAdapter()
+    made = runner(adapter)
+    first, second = check("F0 B0", WIDE), check("F0 B0", WIDE, id="full.other.case")
+    assert [made.run(given).status for given in (first, second)] == ["passed", "passed"]
+    assert adapter.opened == 2
+
+
+def test_a_trial_is_repeated_as_often_as_it_says_on_new_stages() -> None:
+    stages: list[int] = []
+    adapter = ActingAdapter(lambda stage, _: stages.append(id(stage)))
+    trial = Trial(stages=(WIDE,), program="F0 B0", repeats=5)
+    assert ran(adapter, check(trials=(trial,))).status == "passed"
+    assert len(stages) == 1 + 5
+
+
+def test_a_loss_that_the_implementation_divides_is_divided_for_the_oracle() -> None:
+    class Divides(AutogradAdapter):
+        name = "divides"
+        capabilities = {"loss_divided_by_microbatches": True}  # noqa: RUF012 (as an adapter would be written)
+
+        def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
+            class Session(AutogradSession):
+                def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+                    found = super().forward(mb, args, target)
+                    if self._spec.loss_fn is not None:
+                        self._roots[mb] = self._roots[mb] / self._spec.n_microbatches
+                    return found
+
+            return Session(stage, spec)
+
+    trial = Trial(stages=(WIDE,), program="F0 F1 F2 B0 B1 B2", loss=True)
+    assert ran(Divides(), check(trials=(trial,))).status == "passed"
+    assert ran(AutogradAdapter(), check(trials=(trial,))).status == "passed"
+
+
+def test_one_thread_is_used_and_given_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

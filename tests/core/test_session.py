@@ -1,0 +1,142 @@
+"""A session: what can be wrong with its arguments is refused before anything runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+import gradconform
+from gradconform.devices import SelectionError
+from gradconform.reference.autograd import AutogradAdapter, AutogradSession
+from gradconform.results import Result
+from gradconform.session import Session
+from gradconform.targets import TargetError
+
+ONE = "full.gradients.mlp"
+
+
+class TwiceTheInputs(AutogradAdapter):
+    """Doubles input gradients of all but the pre-flight's stage, so that messages hold numbers."""
+
+    def open(self, stage: Any, spec: Any) -> Any:
+        """Return a session that doubles."""
+
+        class Session(AutogradSession):
+            def backward(self, mb: int, output_grads: Any) -> Any:
+                found = super().backward(mb, output_grads)
+                small = len(list(stage.modules())) == 1
+                return found if small else tuple(None if grad is None else grad * 2 for grad in found)
+
+        return Session(stage, spec)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"device": "cpuu"}, "device 'cpuu' cannot be used"),
+        ({"device": ["cpu", "cpuu"]}, "device 'cpuu' cannot be used"),
+        ({"device": []}, "nothing to run on: devices="),
+        ({"dtype": "float23"}, "dtype 'float23' is not one the contract runs in"),
+        ({"dtype": ["float32", torch.int8]}, "dtype 'int8' is not one the contract runs in"),
+        ({"profile": "all"}, "unknown profile 'all'; expected one of quick, standard, full"),
+        ({"checks": "ful.*"}, "check pattern 'ful.*' matches no check; nearest: "),
+        ({"checks": ["full.*", "nope"]}, "check pattern 'nope' matches no check"),
+        ({"seed": -1}, "seed=-1 is no seed; expected an integer from 0 to 2**63 - 2"),
+        ({"seed": 2**63}, "is no seed"),
+        ({"seed": "20"}, "seed='20' is no seed"),
+        ({"seed": True}, "seed=True is no seed"),
+        ({"seed": 1.0}, "seed=1.0 is no seed"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_refused_with_its_value(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(SelectionError) as raised:
+        gradconform.check_stage_backward("autograd", **options)
+    assert said in str(raised.value)
+    assert isinstance(raised.value, ValueError)
+
+
+def test_a_pattern_to_exclude_is_refused_as_well() -> None:
+    with pytest.raises(SelectionError, match="'nope' matches no check"):
+        Session("autograd", exclude="nope")
+
+
+def test_a_target_that_is_none_is_refused() -> None:
+    with pytest.raises(TargetError, match="'autogard' is no registered name"):
+        gradconform.check_stage_backward("autogard", checks=ONE)
+
+
+def test_nothing_runs_before_all_arguments_are_right() -> None:
+    opened: list[object] = []
+
+    class Watched(AutogradAdapter):
+        def open(self, stage: Any, spec: Any) -> Any:
+            opened.append(stage)
+            return super().open(stage, spec)
+
+    with pytest.raises(ValueError, match="seed"):
+        gradconform.check_stage_backward(Watched(), checks=ONE, seed=-1)
+    assert not opened
+    gradconform.check_stage_backward(Watched(), checks=ONE)
+    assert opened
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"device": "cpu", "dtype": "float64"}, {"device": torch.device("cpu"), "dtype": torch.float64}],
+    ids=["names", "objects"],
+)
+def test_devices_and_dtypes_are_given_by_name_or_as_objects(options: dict[str, Any]) -> None:
+    (found,) = gradconform.check_stage_backward("autograd", checks=ONE, **options).results
+    assert (found.status, found.device, found.dtype) == ("passed", "cpu", "float64")
+
+
+def test_several_dtypes_make_one_item_each() -> None:
+    report = gradconform.check_stage_backward("autograd", checks=ONE, dtype=["float32", "bfloat16"])
+    assert [found.dtype for found in report] == ["float32", "bfloat16"]
+    assert report.summary["manifest"] % 2 == 0
+    assert report.summary["planned"] == 2
+
+
+def test_a_selection_never_conforms_although_everything_passed() -> None:
+    report = gradconform.check_stage_backward("autograd", checks=[ONE, "full.loss.mlp"])
+    assert [found.status for found in report] == ["passed", "passed"]
+    assert not report.conforms
+    assert report.exit_code == 5
+    report.raise_if_failed()
+
+
+def test_the_report_says_what_was_judged_and_is_json() -> None:
+    values = json.loads(gradconform.check_stage_backward("reference-split", checks=ONE, seed=3).to_json())
+    assert values["seed"] == 3
+    assert values["target"]["text"] == values["target"]["name"] == "reference-split"
+    assert values["target"]["file"].endswith("split.py")
+    assert len(values["target"]["sha256"]) == 64
+
+
+def test_every_result_is_seen_as_it_comes_and_excluded_checks_are_not_run() -> None:
+    seen: list[Result] = []
+    report = Session("autograd", checks="full.loss.*", exclude=["*.mlp*"], profile="quick").run(seen.append)
+    assert seen == report.results
+    assert seen
+    assert not [found for found in seen if found.check.endswith("mlp")]
+
+
+def test_the_same_seed_gives_the_same_results_and_another_one_other_numbers() -> None:
+    def results(seed: int) -> list[dict[str, Any]]:
+        found = gradconform.check_stage_backward(TwiceTheInputs(), checks="full.gradients.t*", seed=seed).results
+        return [{**one.to_dict(), "duration_s": 0.0} for one in found]
+
+    assert results(1) == results(1)
+    assert results(1) != results(2)
+
+
+def test_the_process_is_left_as_it_was() -> None:
+    generator, threads = torch.get_rng_state(), torch.get_num_threads()
+    gradconform.check_stage_backward("autograd", checks="*.dropout*")
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert torch.get_num_threads() == threads
+    assert torch.is_grad_enabled()

@@ -1,0 +1,33 @@
+"""``--gradconform-device DEVICE``."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def test_a_check_is_collected_once_per_device(judge, processes):
+    result = judge("--gradconform-device=cpu", "--gradconform-device=cpu:0", "-v", *processes)
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines_random(
+        ["*full.gradients.mlp[[]cpu-float32]*", "*full.gradients.mlp[[]cpu:0-float32]*"]
+    )
+
+
+def test_the_ini_file_and_the_environment_can_name_it(judge, pytester, monkeypatch):
+    monkeypatch.setenv("GRADCONFORM_DEVICE", "nowhere")
+    assert judge().ret == pytest.ExitCode.USAGE_ERROR
+    pytester.makeini("[pytest]\ngradconform_device = cpu:0")
+    judge().stdout.fnmatch_lines(["*checks on cpu:0 float32*"])
+    judge("--gradconform-device=cpu").stdout.fnmatch_lines(["*checks on cpu float32*"])
+
+
+def test_a_device_that_cannot_be_used_is_refused_before_anything_is_collected(judge, processes):
+    result = judge("--gradconform-device=meta", *processes)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*device 'meta' cannot be used: *usable here: cpu*"])
+
+
+def test_a_device_on_the_command_line_is_judged_without_a_target_too(pytester):
+    result = pytester.runpytest("--gradconform-device=nowhere")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*device 'nowhere' cannot be used*"])

@@ -1,0 +1,57 @@
+"""``--gradconform-json PATH``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def test_the_report_is_written_in_the_order_of_the_plan(judge, pytester, processes):
+    result = judge("--gradconform-json=report.json", *processes)
+    report = json.loads((pytester.path / "report.json").read_text())
+    assert [found["check"] for found in report["results"]] == ["full.gradients.mlp", "split.gradients.mlp"]
+    assert report["schema"] == "gradconform-report"
+    assert (report["verdict"], report["conforms"]) == ("incomplete", False)
+    result.stdout.fnmatch_lines(["gradconform: JSON report in *report.json"])
+
+
+def test_the_ini_file_and_the_environment_can_name_it(judge, pytester, monkeypatch):
+    monkeypatch.setenv("GRADCONFORM_JSON", "variable.json")
+    judge()
+    assert (pytester.path / "variable.json").exists()
+    pytester.makeini("[pytest]\ngradconform_json = ini.json")
+    monkeypatch.chdir(pytester.mkdir("below"))
+    judge()
+    assert (pytester.path / "ini.json").exists()
+
+
+def test_a_path_that_cannot_be_written_is_refused_before_anything_runs(judge, processes):
+    result = judge("--gradconform-json=nowhere/report.json", *processes)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*nowhere*report.json' cannot be written: No such file or directory; name a file in *"])
+
+
+def test_a_run_that_is_refused_leaves_no_file_behind(judge, pytester):
+    judge("--gradconform-json=report.json", "--gradconform-dtype=float31")
+    assert not (pytester.path / "report.json").exists()
+
+
+def test_each_decorated_test_has_a_report_of_its_own(judge, pytester):
+    pytester.makepyfile(
+        """
+        import gradconform
+
+        @gradconform.parametrize_checks("autograd")
+        def test_one(check):
+            check()
+
+        @gradconform.parametrize_checks("torch")
+        def test_two(check):
+            check()
+        """
+    )
+    judge("--gradconform-json=report.json")
+    names = ["report.json", "report-2.json", "report-3.json"]
+    targets = [json.loads((pytester.path / name).read_text())["target"]["name"] for name in names]
+    assert targets == ["reference-split", "autograd", "torch"]

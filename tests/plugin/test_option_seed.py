@@ -1,0 +1,43 @@
+"""``--gradconform-seed N``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gradconform.plan import DEFAULT_SEED
+from gradconform.plugins.options import OPTIONS
+
+
+def told(pytester: pytest.Pytester) -> list[str]:
+    report = json.loads((pytester.path / "report.json").read_text())
+    return [str(report["seed"]), report["results"][0]["message"]]
+
+
+def test_the_default_is_the_kits():
+    assert next(option.default for option in OPTIONS if option.name == "seed") == DEFAULT_SEED
+
+
+def test_another_seed_is_another_run_and_the_report_says_which(judge, pytester, double, processes):
+    options = ("--gradconform-json=report.json", *processes)
+    judge("--gradconform-json=report.json", target=double, checks=("full.gradients.mlp",))
+    seed, message = told(pytester)
+    assert seed == str(DEFAULT_SEED)
+    judge("--gradconform-seed=7", *options, target=double, checks=("full.gradients.mlp",))
+    assert told(pytester)[0] == "7"
+    assert told(pytester)[1] != message
+
+
+def test_the_ini_file_and_the_environment_can_name_it(judge, pytester, monkeypatch):
+    monkeypatch.setenv("GRADCONFORM_SEED", "8")
+    judge().stdout.fnmatch_lines(["*seed 8"])
+    pytester.makeini("[pytest]\ngradconform_seed = 9")
+    judge().stdout.fnmatch_lines(["*seed 9"])
+
+
+def test_a_seed_that_is_no_number_is_refused(judge, monkeypatch):
+    monkeypatch.setenv("GRADCONFORM_SEED", "often")
+    result = judge()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*gradconform_seed = 'often' is not a whole number*"])

@@ -1,0 +1,166 @@
+"""Faults of aliasing: gradients that share storage, or that are overwritten after they were handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.adapter import StageSpec
+from gradconform.fixtures.trees import tensors
+from gradconform.targets import Target
+
+from .alterations import RIGHT, Context, Functions, Grads, input_grads, per_session, target
+from .graph import Graph
+from .registry import fault
+
+
+@fault("state.returned.*")
+def returned_buffer_reused() -> Target:
+    """Input gradients are returned in one buffer per slot, which the next micro-batch fills again."""
+
+    def make(_: StageSpec) -> Functions:
+        buffers: dict[tuple[Any, ...], Tensor] = {}
+
+        def edit(_: Sequence[Any], grads: Grads) -> Grads:
+            found: list[Tensor | None] = []
+            for slot, grad in enumerate(grads):
+                if grad is None:
+                    found.append(None)
+                    continue
+                buffer = buffers.setdefault((slot, grad.shape, grad.dtype), torch.empty_like(grad))
+                found.append(buffer.copy_(grad))
+            return tuple(found)
+
+        return input_grads(edit)
+
+    return per_session(make)
+
+
+@fault("state.returned.mlp-*", "state.returned.sum-of-inputs-*")
+def returned_gradient_summed_into() -> Target:
+    """The gradient returned for the first micro-batch is also the buffer in which later ones are summed for logging."""
+
+    def make(_: StageSpec) -> Functions:
+        first: dict[int, Tensor] = {}
+
+        def edit(_: Sequence[Any], grads: Grads) -> Grads:
+            for slot, grad in enumerate(grads):
+                if grad is not None and first.setdefault(slot, grad) is not grad and first[slot].shape == grad.shape:
+                    first[slot].add_(grad)
+            return grads
+
+        return input_grads(edit)
+
+    return per_session(make)
+
+
+def _adopt(parameters: Iterable[nn.Parameter], given: Sequence[Tensor]) -> None:
+    """Let ``.grad`` be the output gradient itself where the two are equal."""
+    for parameter in parameters:
+        for grad in given:
+            if parameter.grad is not None and parameter.grad.shape == grad.shape and torch.equal(parameter.grad, grad):
+                parameter.grad = grad
+
+
+@fault("state.stored_storage.bare-bias-*", "state.output_grads.bare-bias-*")
+def output_gradient_stored() -> Target:
+    """A parameter gradient that equals the output gradient is the output gradient, and is added to in place."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        parameters = Graph.behind(outputs).parameters()
+        found = RIGHT.full(outputs, grads, inputs)
+        _adopt(parameters, tensors(grads))
+        return found
+
+    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+        parameters = list(weights)
+        given = [grad for group in groups for node_grads in group.get("grads", ()) for grad in tensors(node_grads)]
+        RIGHT.weight_pass(iter(parameters), groups, retain_graph)
+        _adopt(parameters, given)
+        return tuple(parameter.grad for parameter in parameters)
+
+    return target(Functions(full=full, weight_pass=weight_pass))
+
+
+def _stored_as(replace: Any) -> Target:
+    """Return a target that lets ``replace`` put other tensors into ``.grad`` once B or W has run."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        parameters = Graph.behind(outputs).parameters()
+        found = RIGHT.full(outputs, grads, inputs)
+        replace(parameters)
+        return found
+
+    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+        parameters = list(weights)
+        RIGHT.weight_pass(iter(parameters), groups, retain_graph)
+        replace(parameters)
+        return tuple(parameter.grad for parameter in parameters)
+
+    return target(Functions(full=full, weight_pass=weight_pass))
+
+
+@fault("state.stored_storage.mlp-*", "state.stored_storage.residual-*", "*.gradients.mlp")
+def two_parameters_share_a_buffer() -> Target:
+    """All parameter gradients are written to the start of one buffer."""
+
+    def replace(parameters: list[nn.Parameter]) -> None:
+        held = [parameter for parameter in parameters if parameter.grad is not None and parameter.grad.layout == torch.strided]
+        size = max((parameter.numel() for parameter in held), default=0)
+        buffer = torch.empty(size, dtype=held[0].dtype) if held else torch.empty(0)
+        for parameter in held:
+            if parameter.dtype == buffer.dtype and parameter.grad is not None:
+                parameter.grad = buffer[: parameter.numel()].view(parameter.shape).copy_(parameter.grad)
+
+    return _stored_as(replace)
+
+
+@fault("state.params.mlp-*", "state.stored_storage.mlp-*")
+def gradient_written_into_the_parameter() -> Target:
+    """A parameter's gradient lies in the parameter's own storage."""
+
+    def replace(parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            if parameter.grad is not None and parameter.grad.layout == torch.strided and parameter.dim() == 1:
+                parameter.grad = parameter.data.copy_(parameter.grad)
+
+    return _stored_as(replace)
+
+
+@fault("state.returned_storage.sum-of-inputs-*")
+def output_gradient_returned() -> Target:
+    """Where an input's gradient equals the output gradient, the output gradient itself is returned."""
+
+    def passed_on(found: Grads, grads: Any) -> Grads:
+        given = tensors(grads)
+        return tuple(
+            next((g for g in given if grad is not None and g.shape == grad.shape and torch.equal(g, grad)), grad)
+            for grad in found
+        )
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        return passed_on(RIGHT.full(outputs, grads, inputs), grads)
+
+    def input_pass(
+        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
+    ) -> tuple[Grads, Context]:
+        found, context = RIGHT.input_pass(outputs, grads, inputs, weights)
+        return passed_on(found, grads), context
+
+    return target(Functions(full=full, input_pass=input_pass))
+
+
+@fault("state.returned_storage.*")
+def gradient_returned_in_the_input() -> Target:
+    """An input's gradient is returned as a view of the input, whose values are not needed any more."""
+
+    def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
+        return tuple(
+            value.data.copy_(grad) if grad is not None and not isinstance(value, nn.Parameter) else grad
+            for value, grad in zip(inputs, grads, strict=True)
+        )
+
+    return target(input_grads(edit))

@@ -1,0 +1,75 @@
+"""Faults of pairing inside a weight context: the tuple of gradients that it holds per node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.targets import Target
+
+from .alterations import RIGHT, Context, Functions, Grads, output_grads, target
+from .registry import fault
+
+
+def _tuples(edit: Callable[[Grads], Grads]) -> Functions:
+    """Return functions whose W edits the gradient tuple of every node."""
+
+    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+        for group in groups:
+            if "grads" in group:
+                group["grads"] = [edit(tuple(grads)) for grads in group["grads"]]
+        return RIGHT.weight_pass(weights, groups, retain_graph)
+
+    return Functions(weight_pass=weight_pass)
+
+
+@fault("grad_tuple.by_hand.two", "grad_tuple.by_hand.three", "grad_tuple.by_hand.two-first-none")
+def first_of_a_node_only() -> Target:
+    """Of the gradients of a node's outputs only the first is used."""
+    return target(_tuples(lambda grads: grads[:1]))
+
+
+@fault("grad_tuple.by_hand.two", "grad_tuple.by_hand.three", "grad_tuple.by_hand.three-last-none")
+def last_of_a_node_dropped() -> Target:
+    """Of the gradients of a node's outputs the last but the first is dropped."""
+    return target(_tuples(lambda grads: grads if len(grads) < 2 else (*grads[:-2], None, grads[-1])))
+
+
+@fault("grad_tuple.by_hand.two-first-none", "grad_tuple.by_hand.three-first-none", "grad_tuple.by_hand.three-middle-none")
+def none_shifts_the_slots_of_a_node() -> Target:
+    """None is filtered out of a node's gradients, so that those behind it move up a slot."""
+    return target(_tuples(lambda grads: tuple(grad for grad in grads if grad is not None)))
+
+
+@fault("grad_tuple.by_hand.one-none", "grad_tuple.by_hand.two-all-none", "grad_tuple.by_hand.three-all-none")
+def all_none_refused() -> Target:
+    """A node all of whose gradients are None is refused."""
+
+    def edit(grads: Grads) -> Grads:
+        if all(grad is None for grad in grads):
+            msg = "no gradient reached this node"
+            raise RuntimeError(msg)
+        return grads
+
+    return target(_tuples(edit))
+
+
+@fault("*.gradients.output-chunks", "*.gradients.output-unbound", "grad_tuple.by_hand.two", "grad_tuple.by_hand.three")
+def outputs_of_a_node_summed_into_the_first() -> Target:
+    """The gradients of all outputs of a node are added up and given to its first."""
+
+    def summed(grads: Grads) -> Grads:
+        present = [grad for grad in grads if grad is not None]
+        alike = len({grad.shape for grad in present}) == 1
+        return (torch.stack(present).sum(0), *[None] * (len(grads) - 1)) if len(present) > 1 and alike else grads
+
+    def edit(outputs: list[Tensor], grads: object) -> object:
+        if not isinstance(grads, list):
+            return grads
+        nodes = [output.grad_fn if isinstance(output, Tensor) else None for output in outputs]
+        return list(summed(tuple(grads))) if len(nodes) > 1 and len(set(nodes)) == 1 and None not in nodes else grads
+
+    return target(output_grads(edit, _tuples(summed)))
+

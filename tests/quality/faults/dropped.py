@@ -1,0 +1,165 @@
+"""Faults that drop a part: of the parameters, of the outputs, of the stages that need a backward at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from gradconform.targets import Target
+
+from .alterations import RIGHT, Context, Functions, Grads, output_grads, target, without
+from .graph import Graph
+from .registry import fault
+
+
+@fault("*.gradients.mlp", "*.gradients.conv2d", "*.gradients.layer-norm", "*.gradients.frozen-weight")
+def biases() -> Target:
+    """Parameters of one dimension get no gradient."""
+    return target(without(lambda parameter, _: parameter.dim() == 1))
+
+
+@fault("*.gradients.embedding", "*.gradients.embedding-sparse", "*.loss.embedding", "*.gradients.embedding-tied-decoder")
+def embeddings() -> Target:
+    """The table of an Embedding gets no gradient."""
+    return target(without(lambda parameter, graph: _used_by(parameter, graph, "Embedding")))
+
+
+def _used_by(parameter: nn.Parameter, graph: Graph, kind: str) -> bool:
+    return any(kind in user.name() for user in graph.users_of(parameter))
+
+
+@fault("*.gradients.weight-norm", "*.gradients.sliced-weight", "*.gradients.output-is-parameter", "*.gradients.derived-weight-twice")
+def parameter_only_paths() -> Target:
+    """A parameter that meets no input at its first use gets no gradient."""
+
+    def lone(parameter: nn.Parameter, graph: Graph) -> bool:
+        path = graph.input_path()
+        return bool(path) and not any(user in path for user in graph.users_of(parameter))
+
+    return target(without(lone))
+
+
+@fault("*.gradients.scalar-parameter")
+def parameters_without_a_dimension() -> Target:
+    """A 0-d parameter gets no gradient."""
+    return target(without(lambda parameter, _: parameter.dim() == 0))
+
+
+@fault("*.gradients.complex", "*.gradients.complex-parameter")
+def complex_parameters() -> Target:
+    """A complex parameter gets no gradient."""
+    return target(without(lambda parameter, _: parameter.is_complex()))
+
+
+@fault("*.gradients.parameter-only-outputs", "*.gradients.parameter-only-output")
+def outputs_that_reach_no_input() -> Target:
+    """The backward starts only at outputs from which an input can be reached."""
+
+    def edit(outputs: list[Any], grads: Any) -> Any:
+        if not isinstance(grads, list):
+            return grads
+        return [
+            grad if isinstance(output, Tensor) and output.requires_grad and Graph.behind(output).input_path() else None
+            for output, grad in zip(outputs, grads, strict=True)
+        ]
+
+    return target(output_grads(edit))
+
+
+@fault("*.gradients.fixed-inputs", "*.gradients.embedding", "*.loss.fixed-inputs")
+def stages_whose_inputs_need_no_gradient() -> Target:
+    """Where no input needs a gradient, nothing is done at all."""
+
+    def idle(inputs: Sequence[Any]) -> bool:
+        return not any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        return (None,) * len(inputs) if idle(inputs) else RIGHT.full(outputs, grads, inputs)
+
+    def input_pass(
+        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
+    ) -> tuple[Grads, Context]:
+        return ((None,) * len(inputs), []) if idle(inputs) else RIGHT.input_pass(outputs, grads, inputs, weights)
+
+    return target(Functions(full=full, input_pass=input_pass))
+
+
+@fault("*.gradients.two-outputs", "grad_tuple.size.two-*", "grad_tuple.size.three-*")
+def second_output() -> Target:
+    """The gradient of the second output is dropped."""
+    return target(output_grads(lambda _, grads: [*grads[:1], None, *grads[2:]] if len(grads) > 1 else grads))
+
+
+@fault("grad_tuple.size.three-*", "grad_tuple.size.five-*", "*.gradients.three-outputs", "*.gradients.five-outputs")
+def outputs_beyond_the_second() -> Target:
+    """Only the gradients of the first two outputs are used."""
+    return target(output_grads(lambda _, grads: [*grads[:2], *[None] * (len(grads) - 2)] if len(grads) > 2 else grads))
+
+
+@fault("full.gradients.nested-output", "full.gradients.lstm")
+def nested_outputs() -> Target:
+    """Outputs inside a tuple or dict of a tuple are passed over."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        if isinstance(outputs, tuple) and isinstance(grads, tuple) and len(grads) == len(outputs):
+            pairs = [pair for pair in zip(outputs, grads, strict=True) if not isinstance(pair[0], (tuple, dict))]
+            outputs, grads = [output for output, _ in pairs], [grad for _, grad in pairs]
+        return RIGHT.full(outputs, grads, inputs)
+
+    return target(Functions(full=full))
+
+
+@fault("*.gradients.same-output-twice")
+def output_returned_twice() -> Target:
+    """An output that is returned twice is counted once."""
+
+    def edit(outputs: list[Any], grads: Any) -> Any:
+        if not isinstance(grads, list):
+            return grads
+        seen = [any(output is other for other in outputs[:slot]) for slot, output in enumerate(outputs)]
+        return [None if again else grad for grad, again in zip(grads, seen, strict=True)]
+
+    return target(output_grads(edit))
+
+
+@fault("split.gradients.frozen-layer", "split.gradients.frozen-weight", "accumulate.prior.frozen")
+def stages_with_a_frozen_parameter() -> Target:
+    """W does nothing where any parameter is frozen."""
+
+    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+        parameters = list(weights)
+        if all(parameter.requires_grad for parameter in parameters):
+            return RIGHT.weight_pass(iter(parameters), groups, retain_graph)
+        return tuple(parameter.grad for parameter in parameters)
+
+    return target(Functions(weight_pass=weight_pass))
+
+
+@fault("*.gradients.output-is-input", "*.gradients.output-is-parameter", "*.gradients.output-is-weight")
+def outputs_that_are_leaves() -> Target:
+    """An output without a grad_fn is taken for one that needs no gradient."""
+
+    def edit(outputs: list[Any], grads: Any) -> Any:
+        if not isinstance(grads, list):
+            return grads
+        return [
+            None if isinstance(output, Tensor) and output.grad_fn is None else grad
+            for output, grad in zip(outputs, grads, strict=True)
+        ]
+
+    return target(output_grads(edit))
+
+
+@fault("*.gradients.linear-3d", "*.gradients.output-view", "*.gradients.output-slice")
+def outputs_that_are_views() -> Target:
+    """A stage whose output is a view is refused."""
+
+    def edit(outputs: list[Any], grads: Any) -> Any:
+        if any(isinstance(output, Tensor) and output._is_view() for output in outputs):
+            msg = "Can't detach views in-place"
+            raise RuntimeError(msg)
+        return grads
+
+    return target(output_grads(edit))

@@ -1,0 +1,204 @@
+"""Faults of errors and misuse: what a mistake leaves behind, and mistakes that nobody hears of."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from gradconform.functions import FunctionsSession
+from gradconform.targets import Target
+
+from .alterations import RIGHT, Context, Functions, Grads, flat, per_session, target, with_session
+from .registry import fault
+
+
+@fault("grad_tuple.wrong.shape-full", "grad_tuple.wrong.broadcast-full", "grad_tuple.wrong.number-full")
+def partial_update_before_raising() -> Target:
+    """B starts from one output after the other, and raises at the first that does not fit."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        try:
+            return RIGHT.full(outputs, grads, inputs)
+        except ValueError:
+            listed, given = flat(outputs, grads)
+            fitting = [
+                (output, grad)
+                for output, grad in zip(listed, given, strict=False)
+                if isinstance(grad, Tensor) and grad.shape == output.shape
+            ]
+            RIGHT.full([output for output, _ in fitting], [grad for _, grad in fitting], inputs)
+            raise
+
+    return target(Functions(full=full))
+
+
+@fault("grad_tuple.wrong.*-split", "misuse.next_microbatch.split")
+def parameters_left_frozen_by_an_error() -> Target:
+    """I freezes the parameters while it runs, and does not thaw them where it raises."""
+
+    def input_pass(
+        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
+    ) -> tuple[Grads, Context]:
+        parameters = list(weights)
+        trainable = [parameter for parameter in parameters if parameter.requires_grad]
+        try:
+            return RIGHT.input_pass(outputs, grads, inputs, iter(parameters))
+        except ValueError:
+            for parameter in trainable:
+                parameter.requires_grad_(requires_grad=False)
+            raise
+
+    return target(Functions(input_pass=input_pass))
+
+
+@fault("grad_tuple.wrong.*", "grad_tuple.too_long.*")
+def errors_swallowed() -> Target:
+    """A wrong gradient tuple is logged, and None is returned for every input."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        with contextlib.suppress(ValueError):
+            return RIGHT.full(outputs, grads, inputs)
+        return (None,) * len(inputs)
+
+    def input_pass(
+        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
+    ) -> tuple[Grads, Context]:
+        with contextlib.suppress(ValueError):
+            return RIGHT.input_pass(outputs, grads, inputs, weights)
+        return (None,) * len(inputs), []
+
+    return target(Functions(full=full, input_pass=input_pass))
+
+
+def _poisoned() -> Functions:
+    """Return functions of which one that accumulates does nothing after an error."""
+    failed: list[bool] = []
+
+    def watched(function: Any, *args: Any) -> Any:
+        try:
+            return function(*args)
+        except (ValueError, RuntimeError):
+            failed.append(True)
+            raise
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        if failed:
+            failed.clear()
+            return (None,) * len(inputs)
+        result: Grads = watched(RIGHT.full, outputs, grads, inputs)
+        return result
+
+    def input_pass(*args: Any) -> tuple[Grads, Context]:
+        result: tuple[Grads, Context] = watched(RIGHT.input_pass, *args)
+        return result
+
+    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+        parameters = list(weights)
+        if failed:
+            failed.clear()
+            return tuple(parameter.grad for parameter in parameters)
+        result: Grads = watched(RIGHT.weight_pass, iter(parameters), groups, retain_graph)
+        return result
+
+    return Functions(full, input_pass, weight_pass)
+
+
+@fault("misuse.next_session.*")
+def next_session_poisoned() -> Target:
+    """An error leaves a flag in the process, and the next backward that accumulates does nothing."""
+    return target(_poisoned())
+
+
+@fault("misuse.next_microbatch.*")
+def next_microbatch_poisoned() -> Target:
+    """An error leaves a flag in the session, and the next backward that accumulates does nothing."""
+    return per_session(lambda _: _poisoned())
+
+
+@fault("misuse.next_microbatch.split")
+def contexts_cleared_by_an_error() -> Target:
+    """An I that raises clears the contexts of all micro-batches, whose W then do nothing."""
+
+    class Session(FunctionsSession):
+        def backward_input(self, mb: int, output_grads: Any) -> Grads:
+            try:
+                return super().backward_input(mb, output_grads)
+            except ValueError:
+                self._contexts.clear()
+                self._forwards.clear()
+                raise
+
+        def backward_weight(self, mb: int) -> Grads | None:
+            return super().backward_weight(mb) if mb in self._contexts else None
+
+    return with_session(Session)
+
+
+@fault("misuse.weight_twice.*")
+def contexts_can_be_used_again() -> Target:
+    """A second W of a micro-batch adds its gradients again."""
+
+    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+        del retain_graph
+        return RIGHT.weight_pass(weights, [dict(group) for group in groups], retain_graph=True)
+
+    return target(Functions(weight_pass=weight_pass))
+
+
+@fault("misuse.weight_before_input.mlp")
+def early_weight_pass_uses_up_its_turn() -> Target:
+    """A W that comes before its I does nothing, and counts as done."""
+
+    class Session(FunctionsSession):
+        done: frozenset[int] = frozenset()
+
+        def backward_weight(self, mb: int) -> Grads | None:
+            early = mb not in self._contexts
+            if early or mb in self.done:
+                self.done |= {mb}
+                return None
+            return super().backward_weight(mb)
+
+    return with_session(Session)
+
+
+@fault("misuse.weight_before_input.other", "misuse.weight_before_input.mlp")
+def early_weight_pass_takes_anything() -> Target:
+    """A W without a context takes whatever was deferred; where there is nothing it leaves the next W nothing to do."""
+
+    class Session(FunctionsSession):
+        owed: int = 0
+
+        def backward_weight(self, mb: int) -> Grads | None:
+            if self.owed:
+                self.owed -= 1
+                self._contexts.pop(mb, None)
+                return None
+            if mb in self._contexts:
+                return super().backward_weight(mb)
+            if self._contexts:
+                return super().backward_weight(next(iter(self._contexts)))
+            self.owed += 1
+            return None
+
+    return with_session(Session)
+
+
+@fault("misuse.forgotten_weight.*")
+def forgotten_weight_pass_left_in_a_queue() -> Target:
+    """Deferred work lies in one queue of the process, first-in-first-out; what is never asked for goes to the next W."""
+    queue: list[Context] = []
+
+    def input_pass(*args: Any) -> tuple[Grads, Context]:
+        found, context = RIGHT.input_pass(*args)
+        queue.append(context)
+        return found, [{"ticket": len(queue)}]
+
+    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+        taken = queue.pop(0) if queue and any("ticket" in group for group in groups) else groups
+        return RIGHT.weight_pass(weights, taken, retain_graph)
+
+    return target(Functions(input_pass=input_pass, weight_pass=weight_pass), param_groups=False)

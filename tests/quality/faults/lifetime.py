@@ -1,0 +1,212 @@
+"""Faults of lifetime: what stays alive that nobody needs, and what is gone too early."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.adapter import StageSpec
+from gradconform.fixtures.trees import tensors
+from gradconform.functions import FunctionsSession
+from gradconform.targets import Target
+
+from .alterations import RIGHT, Context, Functions, Grads, afterwards, flat, per_session, target, with_session
+from .graph import Graph
+from .registry import fault
+
+
+@fault("lifetime.full.*", "lifetime.split.*", "lifetime.outputs_between.*")
+def outputs_kept_in_a_list() -> Target:
+    """Outputs are kept in a list of the session."""
+
+    def make(_: StageSpec) -> Functions:
+        kept: list[Any] = []
+
+        def keep(outputs: Any, _: Any, __: Any) -> None:
+            kept.extend(tensors(outputs))
+
+        return afterwards(after_full=keep, after_input=keep)
+
+    return per_session(make)
+
+
+@fault("lifetime.full.*", "lifetime.split.*", "lifetime.loss.*", "lifetime.growth.*")
+def outputs_kept_by_a_cycle() -> Target:
+    """A closure that refers to itself holds the outputs until the garbage collector runs."""
+
+    def keep(outputs: Any, _: Any, __: Any) -> None:
+        def walk(depth: int) -> Any:
+            return walk(depth - 1) if depth else outputs
+
+    return target(afterwards(after_full=keep, after_input=keep))
+
+
+@fault("lifetime.full.mlp", "lifetime.full.residual", "lifetime.split.mlp", "lifetime.split.two-inputs")
+def graph_retained() -> Target:
+    """The graph is kept after B and W as if another backward would follow."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        parameters = Graph.behind(outputs).parameters()
+        listed, given = flat(outputs, grads)
+        found, context = RIGHT.input_pass(listed, given, inputs, iter(parameters))
+        RIGHT.weight_pass(iter(parameters), context, retain_graph=True)
+        return found
+
+    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+        del retain_graph
+        return RIGHT.weight_pass(weights, groups, retain_graph=True)
+
+    return target(Functions(full=full, weight_pass=weight_pass))
+
+
+@fault("lifetime.growth.split")
+def contexts_kept() -> Target:
+    """Weight contexts are kept after W."""
+
+    class Session(FunctionsSession):
+        kept: list[Context]
+
+        def backward_weight(self, mb: int) -> Grads | None:
+            self.kept = [*getattr(self, "kept", []), [dict(group) for group in self._contexts[mb]]]
+            return super().backward_weight(mb)
+
+    return with_session(Session)
+
+
+@fault("lifetime.growth.*")
+def norms_kept() -> Target:
+    """A tensor per micro-batch is kept for a log."""
+
+    def make(_: StageSpec) -> Functions:
+        log: list[Tensor] = []
+
+        def keep(_: Any, grads: Any, __: Any) -> None:
+            log.extend(grad.norm() for grad in tensors(grads))
+
+        return afterwards(after_full=keep, after_input=keep)
+
+    return per_session(make)
+
+
+@fault("lifetime.full.*", "lifetime.split.*")
+def hooks_left_on_parameters() -> Target:
+    """A hook is put on every parameter for each micro-batch, holds its outputs, and is never removed."""
+
+    def make(_: StageSpec) -> Functions:
+        def hook(outputs: Any, _: Any, __: Any) -> None:
+            for parameter in Graph.behind(outputs).parameters():
+                parameter.register_hook(lambda grad, held=outputs: None)  # noqa: ARG005 (holding is what it is for)
+
+        return afterwards(after_full=hook, after_input=hook)
+
+    return per_session(make)
+
+
+@fault("lifetime.outputs_between.*")
+def outputs_kept_in_the_context() -> Target:
+    """The weight context holds the outputs until W."""
+
+    def input_pass(
+        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
+    ) -> tuple[Grads, Context]:
+        found, context = RIGHT.input_pass(outputs, grads, inputs, weights)
+        return found, [{**group, "outputs": list(outputs)} for group in context]
+
+    return target(Functions(input_pass=input_pass))
+
+
+@fault("lifetime.full.*", "lifetime.split.*")
+def inputs_kept() -> Target:
+    """Inputs are kept in a list of the session."""
+
+    def make(_: StageSpec) -> Functions:
+        kept: list[Any] = []
+
+        def keep(_: Any, __: Any, inputs: Sequence[Any]) -> None:
+            kept.extend(inputs)
+
+        return afterwards(after_full=keep, after_input=keep)
+
+    return per_session(make)
+
+
+@fault("lifetime.dropped.*")
+def outputs_referred_to_weakly() -> Target:
+    """The weight context refers to the outputs weakly, and W does nothing where they are gone."""
+
+    def input_pass(
+        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
+    ) -> tuple[Grads, Context]:
+        found, context = RIGHT.input_pass(outputs, grads, inputs, weights)
+        return found, [{**group, "outputs": [weakref.ref(output) for output in outputs]} for group in context]
+
+    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+        alive = [group for group in groups if all(output() is not None for output in group.get("outputs", ()))]
+        return RIGHT.weight_pass(weights, alive, retain_graph)
+
+    return target(Functions(input_pass=input_pass, weight_pass=weight_pass))
+
+
+@fault("lifetime.loss.*")
+def losses_kept() -> Target:
+    """Losses are kept for a log, with their graphs."""
+
+    def make(_: StageSpec) -> Functions:
+        log: list[Any] = []
+
+        def keep(outputs: Any, grads: Any, _: Any) -> None:
+            if grads is None:
+                log.append(outputs)
+
+        return afterwards(after_full=keep, after_input=keep)
+
+    return per_session(make)
+
+
+@fault("lifetime.after_error.*")
+def exceptions_kept() -> Target:
+    """An exception is kept for a report, and its frames hold the micro-batch."""
+
+    def make(_: StageSpec) -> Functions:
+        kept: list[Exception] = []
+
+        def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+            try:
+                return RIGHT.full(outputs, grads, inputs)
+            except Exception as error:
+                kept.append(error)
+                raise
+
+        def input_pass(
+            outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
+        ) -> tuple[Grads, Context]:
+            try:
+                return RIGHT.input_pass(outputs, grads, inputs, weights)
+            except Exception as error:
+                kept.append(error)
+                raise
+
+        return Functions(full=full, input_pass=input_pass)
+
+    return per_session(make)
+
+
+@fault("lifetime.outputs_between.mlp", "lifetime.dropped.*")
+def graph_released_by_the_input_pass() -> Target:
+    """I releases what the graph has saved, so that W finds it gone."""
+
+    def input_pass(
+        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
+    ) -> tuple[Grads, Context]:
+        found, context = RIGHT.input_pass(outputs, grads, inputs, weights)
+        roots = [output for output in outputs if output.requires_grad and output.grad_fn is not None]
+        wanted = [leaf for leaf in Graph.behind(roots).leaves() if leaf.requires_grad]
+        if roots and wanted:
+            torch.autograd.grad(roots, wanted, [torch.ones_like(root) for root in roots], allow_unused=True)
+        return found, context
+
+    return target(Functions(input_pass=input_pass))

@@ -1,0 +1,137 @@
+"""Faults of numbers: the right tensor in the right place with wrong elements, dtype or form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.targets import Target
+
+from .alterations import RIGHT, Context, Functions, Grads, every_grad, input_grads, output_grads, param_grads, target
+from .registry import fault
+
+_MLP = ("full.gradients.mlp", "split.gradients.mlp")
+
+
+def _real(grad: Tensor) -> bool:
+    return grad.is_floating_point() and grad.layout == torch.strided
+
+
+@fault(*_MLP, "full.loss.mlp", "split.loss.mlp")
+def rounded_through_bfloat16() -> Target:
+    """Every gradient is rounded to bfloat16 and widened again."""
+    return target(every_grad(lambda grad: grad.bfloat16().to(grad.dtype) if _real(grad) else grad))
+
+
+@fault(*_MLP, "*.gradients.linear-3d", "*.gradients.attention-mask", "*.gradients.lstm")
+def relative_error_1e_5() -> Target:
+    """Every gradient is too large by one part in 100,000."""
+    return target(every_grad(lambda grad: grad * (1 + 1e-5)))
+
+
+@fault(*_MLP, "*.gradients.linear-3d")
+def relative_error_3e_6() -> Target:
+    """Every gradient is too large by three parts in a million."""
+    return target(every_grad(lambda grad: grad * (1 + 3e-6)))
+
+
+@fault(*_MLP, "full.gradients.conv2d", "split.gradients.conv2d")
+def one_element_wrong() -> Target:
+    """The largest element of every gradient is too large by one part in a thousand."""
+
+    def edit(grad: Tensor) -> Tensor:
+        if not _real(grad) or not grad.numel():
+            return grad
+        wrong = grad.clone(memory_format=torch.contiguous_format)
+        wrong.view(-1)[wrong.abs().argmax()] *= 1.001
+        return wrong
+
+    return target(every_grad(edit))
+
+
+@fault("grad_tuple.nonfinite.nan-*")
+def nan_replaced() -> Target:
+    """NaN is replaced by zero."""
+    return target(every_grad(lambda grad: torch.where(torch.isnan(grad), 0.0, grad) if _real(grad) else grad))
+
+
+@fault("grad_tuple.nonfinite.inf-*")
+def inf_clipped() -> Target:
+    """Infinities are clipped to the largest finite number."""
+
+    def edit(grad: Tensor) -> Tensor:
+        limit = torch.finfo(grad.dtype).max if grad.is_floating_point() else 0.0
+        return torch.where(torch.isinf(grad), grad.sign() * limit, grad) if _real(grad) else grad
+
+    return target(every_grad(edit))
+
+
+@fault("grad_tuple.nonfinite.nan-*")
+def nan_spreads() -> Target:
+    """One NaN makes the whole gradient NaN, as scaling by its norm would."""
+    return target(every_grad(lambda grad: grad * (grad.sum() * 0.0 + 1.0) if _real(grad) else grad))
+
+
+@fault("*.gradients.square-weight", "*.loss.square-weight", "*.gradients.tied-adjacent")
+def square_gradient_transposed() -> Target:
+    """A square gradient is transposed."""
+    return target(every_grad(lambda grad: grad.t() if grad.dim() == 2 and len(set(grad.shape)) == 1 else grad))
+
+
+@fault(*_MLP)
+def scaled_by_the_batch() -> Target:
+    """Output gradients are divided by the number of rows, as a mean over the batch would."""
+
+    def edit(_: list[Any], grads: Any) -> Any:
+        divided = [grad / max(len(grad), 1) if isinstance(grad, Tensor) and grad.dim() else grad for grad in grads]
+        return divided if isinstance(grads, list) else grads
+
+    return target(output_grads(edit))
+
+
+@fault("full.loss.mlp", "split.loss.mlp", "accumulate.iterations.split-10-deferred")
+def loss_divided() -> Target:
+    """A backward that starts at a loss starts with one half."""
+
+    def halved(outputs: Any) -> tuple[Any, Any]:
+        losses = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+        return losses, [torch.full_like(loss, 0.5) for loss in losses]
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        return RIGHT.full(*(halved(outputs) if grads is None else (outputs, grads)), inputs)
+
+    def input_pass(
+        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
+    ) -> tuple[Grads, Context]:
+        return RIGHT.input_pass(*(halved(outputs) if grads is None else (outputs, grads)), inputs, weights)
+
+    return target(Functions(full=full, input_pass=input_pass))
+
+
+@fault(*_MLP)
+def returned_in_float64() -> Target:
+    """Input gradients are returned in float64."""
+    return target(
+        input_grads(lambda _, grads: tuple(grad.double() if grad is not None and _real(grad) else grad for grad in grads))
+    )
+
+
+@fault("*.gradients.batch-of-one", "*.loss.batch-of-one")
+def dimensions_of_one_squeezed() -> Target:
+    """Dimensions of size one are squeezed out of input gradients."""
+    return target(input_grads(lambda _, grads: tuple(None if grad is None else grad.squeeze() for grad in grads)))
+
+
+@fault("*.gradients.embedding-sparse", "*.loss.embedding-sparse")
+def sparse_gradient_made_dense() -> Target:
+    """A sparse parameter gradient is made dense."""
+    return target(param_grads(lambda _, added, __: added.to_dense() if added.is_sparse else added))
+
+
+@fault("*.gradients.complex", "*.gradients.complex-parameter")
+def complex_gradient_conjugated() -> Target:
+    """A complex gradient is conjugated."""
+    return target(every_grad(lambda grad: grad.conj().resolve_conj() if grad.is_complex() else grad))

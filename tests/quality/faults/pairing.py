@@ -1,0 +1,224 @@
+"""Faults of pairing: output gradients with the wrong output, input gradients in the wrong slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradconform.targets import Target
+
+from .alterations import RIGHT, Functions, Grads, input_grads, output_grads, target
+from .registry import fault
+
+
+@fault("grad_tuple.none.first-*", "grad_tuple.none.chunk-*", "grad_tuple.none.all-but-last-*")
+def none_shifts_the_gradients_behind_it() -> Target:
+    """None is filtered out of the output gradients and not out of the outputs."""
+
+    def edit(outputs: list[Any], grads: list[Any]) -> list[Any]:
+        present = [grad for grad in grads if grad is not None]
+        return present + [None] * (len(outputs) - len(present))
+
+    return target(output_grads(edit))
+
+
+@fault("full.gradients.output-chunks", "split.gradients.output-chunks", "grad_tuple.size.two-*", "grad_tuple.size.three-*")
+def output_grads_reversed() -> Target:
+    """The last output gradient goes to the first output."""
+    return target(output_grads(lambda _, grads: grads[::-1]))
+
+
+@fault("full.gradients.dict-output")
+def dict_paired_by_sorted_keys() -> Target:
+    """A dict's output gradients are taken in the order of the alphabet, its outputs in their own."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        if not isinstance(grads, dict):
+            return RIGHT.full(outputs, grads, inputs)
+        return RIGHT.full(list(outputs.values()), [grads[key] for key in sorted(grads)], inputs)
+
+    return target(Functions(full=full))
+
+
+@fault("grad_tuple.wrong.short-*", "grad_tuple.too_long.*")
+def zip_truncates() -> Target:
+    """Outputs and gradients are zipped: the shorter of the two decides."""
+
+    def edit(outputs: list[Any], grads: Any) -> Any:
+        if not isinstance(grads, (tuple, list)):
+            return grads
+        return [*grads, *[None] * len(outputs)][: len(outputs)]
+
+    return target(output_grads(edit))
+
+
+def _mended(mend: Any) -> Target:
+    """Return a target that mends an output gradient which does not fit its output, in place of refusing it."""
+
+    def edit(outputs: list[Any], grads: Any) -> Any:
+        if not isinstance(grads, (tuple, list)) or len(grads) != len(outputs):
+            return grads
+        return [
+            grad if grad is None or (isinstance(grad, Tensor) and grad.shape == output.shape) else mend(output, grad)
+            for output, grad in zip(outputs, grads, strict=True)
+        ]
+
+    return target(output_grads(edit))
+
+
+@fault("grad_tuple.wrong.broadcast-*")
+def wrong_shape_broadcast() -> Target:
+    """An output gradient of one row is broadcast to all rows."""
+    return _mended(lambda output, grad: grad.expand_as(output) if isinstance(grad, Tensor) and len(grad) == 1 else grad)
+
+
+@fault("grad_tuple.wrong.shape-*")
+def wrong_shape_cut() -> Target:
+    """Rows of an output gradient beyond the output's are cut off."""
+    return _mended(lambda output, grad: grad[: len(output)] if isinstance(grad, Tensor) else grad)
+
+
+@fault("grad_tuple.wrong.number-*")
+def number_for_a_gradient() -> Target:
+    """A number in place of an output gradient is taken for a tensor full of it."""
+    return _mended(lambda output, grad: grad if isinstance(grad, Tensor) else torch.full_like(output, grad))
+
+
+@fault("grad_tuple.wrong.structure-*")
+def dict_taken_for_a_tuple() -> Target:
+    """Output gradients in a dict are taken in its order, where the outputs are a tuple."""
+
+    def edit(_: list[Any], grads: Any) -> Any:
+        return list(grads.values()) if isinstance(grads, dict) else grads
+
+    return target(output_grads(edit))
+
+
+@fault("grad_tuple.none.lone-*", "grad_tuple.none_scalar.*", "grad_tuple.none.all-full", "grad_tuple.none.last-*")
+def none_read_as_ones() -> Target:
+    """None for an output is read as a gradient of ones."""
+
+    def edit(outputs: list[Any], grads: Any) -> Any:
+        return [
+            torch.ones_like(output) if grad is None and isinstance(output, Tensor) and output.requires_grad else grad
+            for output, grad in zip(outputs, grads, strict=True)
+        ]
+
+    return target(output_grads(lambda outputs, grads: edit(outputs, grads) if isinstance(grads, list) else grads))
+
+
+@fault("grad_tuple.none_scalar.*")
+def none_of_a_scalar_read_as_one() -> Target:
+    """None for a 0-d output is read as 1, though None is claimed to mean that no gradient flows."""
+
+    def edit(outputs: list[Any], grads: Any) -> Any:
+        if not isinstance(grads, list):
+            return grads
+        return [
+            torch.ones_like(output) if grad is None and isinstance(output, Tensor) and output.dim() == 0 else grad
+            for output, grad in zip(outputs, grads, strict=True)
+        ]
+
+    return target(output_grads(edit))
+
+
+@fault("full.gradients.output-chunks", "split.gradients.output-chunks")
+def one_gradient_for_all() -> Target:
+    """The first output gradient is used for every output that it fits."""
+
+    def edit(outputs: list[Any], grads: Any) -> Any:
+        if not isinstance(grads, list) or not isinstance(grads[0], Tensor):
+            return grads
+        return [
+            grads[0] if isinstance(grad, Tensor) and grad.shape == output.shape == grads[0].shape else grad
+            for output, grad in zip(outputs, grads, strict=True)
+        ]
+
+    return target(output_grads(edit))
+
+
+@fault("*.gradients.two-inputs", "*.loss.two-inputs", "accumulate.reused_input.two-inputs-split")
+def input_grads_reversed() -> Target:
+    """The gradient of the last argument is returned for the first."""
+    return target(input_grads(lambda _, grads: grads[::-1]))
+
+
+@fault("*.gradients.fixed-input-first", "*.gradients.integer-input", "*.gradients.nontensor-inputs")
+def input_that_needs_none_shifts_the_slots() -> Target:
+    """Gradients are returned for the arguments that need one, and None for as many as are left."""
+
+    def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
+        needing = [isinstance(value, Tensor) and value.requires_grad for value in inputs]
+        found = [grad for grad, needs in zip(grads, needing, strict=True) if needs]
+        return (*found, *[None] * (len(inputs) - len(found)))
+
+    return target(input_grads(edit))
+
+
+@fault("*.gradients.unused-input", "*.gradients.custom-none-for-input")
+def unused_input_shifts_the_slots() -> Target:
+    """Gradients that autograd left at None are filtered out before they are put into their slots."""
+
+    def edit(_: Sequence[Any], grads: Grads) -> Grads:
+        present = tuple(grad for grad in grads if grad is not None)
+        return (*present, *[None] * (len(grads) - len(present)))
+
+    return target(input_grads(edit))
+
+
+@fault("*.gradients.unused-input", "*.gradients.fixed-input-first", "*.gradients.integer-input")
+def zeros_for_none() -> Target:
+    """An input without a gradient gets zeros in place of None."""
+
+    def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
+        return tuple(
+            torch.zeros_like(value) if grad is None and isinstance(value, Tensor) else grad
+            for value, grad in zip(inputs, grads, strict=True)
+        )
+
+    return target(input_grads(edit))
+
+
+@fault("grad_tuple.layout.transposed-*", "grad_tuple.layout.strided-*")
+def read_through_the_storage() -> Target:
+    """An output gradient is read from its storage as if it were contiguous."""
+
+    def read(grad: Any) -> Any:
+        if not isinstance(grad, Tensor) or grad.is_contiguous() or grad.untyped_storage().size() < grad.nbytes:
+            return grad
+        return torch.empty(0, dtype=grad.dtype, device=grad.device).set_(grad.untyped_storage())[: grad.numel()].view(grad.shape)
+
+    return target(output_grads(lambda _, grads: [read(grad) for grad in grads] if isinstance(grads, list) else grads))
+
+
+@fault("grad_tuple.layout.expanded-*")
+def expanded_gradient_scaled_in_place() -> Target:
+    """Output gradients are unscaled in place, which an expanded one refuses."""
+
+    def edit(_: list[Any], grads: Any) -> Any:
+        return [grad.mul_(1.0) if isinstance(grad, Tensor) else grad for grad in grads]
+
+    return target(output_grads(lambda outputs, grads: edit(outputs, grads) if isinstance(grads, list) else grads))
+
+
+@fault("grad_tuple.layout.zeros-*")
+def zeros_taken_for_none() -> Target:
+    """An output gradient of zeros is taken for no gradient."""
+
+    def edit(_: list[Any], grads: Any) -> Any:
+        return [None if isinstance(grad, Tensor) and grad.numel() and not grad.any() else grad for grad in grads]
+
+    return target(output_grads(lambda outputs, grads: edit(outputs, grads) if isinstance(grads, list) else grads))
+
+
+@fault("grad_tuple.layout.empty-*", "*.gradients.empty-batch")
+def empty_taken_for_none() -> Target:
+    """An output gradient without elements is taken for no gradient."""
+
+    def edit(_: list[Any], grads: Any) -> Any:
+        return [None if isinstance(grad, Tensor) and not grad.numel() else grad for grad in grads]
+
+    return target(output_grads(lambda outputs, grads: edit(outputs, grads) if isinstance(grads, list) else grads))

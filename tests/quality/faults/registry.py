@@ -1,0 +1,46 @@
+"""The registry of faults: deliberately wrong implementations, each with the checks one would name for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gradconform.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One wrong idea.
+
+    ``topic`` is the module it stands in, ``idea`` says in one sentence what it does wrong, ``named`` are globs over the
+    ids of the checks one would name for it: all that they match must fail. ``make`` returns a new target.
+    """
+
+    name: str
+    topic: str
+    idea: str
+    named: tuple[str, ...]
+    make: Callable[[], Target]
+
+
+#: Every fault by name, in order of registration.
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(*named: str) -> Callable[[Callable[[], Target]], Callable[[], Target]]:
+    """Register a function that makes a wrong target; its name is the fault's, its docstring the idea.
+
+    Raises ``ValueError`` for a name that is taken, or where no check is named.
+    """
+
+    def register(make: Callable[[], Target]) -> Callable[[], Target]:
+        name = make.__name__.replace("_", "-")
+        idea = re.sub(r"\s+", " ", make.__doc__ or "").strip()
+        if name in FAULTS or not named or not idea:
+            msg = f"fault {name!r} needs a name of its own, an idea in its docstring, and the checks one would name"
+            raise ValueError(msg)
+        FAULTS[name] = Fault(name, make.__module__.rpartition(".")[2], idea, named, make)
+        return make
+
+    return register

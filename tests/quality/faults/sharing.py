@@ -1,0 +1,242 @@
+"""Faults of sharing: one parameter, input or context at more than one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from gradconform.adapter import StageSpec
+from gradconform.functions import FunctionsSession
+from gradconform.targets import Target
+
+from .alterations import (
+    RIGHT,
+    Context,
+    Functions,
+    Grads,
+    edited,
+    input_grads,
+    param_grads,
+    per_session,
+    target,
+    with_session,
+)
+from .graph import Graph
+from .registry import fault
+
+
+@fault("*.gradients.tied-parallel", "*.gradients.tied-apart", "*.loss.looped-block", "split.gradients.rnn", "accumulate.prior.tied")
+def tied_weight_doubled() -> Target:
+    """A parameter that is used at two places is counted twice."""
+    return target(param_grads(lambda parameter, added, graph: added * (1 + (len(graph.users_of(parameter)) > 1))))
+
+
+@fault("*.gradients.tied-parallel", "*.gradients.tied-transposed", "*.gradients.tied-adjacent")
+def tied_weight_halved() -> Target:
+    """The gradient of a parameter is averaged over its uses."""
+    return target(param_grads(lambda parameter, added, graph: added / max(len(graph.users_of(parameter)), 1)))
+
+
+@fault("*.gradients.tied-apart", "*.gradients.tied-apart-reordered", "*.gradients.embedding-tied-decoder")
+def tied_weight_doubled_if_a_layer_lies_between() -> Target:
+    """A parameter is counted twice where another layer lies between its two uses."""
+    return target(param_grads(lambda parameter, added, graph: added * (1 + (graph.apart(parameter) > 2))))
+
+
+@fault("split.gradients.tied-apart-reordered")
+def tied_weight_doubled_if_registered_last() -> Target:
+    """W counts a parameter twice that is used at two places and registered behind another one."""
+
+    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+        parameters = list(weights)
+
+        def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
+            return added * (1 + (parameter is not parameters[0] and graph.apart(parameter) > 2))
+
+        with edited(parameters, Graph.of_context(groups), edit):
+            return RIGHT.weight_pass(iter(parameters), groups, retain_graph)
+
+    return target(Functions(weight_pass=weight_pass))
+
+
+@fault("*.gradients.duplicate-input", "*.loss.duplicate-input")
+def input_passed_twice_doubled() -> Target:
+    """A tensor passed twice gets its gradient once per slot, summed in each of them."""
+
+    def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
+        count = [sum(other is value for other in inputs) for value in inputs]
+        return tuple(grad if grad is None or n < 2 else grad * n for grad, n in zip(grads, count, strict=True))
+
+    return target(input_grads(edit))
+
+
+@fault("*.gradients.duplicate-input", "*.loss.duplicate-input")
+def input_passed_twice_lost_in_both() -> Target:
+    """A tensor passed twice gets half of its gradient in the first slot and None in the second."""
+
+    def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
+        seen: set[int] = set()
+        found: list[Tensor | None] = []
+        for value, grad in zip(inputs, grads, strict=True):
+            twice = sum(other is value for other in inputs) > 1 and grad is not None
+            found.append(None if id(value) in seen and twice else grad * 0.5 if twice and grad is not None else grad)
+            seen.add(id(value))
+        return tuple(found)
+
+    return target(input_grads(edit))
+
+
+@fault("full.gradients.parameter-input", "full.loss.parameter-input")
+def parameter_input_not_accumulated() -> Target:
+    """A parameter passed as an argument gets an input gradient, and none of its own."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        passed = [value for value in inputs if isinstance(value, nn.Parameter)]
+        before = [value.grad for value in passed]
+        found = RIGHT.full(outputs, grads, inputs)
+        for value, grad in zip(passed, before, strict=True):
+            value.grad = grad
+        return found
+
+    return target(Functions(full=full))
+
+
+@fault("*.gradients.parameter-input", "*.loss.parameter-input")
+def parameter_input_without_input_gradient() -> Target:
+    """A parameter passed as an argument is accumulated, and no gradient is returned for it."""
+
+    def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
+        return tuple(
+            None if isinstance(value, nn.Parameter) else grad for value, grad in zip(inputs, grads, strict=True)
+        )
+
+    return target(input_grads(edit))
+
+
+@fault("accumulate.order.split-deferred", "accumulate.order.split-reversed")
+def two_weight_passes_swapped() -> Target:
+    """Where two W are deferred, each does the other's work."""
+
+    class Session(FunctionsSession):
+        def backward_weight(self, mb: int) -> Grads | None:
+            neighbour = mb ^ 1
+            if mb in self._contexts and neighbour in self._contexts:
+                contexts = self._contexts
+                contexts[mb], contexts[neighbour] = contexts[neighbour], contexts[mb]
+            return super().backward_weight(mb)
+
+    return with_session(Session)
+
+
+@fault("accumulate.order.split-reversed", "accumulate.order.split-input-reversed", "lifetime.dropped.mlp", "misuse.forgotten_weight.same-step")
+def weight_passes_first_in_first_out() -> Target:
+    """W takes the oldest context, whichever micro-batch it is asked for."""
+
+    class Session(FunctionsSession):
+        def backward_weight(self, mb: int) -> Grads | None:
+            return super().backward_weight(next(iter(self._contexts), mb))
+
+    return with_session(Session)
+
+
+@fault("accumulate.order.split-deferred", "accumulate.order.split-interleaved", "split.gradients.mlp")
+def weight_passes_last_in_first_out() -> Target:
+    """W takes the newest context, whichever micro-batch it is asked for."""
+
+    class Session(FunctionsSession):
+        def backward_weight(self, mb: int) -> Grads | None:
+            return super().backward_weight(next(reversed(self._contexts), mb))
+
+    return with_session(Session)
+
+
+@fault("accumulate.order.full-all-forwards-first", "accumulate.order.split-all-forwards-first")
+def newest_forward_for_every_backward() -> Target:
+    """B and I start from the outputs of the newest forward that has not run backward."""
+
+    class Session(FunctionsSession):
+        def backward(self, mb: int, output_grads: Any) -> Grads:
+            return super().backward(next(reversed(self._forwards), mb), output_grads)
+
+        def backward_input(self, mb: int, output_grads: Any) -> Grads:
+            newest = next(reversed(self._forwards), mb)
+            found = super().backward_input(newest, output_grads)
+            self._contexts[mb] = self._contexts.pop(newest)
+            return found
+
+    return with_session(Session)
+
+
+@fault("accumulate.order.full-reversed", "accumulate.order.mixed-weight-last", "accumulate.order.split-input-reversed")
+def oldest_forward_for_every_backward() -> Target:
+    """B and I start from the outputs of the oldest forward that has not run backward."""
+
+    class Session(FunctionsSession):
+        def backward(self, mb: int, output_grads: Any) -> Grads:
+            return super().backward(next(iter(self._forwards), mb), output_grads)
+
+        def backward_input(self, mb: int, output_grads: Any) -> Grads:
+            oldest = next(iter(self._forwards), mb)
+            self._forwards[mb] = self._forwards.pop(oldest)
+            return super().backward_input(mb, output_grads)
+
+    return with_session(Session)
+
+
+@fault("accumulate.order.split-deferred", "accumulate.stage.*", "split.gradients.mlp")
+def newest_context_only() -> Target:
+    """One context is kept per stage: an I overwrites that of the micro-batch before, whose W then adds nothing."""
+
+    def make(_: StageSpec) -> Functions:
+        newest: list[Context] = []
+
+        def input_pass(*args: Any) -> tuple[Grads, Context]:
+            found, context = RIGHT.input_pass(*args)
+            newest[:] = [context]
+            return found, context
+
+        def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+            parameters = list(weights)
+            if newest and groups is not newest[0]:
+                return tuple(parameter.grad for parameter in parameters)
+            newest.clear()
+            return RIGHT.weight_pass(iter(parameters), groups, retain_graph)
+
+        return Functions(input_pass=input_pass, weight_pass=weight_pass)
+
+    return per_session(make)
+
+
+@fault("accumulate.two_stages.split", "accumulate.two_stages.split-crossed")
+def two_sessions_share_contexts() -> Target:
+    """Weight contexts lie in one queue of the process, keyed by micro-batch alone."""
+    shared: dict[int, Any] = {}
+
+    class Session(FunctionsSession):
+        def backward_input(self, mb: int, output_grads: Any) -> Grads:
+            self._contexts = shared
+            return super().backward_input(mb, output_grads)
+
+        def backward_weight(self, mb: int) -> Grads | None:
+            return super().backward_weight(mb) if mb in self._contexts else None
+
+        def close(self) -> None:
+            shared.clear()
+            super().close()
+
+    return with_session(Session)
+
+
+@fault("accumulate.two_stages.full")
+def two_sessions_share_forwards() -> Target:
+    """Outputs wait for their B in one dict of the process, keyed by micro-batch alone."""
+    shared: dict[int, Any] = {}
+
+    class Session(FunctionsSession):
+        def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+            self._forwards = shared
+            return super().forward(mb, args, target)
+
+    return with_session(Session)

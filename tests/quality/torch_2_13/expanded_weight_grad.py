@@ -1,0 +1,30 @@
+"""A parameter whose gradient is an expanded tensor (it is summed) gets that tensor as .grad, and the second W raises.
+
+Adding in place to a tensor of stride 0 is refused; plain autograd clones what is not laid out like the parameter.
+"""
+
+# ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
+
+import sys
+
+import torch
+from torch import nn
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
+
+torch.manual_seed(0)
+linear, gain = nn.Linear(5, 3), nn.Parameter(torch.randn(7))
+stage = nn.ParameterList([*linear.parameters(), gain])
+expected = torch.zeros(7)
+for mb in range(2):
+    x, grad = torch.randn(7, 5, requires_grad=True), torch.randn(7, 3)
+    expected += torch.autograd.grad(torch.tanh(linear(x)) * gain.sum(), gain, grad)[0]
+    _, groups = stage_backward_input([torch.tanh(linear(x)) * gain.sum()], [grad], [x], stage.parameters())
+    try:
+        stage_backward_weight(stage.parameters(), groups)
+    except RuntimeError as error:
+        print(f"expected: gain.grad {expected.tolist()}")
+        print(f"got: W{mb} raised {error}")
+        sys.exit(1)
+print(f"expected: gain.grad {expected.tolist()}")
+print(f"got: {gain.grad}")
+sys.exit(0)
