@@ -6,6 +6,8 @@ import contextlib
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from gradconform.adapter import Adapter, Session, StageSpec, Tree
 from gradconform.fixtures.trees import as_tuple, leaves
 from gradconform.materials import Materials, mean_squares
@@ -13,7 +15,6 @@ from gradconform.program import Action
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.session import Session as Run
 from gradconform.trial import Trial
-from torch import Tensor, nn
 
 
 class BareLane:

@@ -8,11 +8,12 @@ from functools import reduce
 from typing import Any
 
 import torch
-from gradconform.adapter import Capabilities, StageSpec, Tree
-from gradconform.reference.autograd import AutogradSession, pair_roots
 from torch import Tensor, nn
 from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from gradconform.adapter import Capabilities, StageSpec, Tree
+from gradconform.reference.autograd import AutogradSession, pair_roots
 
 aten = torch.ops.aten
 
@@ -32,7 +33,7 @@ def _transposed(product: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tenso
 
 def _flipped_sum(tensor: Tensor, dims: list[int] | None, *rest: Any, **options: Any) -> Tensor:
     """Sum from the last element to the first."""
-    flipped = tensor.flip(list(range(tensor.dim()) if not dims else dims))
+    flipped = tensor.flip(list(dims or range(tensor.dim())))
     return aten.sum.dim_IntList(flipped, dims, *rest, **options)
 
 

@@ -1,8 +1,8 @@
 """What a run costs beyond the bare work: python benchmarks/run_cost.py [TARGET] [--profile P] [--rounds N].
 
-Prints the time of a run divided by the time of the bare work (benchmarks/bare_work.py), goal 1.5, and checks per second,
-goal 200. Both are timed in turn in one process, on one thread, in processor time, and medians are taken. Torch and what it imports late
-(checkpointing imports its compiler) is imported before the clock starts.
+Prints the time of a run divided by the time of the bare work (benchmarks/bare_work.py), goal 1.5, and checks per
+second, goal 200. Both are timed in turn in one process, on one thread, in processor time, and medians are taken. Torch
+and what it imports late (checkpointing imports its compiler) is imported before the clock starts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable
 import torch
 import torch._dynamo  # checkpointing imports it at first use, which takes a second
 from bare_work import bare_run, make_stages, trials_of
+
 from gradconform.session import Session
 
 GOAL_RATIO = 1.5

@@ -1,15 +1,14 @@
-"""What c of conformance/tolerances.toml right backwards need: python benchmarks/tolerance.py [--seeds N].
+"""What c of tolerances.toml right backwards need: python benchmarks/tolerance.py [--seeds N].
 
-Runs right-but-reordered backwards (benchmarks/reordered.py) over the stage zoo and prints, per dtype and way, the c that
-would have just let every gradient pass: (error - 2 * error of autograd) / (eps * scale), for the largest error and for
-the root mean square. Set c above what is printed, and far below what a real mistake makes: in float32 an error of 3e-6
-of the value everywhere is 25 eps.
+Runs right-but-reordered backwards (benchmarks/reordered.py) over the stage zoo and prints, per dtype and way, the c
+that would have just let every gradient pass: (error - 2 * error of autograd) / (eps * scale), for the largest error and
+for the root mean square. Set c above what is printed, and far below what a real mistake makes: in float32 an error of
+3e-6 of the value everywhere is 25 eps.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import math
 import warnings
 from collections.abc import Iterator
@@ -17,17 +16,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
+from reordered import KERNELS, SUMS, Reordered
+from torch import Tensor
+
 from gradconform.fixtures.programs import full_immediate
 from gradconform.fixtures.stages import ZOO
+from gradconform.judge import gradients
+from gradconform.judge import values as judging
 from gradconform.run import OracleError, Runner
 from gradconform.targets import resolve
 from gradconform.tolerance import Judgement, Partials, floor_factor
 from gradconform.tolerance import judge as judge_by_rule
 from gradconform.trial import Trial
-from reordered import KERNELS, SUMS, Reordered
-from torch import Tensor
-
-judging = importlib.import_module("gradconform.judge.gradients")  # the package has a function of that name
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 MICROBATCHES = 10
@@ -99,10 +99,13 @@ def measure(way: str, dtype: torch.dtype, seeds: range) -> tuple[Needed, list[st
                 trial = Trial(stages=(case,), program=full_immediate(MICROBATCHES), loss=loss)
                 with recording(needed, case.name):
                     try:
-                        found = [str(finding) for finding in judging.gradients(runner.evidence(trial))]
+                        found = [str(finding) for finding in gradients(runner.evidence(trial))]
                     except (OracleError, NotImplementedError):
                         continue
                 impossible += [f"{case.name}: {text}" for text in found if "bound" not in text]
+    if not needed.compared:
+        msg = f"{way} in {dtype} was compared with nothing: the recording no longer stands where the kit compares"
+        raise RuntimeError(msg)
     return needed, impossible
 
 

@@ -127,9 +127,9 @@ def _clause(judge: Judge, case: str, trial: Trial, level: Level) -> tuple[str, s
 
 
 def _lower(words: str) -> str:
-    """Let a phrase stand within a sentence: an article loses its capital, a name such as MLP or LSTM keeps it."""
+    """Let a phrase stand within a sentence: its first word loses its capital, unless it is a name such as MLP."""
     first = words.split(" ", 1)[0]
-    return words[0].lower() + words[1:] if first.lower() in {"a", "an", "the", "one", "two", "three"} else words
+    return words if any(letter.isupper() or letter.isdigit() for letter in first[1:]) else words[0].lower() + words[1:]
 
 
 def registered() -> dict[str, Check]:

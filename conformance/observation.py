@@ -11,6 +11,10 @@ from torch import Tensor
 from gradconform.program import Action
 
 
+#: How many characters of an exception's message a report shows.
+_SHOWN = 300
+
+
 @dataclass(slots=True)
 class Raised:
     """An exception, as text: the object itself would keep frames, and with them tensors, alive."""
@@ -30,7 +34,8 @@ class Raised:
     def __str__(self) -> str:
         """Return the type and the first lines of the message."""
         words = " ".join(self.message.split())
-        return f"{self.type}: {words[:300]}" if words else self.type
+        words = words if len(words) <= _SHOWN else f"{words[:_SHOWN]} …"
+        return f"{self.type}: {words}" if words else self.type
 
 
 @dataclass(slots=True)

@@ -99,7 +99,7 @@ class Report:
         counts["not_run"] += self.planned - len(
             {(result.check, result.device, result.dtype) for result in self.results}
         )
-        ran = sum(counts[status] for status in STATUSES if status not in {"unsupported", "not_run"})
+        ran = sum(counts[status] for status in STATUSES if status not in {"unsupported", "not_run", "error"})
         failed_should = sum(result.status == "failed" and result.level == "SHOULD" for result in self.results)
         return {
             "manifest": self.manifest,

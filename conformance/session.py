@@ -102,8 +102,8 @@ def _seed_named(seed: Any) -> int:
 
 
 def _several(given: Any) -> list[Any]:
-    """Return a list of what may be given alone or as a sequence."""
-    return [given] if isinstance(given, (str, torch.device, torch.dtype)) else list(given)
+    """Return a list of what may be given alone or as a sequence; what is given twice counts once."""
+    return [given] if isinstance(given, (str, torch.device, torch.dtype)) else list(dict.fromkeys(given))
 
 
 def check_stage_backward(  # noqa: PLR0913 (these are the options a user has)

@@ -57,7 +57,7 @@ def _stages(metafunc: pytest.Metafunc) -> list[StageCase]:
     without = mark.kwargs.get("without", ())
     for pattern in (*mark.args, *([without] if isinstance(without, str) else without)):
         if not any(_matches(case, [pattern]) for case in zoo):
-            known = nearest(pattern, [*(case.name for case in zoo), *TRAITS])[:300]
+            known = nearest(pattern, {*(case.name for case in zoo), *TRAITS})
             msg = f"{STAGES_MARKER}: {pattern!r} matches no stage and no trait; nearest: {known}"
             raise ValueError(msg)
     dropped = [without] if isinstance(without, str) else without

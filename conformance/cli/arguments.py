@@ -72,7 +72,10 @@ class _Parser(argparse.ArgumentParser):
             message = f"unknown command {wrong[1]!r}{hint} Expected one of {', '.join(COMMANDS)}"
         self.exit(2, f"{self.prog}: {message}\nSee '{self.prog} --help'.\n")
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+    # argparse types two overloads for this one behaviour.
+    def parse_args(  # type: ignore[override] # as said above
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
         """Refuse what no argument takes, with the nearest option."""
         found, rest = self.parse_known_args(args, namespace)
         if rest:

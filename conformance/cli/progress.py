@@ -95,7 +95,13 @@ def _bar(items: tuple[Item, ...], console: Console | None) -> Iterator[Callable[
     if console is None:
         yield lambda _: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415 (only a terminal needs it)
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
     columns = (
         TextColumn(f"{{task.description:<{_ID_WIDTH}}}", markup=False),

@@ -49,8 +49,8 @@ def tensor_grad(evidence: Evidence) -> Iterator[Finding]:
     yield from hooks.given_the_gradient(evidence, "tensor")
 
 
-@family("hooks.post_accumulate", _FULL, level="SHOULD")
-@family("hooks.post_accumulate", _SPLIT, level="SHOULD", needs=("hooks=with_grad",))
+@family("hooks.post_accumulate", _FULL, level="SHOULD", needs=("grads_in_param_grad",))
+@family("hooks.post_accumulate", _SPLIT, level="SHOULD", needs=("hooks=with_grad", "grads_in_param_grad"))
 def post_accumulate(evidence: Evidence) -> Iterator[Finding]:
     """Post-accumulate-gradient hooks SHOULD fire as often as under plain autograd, in {program} on {stage}.
 
@@ -62,8 +62,8 @@ def post_accumulate(evidence: Evidence) -> Iterator[Finding]:
     yield from hooks.fire_as_often(evidence, "post_accumulate")
 
 
-@family("hooks.post_accumulate_grad", _FULL, level="SHOULD")
-@family("hooks.post_accumulate_grad", _SPLIT, level="SHOULD", needs=("hooks=with_grad",))
+@family("hooks.post_accumulate_grad", _FULL, level="SHOULD", needs=("grads_in_param_grad",))
+@family("hooks.post_accumulate_grad", _SPLIT, level="SHOULD", needs=("hooks=with_grad", "grads_in_param_grad"))
 def post_accumulate_grad(evidence: Evidence) -> Iterator[Finding]:
     """When a post-accumulate-gradient hook fires, the gradient SHOULD be there, in {program} on {stage}.
 

@@ -41,10 +41,12 @@ def weight_before_input(evidence: Evidence) -> Iterator[Finding]:
 
 @family(
     "misuse.forgotten_weight",
-    {
-        "same-step": of("mlp", "F0 I0 F1 I1 W1 finish!"),
-        "next-session": of_two("mlp", "mlp", "F0 I0 finish! 1F0 1I0 1W0 1finish"),
-    },
+    {"same-step": of("mlp", "F0 I0 F1 I1 W1 finish!")},
+    needs=("weight_order=any",),  # a queue may refuse W1 while W0 stands before it
+)
+@family(
+    "misuse.forgotten_weight",
+    {"next-session": of_two("mlp", "mlp", "F0 I0 finish! 1F0 1I0 1W0 1finish")},
 )
 def forgotten_weight(evidence: Evidence) -> Iterator[Finding]:
     """A W that never comes MUST not change what other actions do, in {program}.

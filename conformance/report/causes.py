@@ -69,7 +69,8 @@ def cause(result: Result) -> str:
     after = f"after {letter}, " if letter else ""
     if kind in _OF_TENSORS:
         return f"{after}{_what(str(first['where']))} {_OF_TENSORS[kind]}"
-    return f"{after}{_what(str(first['where']))} {text.partition(': ')[0]}"
+    said = text.partition(": ")[0]
+    return f"{after}{said}" if kind == "hooks" else f"{after}{_what(str(first['where']))} {said}"
 
 
 def _what(where: str) -> str:

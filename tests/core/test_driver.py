@@ -125,6 +125,31 @@ def test_what_is_recorded_is_a_copy_that_later_actions_do_not_change() -> None:
     assert first.data_ptr() != second.data_ptr()
 
 
+def test_a_returned_gradient_is_recorded_as_it_was_returned() -> None:
+    class Overwrites(AutogradAdapter):
+        def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
+            handed_out: list[Tensor] = []
+
+            class Session(AutogradSession):
+                def backward(self, mb: int, output_grads: Any) -> tuple[Tensor | None, ...]:
+                    for grad in handed_out:
+                        grad.fill_(7.0)
+                    found = super().backward(mb, output_grads)
+                    handed_out.extend(grad for grad in found if grad is not None)
+                    return found
+
+            return Session(stage, spec)
+
+    trial = Trial(stages=(LINEAR,), program="F0 B0 F1 B1", watch=frozenset({"state"}))
+    materials = Materials(trial, dtype=torch.float32, device=CPU, seed=20)
+    overwritten, calm = drive(Overwrites(), materials), drive(AutogradAdapter(), materials)
+    for place in (1, 3):
+        one, other = overwritten.steps[place].input_grads, calm.steps[place].input_grads
+        assert torch.equal((one or ())[0], (other or ())[0])  # type: ignore[arg-type,misc]
+    assert overwritten.changed_later == ["input gradient 0 returned by B0"]
+    assert calm.changed_later == []
+
+
 def test_an_action_that_raises_ends_the_lane_and_is_recorded() -> None:
     observation = driven("F0 B0 F1 B1", fails_at("B0"))
     assert shown(observation) == "F0 B0"

@@ -172,6 +172,7 @@ def test_a_gradient_put_in_by_hand_stands_only_where_the_trial_says() -> None:
     materials = of(stages=(pair,), hand_grads=(False, True))
     first, second = materials.hand_grads(0, 0)
     assert first is None
+    assert second is not None
     assert torch.equal(second, materials.output_grads(0, 0)[1])
 
 

@@ -68,7 +68,7 @@ def test_no_frame_and_with_it_no_tensor_is_kept_alive() -> None:
 
 @pytest.mark.parametrize(
     ("message", "text"),
-    [("", "ValueError"), ("a\n  b", "ValueError: a b"), ("x" * 400, "ValueError: " + "x" * 300)],
+    [("", "ValueError"), ("a\n  b", "ValueError: a b"), ("x" * 400, "ValueError: " + "x" * 300 + " …")],
     ids=["empty", "lines", "long"],
 )
 def test_an_exception_is_told_in_one_line(message: str, text: str) -> None:

@@ -63,6 +63,7 @@ VERDICTS: list[tuple[str, Report, str, int]] = [
     ("the adapter", report(PASSED, ADAPTER), "does not conform", 1),
     ("the kit", report(PASSED, KIT), "does not conform", 3),
     ("the kit and a failure", report(FAILED, KIT), "does not conform", 3),
+    ("the kit and the adapter", report(ADAPTER, KIT), "does not conform", 3),
     ("the environment", report(PASSED, PLACE), "does not conform", 4),
     ("the environment and a failure", report(FAILED, PLACE), "does not conform", 1),
     ("the environment and the adapter", report(ADAPTER, PLACE), "does not conform", 1),

@@ -264,7 +264,8 @@ def test_what_is_not_claimed_is_tried_by_a_probe(act: Any, status: str, message:
     assert result.level == ("SHOULD" if status == "failed" else "MUST")
 
 
-def test_a_refusal_of_one_trial_does_not_hide_a_wrong_number_of_another() -> None:
+@pytest.mark.parametrize("first", ["wrong", "refused"])
+def test_a_refusal_of_one_trial_does_not_hide_a_wrong_number_of_another(first: str) -> None:
     def act(stage: nn.Module, method: str) -> Any:
         del method
         width = next(stage.parameters()).shape
@@ -273,7 +274,7 @@ def test_a_refusal_of_one_trial_does_not_hide_a_wrong_number_of_another() -> Non
         return 2.0 if width[0] == 3 and width[-1] == 6 else None
 
     odd = StageCase("odd", "a third Linear", lambda: nn.Linear(6, 3), (Normal((7, 6)),))
-    asked = check("F0 B0", odd, WIDE, needs=frozenset({"view_output"}))
+    asked = check("F0 B0", *((odd, WIDE) if first == "wrong" else (WIDE, odd)), needs=frozenset({"view_output"}))
     result = ran(ActingAdapter(act, view_output=False), asked, probe=True)
     assert (result.status, result.level) == ("failed", "SHOULD")
     assert "raised" not in result.message

@@ -164,7 +164,7 @@ def test_a_dtype_without_a_factor_is_refused_and_can_be_given_one(monkeypatch: p
 def test_a_factor_that_is_no_positive_number_is_refused(value: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tolerance, "_OVERRIDES", {})
     with pytest.raises(ValueError, match="expected a positive number, in units of eps times scale"):
-        override({"float32": value})  # type: ignore[dict-item]
+        override({"float32": value})
     assert tolerance._OVERRIDES == {}
 
 

@@ -24,7 +24,8 @@ Judge = Callable[..., pytest.RunResult]
 @pytest.fixture(params=[(), ("-n0",), ("-n2",)], ids=["plain", "n0", "n2"])
 def processes(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """The ways to run that have to make no difference."""
-    return request.param
+    given: tuple[str, ...] = request.param
+    return given
 
 
 @pytest.fixture(autouse=True)

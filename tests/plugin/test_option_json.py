@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
+Judge = Callable[..., pytest.RunResult]
 
-def test_the_report_is_written_in_the_order_of_the_plan(judge, pytester, processes):
+
+def test_the_report_is_written_in_the_order_of_the_plan(
+    judge: Judge, pytester: pytest.Pytester, processes: tuple[str, ...]
+) -> None:
     result = judge("--gradconform-json=report.json", *processes)
     report = json.loads((pytester.path / "report.json").read_text())
     assert [found["check"] for found in report["results"]] == ["full.gradients.mlp", "split.gradients.mlp"]
@@ -16,7 +21,9 @@ def test_the_report_is_written_in_the_order_of_the_plan(judge, pytester, process
     result.stdout.fnmatch_lines(["gradconform: JSON report in *report.json"])
 
 
-def test_the_ini_file_and_the_environment_can_name_it(judge, pytester, monkeypatch):
+def test_the_ini_file_and_the_environment_can_name_it(
+    judge: Judge, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GRADCONFORM_JSON", "variable.json")
     judge()
     assert (pytester.path / "variable.json").exists()
@@ -26,18 +33,22 @@ def test_the_ini_file_and_the_environment_can_name_it(judge, pytester, monkeypat
     assert (pytester.path / "ini.json").exists()
 
 
-def test_a_path_that_cannot_be_written_is_refused_before_anything_runs(judge, processes):
+def test_a_path_that_cannot_be_written_is_refused_before_anything_runs(
+    judge: Judge, processes: tuple[str, ...]
+) -> None:
     result = judge("--gradconform-json=nowhere/report.json", *processes)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*nowhere*report.json' cannot be written: No such file or directory; name a file in *"])
+    result.stderr.fnmatch_lines(
+        ["*nowhere*report.json' cannot be written: No such file or directory; name a file in *"]
+    )
 
 
-def test_a_run_that_is_refused_leaves_no_file_behind(judge, pytester):
+def test_a_run_that_is_refused_leaves_no_file_behind(judge: Judge, pytester: pytest.Pytester) -> None:
     judge("--gradconform-json=report.json", "--gradconform-dtype=float31")
     assert not (pytester.path / "report.json").exists()
 
 
-def test_each_decorated_test_has_a_report_of_its_own(judge, pytester):
+def test_each_decorated_test_has_a_report_of_its_own(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import gradconform

@@ -5,19 +5,23 @@ from __future__ import annotations
 import pytest
 
 
-def test_the_profile_says_how_many_checks_the_manifest_has(pytester, processes):
+def test_the_profile_says_how_many_checks_the_manifest_has(
+    pytester: pytest.Pytester, processes: tuple[str, ...]
+) -> None:
     sizes = {}
     for profile in ("quick", "standard", "full"):
         options = ("--gradconform=autograd", f"--gradconform-profile={profile}", "--collect-only", "-q")
         lines = pytester.runpytest(*options).stdout.lines
         sizes[profile] = sum(line.startswith("gradconform::") for line in lines)
     assert 0 < sizes["quick"] < sizes["standard"] < sizes["full"]
-    options = ("--gradconform=autograd", "--gradconform-checks=full.gradients.mlp", "--gradconform-profile=full")
-    result = pytester.runpytest(*options, *processes)
+    narrowed = ("--gradconform=autograd", "--gradconform-checks=full.gradients.mlp", "--gradconform-profile=full")
+    result = pytester.runpytest(*narrowed, *processes)
     result.stdout.fnmatch_lines([f"1 of {sizes['full']} checks of contract 1.0, profile full, ran*"])
 
 
-def test_the_ini_file_and_the_environment_can_name_it(pytester, monkeypatch):
+def test_the_ini_file_and_the_environment_can_name_it(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GRADCONFORM_PROFILE", "full")
     options = ("--gradconform=autograd", "--gradconform-checks=full.gradients.mlp")
     pytester.runpytest(*options).stdout.fnmatch_lines(["*, profile full, *"])
@@ -25,7 +29,7 @@ def test_the_ini_file_and_the_environment_can_name_it(pytester, monkeypatch):
     pytester.runpytest(*options).stdout.fnmatch_lines(["*, profile quick, *"])
 
 
-def test_a_profile_that_is_none_is_refused(pytester, processes):
+def test_a_profile_that_is_none_is_refused(pytester: pytest.Pytester, processes: tuple[str, ...]) -> None:
     result = pytester.runpytest("--gradconform=autograd", "--gradconform-profile=complete", *processes)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*unknown profile 'complete'; expected one of quick, standard, full"])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
 from gradconform.plan import DEFAULT_SEED
 from gradconform.plugins.options import OPTIONS
+
+Judge = Callable[..., pytest.RunResult]
 
 
 def told(pytester: pytest.Pytester) -> list[str]:
@@ -15,11 +18,13 @@ def told(pytester: pytest.Pytester) -> list[str]:
     return [str(report["seed"]), report["results"][0]["message"]]
 
 
-def test_the_default_is_the_kits():
+def test_the_default_is_the_kits() -> None:
     assert next(option.default for option in OPTIONS if option.name == "seed") == DEFAULT_SEED
 
 
-def test_another_seed_is_another_run_and_the_report_says_which(judge, pytester, double, processes):
+def test_another_seed_is_another_run_and_the_report_says_which(
+    judge: Judge, pytester: pytest.Pytester, double: str, processes: tuple[str, ...]
+) -> None:
     options = ("--gradconform-json=report.json", *processes)
     judge("--gradconform-json=report.json", target=double, checks=("full.gradients.mlp",))
     seed, message = told(pytester)
@@ -29,14 +34,16 @@ def test_another_seed_is_another_run_and_the_report_says_which(judge, pytester, 
     assert told(pytester)[1] != message
 
 
-def test_the_ini_file_and_the_environment_can_name_it(judge, pytester, monkeypatch):
+def test_the_ini_file_and_the_environment_can_name_it(
+    judge: Judge, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GRADCONFORM_SEED", "8")
     judge().stdout.fnmatch_lines(["*seed 8"])
     pytester.makeini("[pytest]\ngradconform_seed = 9")
     judge().stdout.fnmatch_lines(["*seed 9"])
 
 
-def test_a_seed_that_is_no_number_is_refused(judge, monkeypatch):
+def test_a_seed_that_is_no_number_is_refused(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADCONFORM_SEED", "often")
     result = judge()
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from gradconform.plugins.options import OPTIONS
+
+Judge = Callable[..., pytest.RunResult]
 QUICK = ("--gradconform-profile=quick", "--gradconform-checks=full.gradients.mlp")
 
 
-def test_the_ini_file_can_name_the_target(pytester, processes):
+def test_the_ini_file_can_name_the_target(pytester: pytest.Pytester, processes: tuple[str, ...]) -> None:
     pytester.makeini("[pytest]\ngradconform_target = reference-split")
     pytester.runpytest(*QUICK, *processes).assert_outcomes(passed=1)
 
 
-def test_the_environment_can_name_the_target(pytester, monkeypatch):
+def test_the_environment_can_name_the_target(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADCONFORM_TARGET", "reference-split")
     pytester.runpytest(*QUICK).assert_outcomes(passed=1)
 
 
-def test_the_command_line_outranks_the_ini_file_which_outranks_the_environment(judge, pytester, monkeypatch):
+def test_the_command_line_outranks_the_ini_file_which_outranks_the_environment(
+    judge: Judge, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GRADCONFORM_TARGET", "torch")
     pytester.makeini("[pytest]\ngradconform_target = autograd")
     pytester.runpytest(*QUICK).stdout.fnmatch_lines(["gradconform * judges autograd*"])
     judge(target="reference-split").stdout.fnmatch_lines(["gradconform * judges reference-split*"])
 
 
-def test_a_file_in_the_ini_file_is_relative_to_that_file(pytester, double, monkeypatch):
-    pytester.makeini(f"[pytest]\ngradconform_target = {double}:stage_backward.__globals__")
+def test_a_file_in_the_ini_file_is_relative_to_that_file(
+    pytester: pytest.Pytester, double: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytester.makeini(f"[pytest]\ngradconform_target = {double}")
     monkeypatch.chdir(pytester.mkdir("below"))
     pytester.runpytest(*QUICK).assert_outcomes(failed=1)
@@ -39,19 +47,23 @@ def test_a_file_in_the_ini_file_is_relative_to_that_file(pytester, double, monke
         ("double.py:backward", "*has no 'backward'; nearest names: stage_backward*"),
     ],
 )
-def test_a_target_that_is_none_is_refused_before_anything_is_collected(judge, pytester, double, processes, target, told):
-    assert double == "double.py"
+@pytest.mark.usefixtures("double")
+def test_a_target_that_is_none_is_refused_before_anything_is_collected(
+    pytester: pytest.Pytester, processes: tuple[str, ...], target: str, told: str
+) -> None:
     pytester.makepyfile(test_own="raise RuntimeError('collected')")
-    result = judge(*processes, target=target)
+    result = pytester.runpytest("--gradconform", target, *QUICK, *processes)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([told])
     result.stdout.no_fnmatch_line("*collected*")
 
 
-def test_every_option_tells_its_default_and_its_other_names(pytester):
-    from gradconform.plugins.options import OPTIONS
-
+def test_every_option_tells_its_default_and_its_other_names(pytester: pytest.Pytester) -> None:
     told = " ".join(pytester.runpytest("--help").stdout.str().split())
     for option in OPTIONS:
         assert f"ini: {option.ini}; environment: {option.variable})" in told
-        assert option.kind == "flag" or f"{option.flag} {option.metavar}" in told or f"{option.flag}={option.metavar}" in told
+        assert (
+            option.kind == "flag"
+            or f"{option.flag} {option.metavar}" in told
+            or f"{option.flag}={option.metavar}" in told
+        )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
 import gradconform
+
+Judge = Callable[..., pytest.RunResult]
 
 REQUIREMENT = "B MUST return every input gradient, and accumulate every parameter gradient, of plain autograd on"
 
@@ -20,7 +23,9 @@ def without_durations(text: str) -> Any:
     return report
 
 
-def test_however_many_processes_the_report_is_the_librarys_result_by_result(judge, pytester, processes):
+def test_however_many_processes_the_report_is_the_librarys_result_by_result(
+    judge: Judge, pytester: pytest.Pytester, processes: tuple[str, ...]
+) -> None:
     checks = ("full.gradients.*", "split.gradients.*", "hooks.*")
     pytester.makepyfile(test_own="def test_own(): pass")
     result = judge("--gradconform-json=report.json", "--junitxml=junit.xml", *processes, target="torch", checks=checks)
@@ -46,16 +51,18 @@ def test_however_many_processes_the_report_is_the_librarys_result_by_result(judg
     )
 
 
-def test_however_many_processes_a_selection_is_incomplete_and_lf_knows_what_failed(judge, double, processes):
+def test_however_many_processes_a_selection_is_incomplete_and_lf_knows_what_failed(
+    judge: Judge, double: str, processes: tuple[str, ...]
+) -> None:
     selected = judge("-k", "split", "-rs", *processes, target=double)
-    selected.stdout.fnmatch_lines(["SKIPPED [[]1] gradconform: *not claimed: split*", "*incomplete, no verdict: 0 of*"])
+    selected.stdout.fnmatch_lines(["*incomplete, no verdict: 0 of*", "SKIPPED [[]1] gradconform: *not claimed: split*"])
     assert selected.ret == pytest.ExitCode.NO_TESTS_COLLECTED  # it judged nothing, and must not end well
     if processes != ("-n2",):  # two more runs of three processes would show nothing new
         judge(*processes, target=double)
         judge("--lf", *processes, target=double).assert_outcomes(failed=1, deselected=1)
 
 
-def test_an_empty_folder_collects_one_item_per_check(judge):
+def test_an_empty_folder_collects_one_item_per_check(judge: Judge) -> None:
     result = judge("-v")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
@@ -63,44 +70,44 @@ def test_an_empty_folder_collects_one_item_per_check(judge):
     )
 
 
-def test_a_selection_by_keyword_is_incomplete(judge):
+def test_a_selection_by_keyword_is_incomplete(judge: Judge) -> None:
     result = judge("-k", "full")
     result.assert_outcomes(passed=1, deselected=1)
     result.stdout.fnmatch_lines(["*incomplete, no verdict: 1 of * checks ran, none failed*"])
 
 
-def test_x_stops_at_the_first_failure(judge, double):
+def test_x_stops_at_the_first_failure(judge: Judge, double: str) -> None:
     result = judge("-x", target=double, checks=("full.gradients.*",))
     result.assert_outcomes(failed=1, passed=0, skipped=0)
     result.stdout.fnmatch_lines(["*planned but not run*", "*does NOT conform: 1 MUST failed, and not all*"])
 
 
-def test_collect_only_lists_the_items_and_gives_no_verdict(judge, pytester):
+def test_collect_only_lists_the_items_and_gives_no_verdict(judge: Judge, pytester: pytest.Pytester) -> None:
     result = judge("--collect-only", "-q", "--gradconform-json=report.json")
     result.stdout.fnmatch_lines(["gradconform::full.gradients.mlp[[]cpu-float32]", "2 tests collected*"])
     result.stdout.no_fnmatch_line("*conform* contract*")
     assert not (pytester.path / "report.json").exists()
 
 
-def test_a_node_id_can_be_given_back_on_the_command_line(judge):
+def test_a_node_id_can_be_given_back_on_the_command_line(judge: Judge) -> None:
     result = judge("gradconform::split.gradients.mlp[cpu-float32]", "-v")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*incomplete*"])
 
 
-def test_a_node_id_that_no_item_has_is_refused_with_the_nearest(judge):
+def test_a_node_id_that_no_item_has_is_refused_with_the_nearest(judge: Judge) -> None:
     result = judge("gradconform::split.gradients.mpl[cpu-float32]")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*no such check*nearest: split.gradients.mlp*"])
 
 
-def test_it_runs_beside_somebodys_own_tests(judge, pytester):
+def test_it_runs_beside_somebodys_own_tests(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_own="def test_own(): pass")
     judge().assert_outcomes(passed=3)
     judge("test_own.py::test_own").assert_outcomes(passed=3)
 
 
-def test_a_failure_is_the_kits_message_without_a_traceback(judge, double):
+def test_a_failure_is_the_kits_message_without_a_traceback(judge: Judge, double: str) -> None:
     result = judge(target=double, checks=("full.gradients.mlp",))
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
@@ -117,24 +124,26 @@ def test_a_failure_is_the_kits_message_without_a_traceback(judge, double):
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_what_is_not_claimed_is_skipped_with_the_reason(judge, double):
+def test_what_is_not_claimed_is_skipped_with_the_reason(judge: Judge, double: str) -> None:
     result = judge("-rs", target=double, checks=("full.gradients.mlp", "split.gradients.mlp"))
     result.assert_outcomes(failed=1, skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED [[]1] gradconform: *not claimed: split*"])
 
 
-def test_a_failed_should_is_told_and_fails_no_test(judge):
+def test_a_failed_should_is_told_and_fails_no_test(judge: Judge) -> None:
     result = judge("-rx", target="torch", checks=("hooks.*",))
     assert result.parseoutcomes()["xfailed"] > 0
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["*failed SHOULD*", "*SHOULD*"])
 
 
-def test_runxfail_lets_a_failed_should_fail(judge):
+def test_runxfail_lets_a_failed_should_fail(judge: Judge) -> None:
     assert judge("--runxfail", target="torch", checks=("hooks.*",)).ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_an_adapter_that_cannot_open_is_an_error_and_no_list_of_failures(judge, pytester):
+def test_an_adapter_that_cannot_open_is_an_error_and_no_list_of_failures(
+    judge: Judge, pytester: pytest.Pytester
+) -> None:
     pytester.makepyfile(
         adapter="""
         class Broken:
@@ -150,7 +159,7 @@ def test_an_adapter_that_cannot_open_is_an_error_and_no_list_of_failures(judge, 
     result.stdout.fnmatch_lines(["MUST error (adapter): adapter.py:Broken on cpu in float32", "*error: adapter*"])
 
 
-def test_junit_says_which_requirement_a_test_tried(judge, pytester):
+def test_junit_says_which_requirement_a_test_tried(judge: Judge, pytester: pytest.Pytester) -> None:
     judge("--junitxml=junit.xml")
     case = ET.parse(pytester.path / "junit.xml").getroot().find(".//testcase")  # noqa: S314 (pytest has written it)
     assert case is not None
@@ -162,7 +171,7 @@ def test_junit_says_which_requirement_a_test_tried(judge, pytester):
     assert case.get("name") == "full.gradients.mlp[cpu-float32]"
 
 
-def test_a_user_who_turns_warnings_into_errors_gets_the_same_results(judge):
+def test_a_user_who_turns_warnings_into_errors_gets_the_same_results(judge: Judge) -> None:
     judge("-W", "error", target="torch", checks=("full.gradients.*",)).assert_outcomes(
         passed=judge(target="torch", checks=("full.gradients.*",)).parseoutcomes()["passed"]
     )

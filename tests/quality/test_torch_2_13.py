@@ -66,7 +66,6 @@ ESCAPED = (
     "expanded_weight_grad.py",
     "merged_groups_counted_twice.py",
     "penalty_output_lost.py",
-    "retained_activation_grad_doubled.py",
     "reused_input_changes_returned.py",
     "summed_parameters_share_grad.py",
     "transposed_input_grad.py",

@@ -43,7 +43,7 @@ def expected(name: str) -> tuple[list[Tensor | None], list[Tensor | None]]:
     def of(leaf: Any) -> Tensor | None:
         if not (isinstance(leaf, Tensor) and leaf.requires_grad):
             return None
-        found = [
+        found: list[Tensor | None] = [
             torch.autograd.grad(output, leaf, grad, retain_graph=True, allow_unused=True)[0] for output, grad in pulled
         ]
         present = [grad.to_dense() for grad in found if grad is not None]

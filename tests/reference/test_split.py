@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -127,7 +127,7 @@ def test_gradients_of_another_form_are_refused_before_anything_is_changed(wrong:
     spoil, said = WRONG[wrong]
     stage, args, outputs, grads = fresh("two-outputs", prior=2.0)
     before, flags = stored(stage), [parameter.requires_grad for parameter in stage.parameters()]
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "full": lambda: stage_backward(outputs, spoil(grads), list(args)),
         "input": lambda: stage_backward_input(list(outputs), spoil(grads), list(args), stage.parameters()),
     }
@@ -136,7 +136,8 @@ def test_gradients_of_another_form_are_refused_before_anything_is_changed(wrong:
     assert said in str(raised.value)
     assert all(torch.equal(grad, before[name]) for name, grad in stored(stage).items())  # type: ignore[arg-type]
     assert [parameter.requires_grad for parameter in stage.parameters()] == flags
-    assert all(torch.equal(arg.grad, torch.full_like(arg, 2.0)) for arg in tensors(args) if arg.requires_grad)
+    wanting = [arg for arg in tensors(args) if arg.requires_grad]
+    assert all(torch.equal(arg.grad, torch.full_like(arg, 2.0)) for arg in wanting)  # type: ignore[arg-type]
     stage_backward(outputs, grads, list(args))  # the graph is still there
 
 

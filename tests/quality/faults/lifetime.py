@@ -45,9 +45,9 @@ def outputs_kept_by_a_cycle() -> Target:
     return target(afterwards(after_full=keep, after_input=keep))
 
 
-@fault("lifetime.full.mlp", "lifetime.full.residual", "lifetime.split.mlp", "lifetime.split.two-inputs")
+@fault("lifetime.full.*")
 def graph_retained() -> Target:
-    """The graph is kept after B and W as if another backward would follow."""
+    """The graph is kept after B as if another backward would follow."""
 
     def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         parameters = Graph.behind(outputs).parameters()
@@ -56,11 +56,7 @@ def graph_retained() -> Target:
         RIGHT.weight_pass(iter(parameters), context, retain_graph=True)
         return found
 
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-        del retain_graph
-        return RIGHT.weight_pass(weights, groups, retain_graph=True)
-
-    return target(Functions(full=full, weight_pass=weight_pass))
+    return target(Functions(full=full))
 
 
 @fault("lifetime.growth.split")
@@ -75,6 +71,24 @@ def contexts_kept() -> Target:
             return super().backward_weight(mb)
 
     return with_session(Session)
+
+
+@fault("lifetime.split.*")
+def contexts_kept_with_their_graphs() -> Target:
+    """W retains the graph, and its context is kept."""
+
+    class Session(FunctionsSession):
+        kept: list[Context]
+
+        def backward_weight(self, mb: int) -> Grads | None:
+            self.kept = [*getattr(self, "kept", []), [dict(group) for group in self._contexts[mb]]]
+            return super().backward_weight(mb)
+
+    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+        del retain_graph
+        return RIGHT.weight_pass(weights, groups, retain_graph=True)
+
+    return with_session(Session, Functions(weight_pass=weight_pass))
 
 
 @fault("lifetime.growth.*")

@@ -39,7 +39,7 @@ def tied_weight_halved() -> Target:
     return target(param_grads(lambda parameter, added, graph: added / max(len(graph.users_of(parameter)), 1)))
 
 
-@fault("*.gradients.tied-apart", "*.gradients.tied-apart-reordered", "*.gradients.embedding-tied-decoder")
+@fault("*.gradients.tied-apart", "*.gradients.tied-apart-reordered")
 def tied_weight_doubled_if_a_layer_lies_between() -> Target:
     """A parameter is counted twice where another layer lies between its two uses."""
     return target(param_grads(lambda parameter, added, graph: added * (1 + (graph.apart(parameter) > 2))))
@@ -158,13 +158,14 @@ def newest_forward_for_every_backward() -> Target:
 
     class Session(FunctionsSession):
         def backward(self, mb: int, output_grads: Any) -> Grads:
-            return super().backward(next(reversed(self._forwards), mb), output_grads)
+            newest = next(reversed(self._forwards))
+            self._forwards[mb], self._forwards[newest] = self._forwards[newest], self._forwards[mb]
+            return super().backward(mb, output_grads)
 
         def backward_input(self, mb: int, output_grads: Any) -> Grads:
-            newest = next(reversed(self._forwards), mb)
-            found = super().backward_input(newest, output_grads)
-            self._contexts[mb] = self._contexts.pop(newest)
-            return found
+            newest = next(reversed(self._forwards))
+            self._forwards[mb], self._forwards[newest] = self._forwards[newest], self._forwards[mb]
+            return super().backward_input(mb, output_grads)
 
     return with_session(Session)
 
@@ -175,11 +176,13 @@ def oldest_forward_for_every_backward() -> Target:
 
     class Session(FunctionsSession):
         def backward(self, mb: int, output_grads: Any) -> Grads:
-            return super().backward(next(iter(self._forwards), mb), output_grads)
+            oldest = next(iter(self._forwards))
+            self._forwards[mb], self._forwards[oldest] = self._forwards[oldest], self._forwards[mb]
+            return super().backward(mb, output_grads)
 
         def backward_input(self, mb: int, output_grads: Any) -> Grads:
-            oldest = next(iter(self._forwards), mb)
-            self._forwards[mb] = self._forwards.pop(oldest)
+            oldest = next(iter(self._forwards))
+            self._forwards[mb], self._forwards[oldest] = self._forwards[oldest], self._forwards[mb]
             return super().backward_input(mb, output_grads)
 
     return with_session(Session)

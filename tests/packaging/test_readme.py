@@ -1,0 +1,71 @@
+"""README.md says what is so: its picture is a real run, and its options are those that exist.
+
+`python tests/packaging/test_readme.py` writes the picture anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[2] / "README.md"
+TEXT = README.read_text(encoding="utf-8")
+BLOCK = re.compile(r"(?<=```text\n).*?(?=\n```)", re.DOTALL)
+CAUSES, LINES_OF_A_CAUSE = 3, 8
+
+
+def real_run() -> str:
+    """Return what the command prints where no terminal is."""
+    command = [str(Path(sys.executable).with_name("gradconform")), "run", "torch"]
+    environment = {**os.environ, "COLUMNS": "100"}
+    return subprocess.run(command, capture_output=True, check=False, text=True, env=environment).stdout
+
+
+def picture(printed: str) -> str:
+    """Return the head, the first causes, each cut, and the closing lines; … stands for what is left out."""
+    lines = [line for line in printed.splitlines() if not line.startswith("file ")]
+    starts = [index for index, line in enumerate(lines) if re.match(r"\[\d+\] ", line)]
+    shown = ["$ gradconform run torch", *lines[: starts[0]]]
+    for start, end in pairwise(starts[: CAUSES + 1]):
+        cause = lines[start : end - 1]
+        shown += [*cause[:LINES_OF_A_CAUSE], *(["      …"] if len(cause) > LINES_OF_A_CAUSE else []), ""]
+    return "\n".join([*shown, "…", "", *lines[-2:]])
+
+
+def test_the_picture_is_a_real_run() -> None:
+    shown = BLOCK.search(TEXT)
+    assert shown is not None
+    assert picture(real_run()) == shown[0], "write it anew: python tests/packaging/test_readme.py"
+
+
+@pytest.mark.parametrize(
+    ("column", "command"), [(0, ("-m", "gradconform", "run", "--help")), (1, ("-m", "pytest", "--help"))]
+)
+def test_every_option_of_the_table_exists_and_every_option_is_in_the_table(
+    column: int, command: tuple[str, ...]
+) -> None:
+    printed = subprocess.run([sys.executable, *command], capture_output=True, check=True, text=True).stdout
+    options = {
+        option
+        for option in re.findall(r"^\s+(--[a-z-]+)", printed, re.MULTILINE)
+        if column == 0 or "gradconform" in option
+    }
+    rows = [line.split("|")[1:3] for line in TEXT.splitlines() if line.startswith("| `")]
+    told = {found[0] for row in rows if (found := re.findall(r"--[a-z-]+", row[column]))}
+    assert told - {"--collect-only"} == options - {"--help"}
+
+
+def test_every_link_leads_to_a_file() -> None:
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", TEXT) if "://" not in link]
+    assert [link for link in links if not (README.parent / link).exists()] == []
+
+
+if __name__ == "__main__":
+    new = picture(real_run())
+    README.write_text(BLOCK.sub(lambda _: new, TEXT, count=1), encoding="utf-8")

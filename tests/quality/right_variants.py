@@ -1,0 +1,267 @@
+"""Right implementations written in ways that differ: nothing in the contract may accuse one of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from gradconform.adapter import Capabilities, StageSpec
+from gradconform.fixtures.trees import as_tuple, leaves, tensors
+from gradconform.reference import split
+
+Grads = tuple[Tensor | None, ...]
+Pending = tuple[list[GradientEdge], list[Tensor]]
+
+
+def _roots(outputs: Any, grads: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """Pair outputs that need a gradient with theirs; a loss starts with one, and None means that no gradient flows."""
+    if grads is None:
+        return tensors(outputs), [torch.ones_like(loss) for loss in tensors(outputs)]
+    wanted, given = dict(leaves(as_tuple(outputs))), dict(leaves(grads))
+    if wanted.keys() != given.keys():
+        msg = f"output gradients at {list(given)}; expected them at {list(wanted)}"
+        raise ValueError(msg)
+    needing = {path: out for path, out in wanted.items() if isinstance(out, Tensor) and out.requires_grad}
+    for path, output in needing.items():
+        if given[path] is not None and (not isinstance(given[path], Tensor) or given[path].shape != output.shape):
+            msg = f"the output gradient at {path} does not fit its output"
+            raise ValueError(msg)
+    there = [path for path in needing if given[path] is not None]
+    return [needing[path] for path in there], [given[path] for path in there]
+
+
+def _grad(roots: Sequence[Tensor | GradientEdge], starts: list[Tensor], sought: list[Tensor], *, keep: bool) -> Grads:
+    """Return the gradient of every tensor of ``sought``, in storage of its own."""
+    if not roots or not sought:
+        return (None,) * len(sought)
+    found = torch.autograd.grad(roots, sought, starts, retain_graph=keep, allow_unused=True)
+    return tuple(None if grad is None else grad.clone() for grad in found)
+
+
+def _needing(values: Sequence[Any]) -> list[Tensor]:
+    return [value for value in values if isinstance(value, Tensor) and value.requires_grad]
+
+
+def _slots(values: Sequence[Any], grads: Sequence[Tensor | None]) -> Grads:
+    """Give every value its gradient; a tensor that stands in two slots gets one of its own in each."""
+    remaining = iter(grads)
+    return tuple(next(remaining) if isinstance(v, Tensor) and v.requires_grad else None for v in values)
+
+
+def _add(held: Tensor | None, grad: Tensor | None) -> Tensor | None:
+    if held is None or grad is None:
+        return grad if held is None else held
+    return held.add_(grad)
+
+
+# ---- functions: everything is computed in I, and W only adds
+
+
+def _everything(
+    outputs: Sequence[Tensor], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
+) -> tuple[Grads, list[dict[str, Any]]]:
+    roots, starts = _roots(list(outputs), grads)
+    needing, trainable = _needing(inputs), [weight for weight in weights if weight.requires_grad]
+    found = _grad(roots, starts, [*needing, *trainable], keep=False)
+    added = list(zip(trainable, found[len(needing) :], strict=True))
+    return _slots(inputs, found[: len(needing)]), [{"added": added}]
+
+
+def _add_only(weights: Iterator[nn.Parameter], groups: list[dict[str, Any]]) -> Grads:
+    for group in groups:
+        if "added" not in group:
+            msg = "this context was used before"
+            raise RuntimeError(msg)
+        for parameter, grad in group.pop("added"):
+            parameter.grad = _add(parameter.grad, grad)
+    return tuple(weight.grad for weight in weights)
+
+
+def everything_in_the_input_pass() -> object:
+    """Return functions that compute all gradients in I, keep those of the parameters, and add them in W."""
+    return SimpleNamespace(
+        stage_backward=split.stage_backward,
+        stage_backward_input=_everything,
+        stage_backward_weight=_add_only,
+        gradconform_capabilities={"none_output_grad": True, "param_groups": False, "hooks": "never"},
+    )
+
+
+# ---- adapters
+
+
+class _Session:
+    """Keeps what a stage keeps: arguments and roots until B or I, edges and gradients from I to W."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        self.stage, self.spec = stage, spec
+        self.forwards: dict[int, tuple[tuple[Any, ...], Any]] = {}
+        self.pending: deque[tuple[int, Pending]] = deque()
+        self.named = dict(stage.named_parameters())
+        self.trainable = {name: parameter for name, parameter in self.named.items() if parameter.requires_grad}
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        outputs = self.stage(*args)
+        self.forwards[mb] = args, outputs if self.spec.loss_fn is None else self.spec.loss_fn(outputs, target)
+        return outputs
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        args, outputs = self.forwards.pop(mb)
+        roots, starts = _roots(outputs, output_grads)
+        needing = _needing(args)
+        before = [value.grad for value in needing]
+        for value in needing:
+            value.grad = None
+        if roots:
+            torch.autograd.backward(roots, starts)
+        found = [None if value.grad is None else value.grad.clone() for value in needing]
+        for value, grad in zip(needing, before, strict=True):
+            value.grad = grad
+        return _slots(args, found)
+
+    def backward_input(self, mb: int, output_grads: Any) -> Grads:
+        args, outputs = self.forwards.pop(mb)
+        roots, starts = _roots(outputs, output_grads)
+        found = _grad(roots, starts, _needing(args), keep=True)
+        self.pending.append((mb, ([get_gradient_edge(root) for root in roots], starts)))
+        return _slots(args, found)
+
+    def take(self, mb: int) -> Pending:
+        """Return what I left for the W of ``mb``."""
+        for position, (waiting, pending) in enumerate(self.pending):
+            if waiting == mb:
+                del self.pending[position]
+                return pending
+        msg = f"W of micro-batch {mb} has nothing to do: there was no I, or its W has run"
+        raise RuntimeError(msg)
+
+    def backward_weight(self, mb: int) -> None:
+        edges, starts = self.take(mb)
+        if edges and self.trainable:
+            torch.autograd.backward(edges, starts, inputs=list(self.trainable.values()))
+
+    def finish(self) -> None:
+        pass
+
+    def param_grads(self) -> dict[str, Tensor | None]:
+        return {name: parameter.grad for name, parameter in self.named.items()}
+
+    def close(self) -> None:
+        self.forwards.clear()
+        self.pending.clear()
+
+
+def _adapter(session: Callable[[nn.Module, StageSpec], object], **claims: Any) -> object:
+    return SimpleNamespace(
+        name="variant", capabilities=Capabilities(none_output_grad=True, **claims), open=session
+    )
+
+
+class _Returned(_Session):
+    """Keeps the sums in a dict of its own; .grad is never touched."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        super().__init__(stage, spec)
+        self.sums: dict[str, Tensor | None] = dict.fromkeys(self.named)
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        args, outputs = self.forwards.pop(mb)
+        roots, starts = _roots(outputs, output_grads)
+        needing = _needing(args)
+        found = _grad(roots, starts, [*needing, *self.trainable.values()], keep=False)
+        for name, grad in zip(self.trainable, found[len(needing) :], strict=True):
+            self.store(name, grad)
+        return _slots(args, found[: len(needing)])
+
+    def backward_weight(self, mb: int) -> None:
+        edges, starts = self.take(mb)
+        found = _grad(edges, starts, list(self.trainable.values()), keep=False)
+        for name, grad in zip(self.trainable, found, strict=True):
+            self.store(name, grad)
+
+    def store(self, name: str, grad: Tensor | None) -> None:
+        self.sums[name] = _add(self.sums[name], grad)
+
+    def param_grads(self) -> dict[str, Tensor | None]:
+        return dict(self.sums)
+
+
+def gradients_returned() -> object:
+    """Return an adapter whose parameter gradients are kept apart from the parameters."""
+    return _adapter(_Returned, grads_in_param_grad=False, hooks="never")
+
+
+class _FlatBuffer(_Returned):
+    """Keeps the sums in one flat buffer per dtype, of which every parameter has a view, as a bucket for a reduction."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        super().__init__(stage, spec)
+        self.views: dict[str, Tensor] = {}
+        for dtype in {parameter.dtype for parameter in self.trainable.values()}:
+            held = {name: parameter for name, parameter in self.trainable.items() if parameter.dtype == dtype}
+            flat = torch.zeros(sum(parameter.numel() for parameter in held.values()), dtype=dtype)
+            parts = flat.split([parameter.numel() for parameter in held.values()])
+            self.views.update({n: part.view(p.shape) for (n, p), part in zip(held.items(), parts, strict=True)})
+
+    def store(self, name: str, grad: Tensor | None) -> None:
+        if grad is not None:
+            self.sums[name] = self.views[name].add_(grad)
+
+
+def flat_buffer() -> object:
+    """Return an adapter whose parameter gradients lie side by side in one buffer."""
+    return _adapter(_FlatBuffer, grads_in_param_grad=False, hooks="never", sparse_grads=False)
+
+
+class _Fifo(_Session):
+    """Defers W in a queue, and refuses what is not at its head."""
+
+    def take(self, mb: int) -> Pending:
+        if not self.pending or self.pending[0][0] != mb:
+            msg = f"W of micro-batch {mb} is not next in the queue: {[waiting for waiting, _ in self.pending]}"
+            raise RuntimeError(msg)
+        return self.pending.popleft()[1]
+
+
+def first_in_first_out() -> object:
+    """Return an adapter with a queue of deferred W."""
+    return _adapter(_Fifo, weight_order="fifo", parameter_input=False)
+
+
+class _EarlyBiases(_Session):
+    """Accumulates biases and norms in I, where their gradient is a by-product, and matrices in W."""
+
+    def backward_input(self, mb: int, output_grads: Any) -> Grads:
+        found = super().backward_input(mb, output_grads)
+        edges, starts = self.pending[-1][1]
+        early = [parameter for parameter in self.trainable.values() if parameter.dim() < 2]
+        if edges and early:
+            torch.autograd.backward(edges, starts, inputs=early, retain_graph=True)
+        return found
+
+    def backward_weight(self, mb: int) -> None:
+        edges, starts = self.take(mb)
+        late = [parameter for parameter in self.trainable.values() if parameter.dim() >= 2]
+        if edges and late:
+            torch.autograd.backward(edges, starts, inputs=late)
+
+
+def biases_in_the_input_pass() -> object:
+    """Return an adapter whose I writes some parameter gradients, and says so."""
+    return _adapter(_EarlyBiases, input_pass_touches_params=True, hooks="early", parameter_input=False)
+
+
+#: The right variants by name.
+VARIANTS: dict[str, Callable[[], object]] = {
+    "everything-in-the-input-pass": everything_in_the_input_pass,
+    "gradients-returned": gradients_returned,
+    "flat-buffer": flat_buffer,
+    "first-in-first-out": first_in_first_out,
+    "biases-in-the-input-pass": biases_in_the_input_pass,
+}
