@@ -48,6 +48,7 @@ class Capabilities:
     loss_divided_by_microbatches: bool = False  #: the loss is divided by the number of micro-batches
     param_groups: bool = False  #: the weight context is torch's list of ``param_groups`` and can be put in by hand
     weight_result: bool = False  #: W returns a tuple of parameter gradients
+    weight_before_input: bool = True  #: W can be asked before its I, to be refused
     retain_graph: bool = False  #: W can be asked to keep the graph
     hooks: Literal["with_grad", "early", "never"] = "with_grad"  #: when hooks on parameters fire in a split backward
     module_hooks: bool = True  #: module full-backward hooks fire

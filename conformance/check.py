@@ -10,6 +10,7 @@ from typing import Literal
 
 from gradconform.adapter import Capabilities
 from gradconform.evidence import Evidence
+from gradconform.fixtures.grad_tuples import described
 from gradconform.judge.finding import Finding
 from gradconform.program import shortened
 from gradconform.trial import Trial
@@ -118,10 +119,10 @@ def _clause(judge: Judge, case: str, trial: Trial, level: Level) -> tuple[str, s
         msg = f"{judge.__qualname__}: a clause needs {level} in line 1, a reason, and one paragraph 'Catches: …'"
         raise ValueError(msg)
     words = {
-        "stage": _lower(trial.stages[0].special),
+        "stage": f"the stage {trial.stages[0].name} ({_lower(trial.stages[0].special)})",
         "program": shortened(trial.program),
         "case": case.replace("-", " "),
-        "grads": trial.output_grads,
+        "grads": described(trial.output_grads),
     }
     return " ".join(head.split()).format(**words), why, catches[0]
 

@@ -189,6 +189,7 @@ class _Run:
         lane.output_grads[mb] = grads
         returned = getattr(lane.session, method)(mb, grads)
         step.input_grads = tuple(copy_of(grad) for grad in returned)
+        step.tracked = tuple(n for n, grad in enumerate(returned) if isinstance(grad, Tensor) and grad.requires_grad)
         if "state" in self.trial.watch:
             lane.returned[mb] = tuple(returned)
             self.kept += [

@@ -41,6 +41,7 @@ class FunctionsAdapter:
         split = all(function in functions for function in SPLIT)
         found = {"full": FULL in functions, "split": split, "mixed": FULL in functions and split}
         found |= {"param_groups": split, "weight_result": split}
+        found["weight_before_input"] = False  # without an I there is no context to call W with
         found["retain_graph"] = split and _takes(functions[SPLIT[1]], "retain_graph")
         self.capabilities = Capabilities.from_mapping({**found, **claims})
 
@@ -76,8 +77,8 @@ class FunctionsSession:
         args, outputs = self._forwards.pop(mb)
         flat_grads = output_grads
         if output_grads is not None and _mirrors(as_tuple(outputs), output_grads):
-            pairs = zip(leaves(as_tuple(outputs)), leaves(output_grads), strict=True)
-            flat_grads = [grad for (_, output), (_, grad) in pairs if isinstance(output, Tensor)]
+            given = dict(leaves(output_grads))
+            flat_grads = [given[path] for path, output in leaves(as_tuple(outputs)) if isinstance(output, Tensor)]
         result = self._function(SPLIT[0])(tensors(outputs), flat_grads, list(args), self._stage.parameters())
         grads, self._contexts[mb] = result
         return _entries(grads, args, SPLIT[0])
@@ -119,7 +120,7 @@ class FunctionsSession:
 
 def _mirrors(outputs: Tree, grads: Tree) -> bool:
     """Tell whether ``grads`` has the structure of ``outputs``; what has not is passed on for the function to refuse."""
-    return [path for path, _ in leaves(outputs)] == [path for path, _ in leaves(grads)]
+    return dict(leaves(outputs)).keys() == dict(leaves(grads)).keys()
 
 
 def _entries(grads: Any, args: tuple[Any, ...], function: str) -> tuple[Tensor | None, ...]:

@@ -24,6 +24,10 @@ def stable_seed(*parts: object) -> int:
     return zlib.crc32("/".join(map(str, parts)).encode())
 
 
+#: What is added to a seed for the targets of a loss, which are drawn as output gradients are.
+_TARGETS = 1_000_003
+
+
 class Materials:
     """Copies of what a trial runs on, for one dtype, device and seed."""
 
@@ -31,9 +35,13 @@ class Materials:
         """Draw nothing yet: each part is drawn when first asked for, from a seed of its own."""
         self.trial, self.dtype, self.device, self.seed = trial, dtype, device, seed
 
+    def seed_of(self, lane: int) -> int:
+        """Return the seed of one stage: two stages of one kind are not equal, so that mixing them up shows."""
+        return self.seed + lane
+
     def stage(self, lane: int) -> nn.Module:
         """Return a new module for ``trial.stages[lane]``, with prior gradients where the trial asks for them."""
-        module = self.trial.stages[lane].make(dtype=self.dtype, device=self.device, seed=self.seed)
+        module = self.trial.stages[lane].make(dtype=self.dtype, device=self.device, seed=self.seed_of(lane))
         if self.trial.prior_grads:
             for parameter, grad in zip(module.parameters(), self.prior(lane), strict=True):
                 if parameter.requires_grad:
@@ -42,8 +50,8 @@ class Materials:
 
     def prior(self, lane: int) -> list[Tensor]:
         """Return the gradients (on the CPU) that the parameters have before the first action."""
-        module = self.trial.stages[lane].make(dtype=self.dtype, device=torch.device("cpu"), seed=self.seed)
-        generator = torch.Generator().manual_seed(stable_seed(self.seed, "prior", lane))
+        module = self.trial.stages[lane].make(dtype=self.dtype, device=torch.device("cpu"), seed=self.seed_of(lane))
+        generator = torch.Generator().manual_seed(stable_seed(self.seed_of(lane), "prior"))
         return [
             torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.dtype)
             for parameter in module.parameters()
@@ -59,7 +67,7 @@ class Materials:
 
         A wrong pattern is handed to misuses (``B1!``) only; the other actions of the program get right gradients.
         """
-        grads = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.device, self.seed, mb)
+        grads = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.device, self.seed_of(lane), mb)
         pattern = self.trial.output_grads
         return apply_pattern(grads, "normal" if pattern in WRONG_PATTERNS and not misuse else pattern, self.device)
 
@@ -70,12 +78,12 @@ class Materials:
 
     def target(self, lane: int, mb: int) -> Tree:
         """Return the target of the loss for micro-batch ``mb``: values like the outputs'."""
-        drawn = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.device, self.seed + 1, mb)
+        drawn = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.device, self.seed_of(lane) + _TARGETS, mb)
         return apply_pattern(drawn, "normal", self.device)
 
     def example_outputs(self, lane: int) -> Tree:
         """Return the outputs of a first forward, for shapes, dtypes and which of them need a gradient."""
-        return map_leaves(_bare, _example_outputs(self.trial.stages[lane], self.dtype, self.device, self.seed))
+        return map_leaves(_bare, _example_outputs(self.trial.stages[lane], self.dtype, self.device, self.seed_of(lane)))
 
     def rng_state(self, mb: int) -> Tensor:
         """Return the CPU generator's state with which every forward of ``mb`` starts."""
@@ -91,7 +99,7 @@ class Materials:
 
     def drawn(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:
         """Return what was drawn for the arguments of ``mb``: CPU tensors, None where nothing is random."""
-        return _drawn_arguments(self.trial.stages[lane], self.dtype, self.seed, 0 if self.trial.same_args else mb)
+        return _drawn_arguments(self.trial.stages[lane], self.dtype, self.seed_of(lane), 0 if self.trial.same_args else mb)
 
 
 def mean_squares(outputs: Tree, target: Tree) -> Tensor:

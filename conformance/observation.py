@@ -72,10 +72,11 @@ class Alive:
 class Step:
     """What one action showed.
 
-    ``position``: the place of the action in the program. ``input_grads``: what B or I returned. ``arg_grads``:
-    ``.grad`` of the arguments afterwards. ``param_grads``: the accumulated gradient of every parameter afterwards.
-    ``shared``: pairs of names whose tensors share storage. ``grad_places``: the storage of every parameter gradient.
-    ``alive`` and ``live_tensors``: what lives on, where that is watched.
+    ``position``: the place of the action in the program. ``input_grads``: what B or I returned; ``tracked``: its
+    slots that require a gradient. ``arg_grads``: ``.grad`` of the arguments afterwards. ``param_grads``: the
+    accumulated gradient of every parameter afterwards. ``shared``: pairs of names whose tensors share storage.
+    ``grad_places``: the storage of every parameter gradient. ``alive`` and ``live_tensors``: what lives on, where
+    that is watched.
     """
 
     action: Action
@@ -86,6 +87,7 @@ class Step:
     arg_grads: tuple[Tensor | None, ...] | None = None
     param_grads: dict[str, Tensor | None] = field(default_factory=dict)
     weight_result: tuple[Tensor | None, ...] | None = None
+    tracked: tuple[int, ...] = ()
     hook_calls: list[HookCall] = field(default_factory=list)
     state: State | None = None
     shared: tuple[tuple[str, str], ...] = ()

@@ -76,7 +76,7 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
     Names of capabilities; ``weight_order=any`` and ``backward_order=any`` where the order is not first-in-first-out,
     and ``weight_order!=none`` where a W does not follow its I at once.
     """
-    kinds = {action.kind for action in actions if not action.misuse}
+    kinds = {action.kind for action in actions}
     found: set[str] = set()
     if "B" in kinds:
         found.add("full")

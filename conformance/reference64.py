@@ -90,7 +90,7 @@ def _forward(
     """Run one micro-batch forward in float64; return stage, arguments, and where its backward starts."""
     trial = materials.trial
     case = trial.stages[lane]
-    stage = widened(case.make(dtype=materials.dtype, device=_CPU, seed=materials.seed))
+    stage = widened(case.make(dtype=materials.dtype, device=_CPU, seed=materials.seed_of(lane)))
     drawn = tuple(widen(values) for values in materials.drawn(lane, 0 if trial.same_args else mb))
     args = place_arguments(case.inputs, drawn, stage, _CPU)
     with torch.random.fork_rng(devices=[]):

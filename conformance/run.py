@@ -41,6 +41,10 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+class RefusedError(UnsupportedError):
+    """The adapter raised ``UnsupportedError`` while it was driven."""
+
+
 class OracleError(Exception):
     """Plain autograd raised: the device or dtype cannot do what the trial asks."""
 
@@ -66,6 +70,8 @@ class Runner:
         try:
             with one_thread():
                 values = self._values(check, headrooms, repeats)
+        except RefusedError as error:
+            values = self._refused(check, error)
         except UnsupportedError as error:
             values = {"status": "unsupported", "message": f"not supported: {error}"}
         except OracleError as error:
@@ -117,6 +123,15 @@ class Runner:
             "findings": tuple(_as_json(finding) for finding in findings),
         }
 
+    def _refused(self, check: Check, error: RefusedError) -> dict[str, Any]:
+        """Return the verdict on a refusal: of what is not claimed it is fine, a claim refused is a claim not met."""
+        unmet = [*check.unmet(self.target.capabilities), *self._place_unmet()]
+        if unmet:
+            return {"status": "unsupported", "message": f"not claimed: {', '.join(unmet)}; tried, and refused"}
+        asked = ", ".join(sorted(check.needs)) or "nothing in particular"
+        text = f"claimed, but refused: {error}; support it, or withdraw the claim to one of: {asked}"
+        return {"status": "failed", "kind": "refused", "message": text}
+
     def _place_unmet(self) -> list[str]:
         claims = self.target.capabilities
         dtype, device = str(self.dtype).removeprefix("torch."), self.device.type
@@ -155,9 +170,15 @@ class Runner:
         ballast: list[object] = []
         for count in range(repeats):
             ballast += [object() for _ in range(37 * count % 101)]
-            observations.append(drive(self.target.adapter, materials))
+            observations.append(self._drive(materials))
         del ballast
         return tuple(observations)
+
+    def _drive(self, materials: Materials) -> Observation:
+        try:
+            return drive(self.target.adapter, materials)
+        except UnsupportedError as error:
+            raise RefusedError(str(error)) from error
 
     def _adapter_problem(self) -> str | None:
         """Return why an adapter of somebody's own fails its pre-flight, or None; done once."""

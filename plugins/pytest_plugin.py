@@ -56,12 +56,13 @@ def _prepare(config: pytest.Config, options: Options, reporter: Reporter | None)
     from gradconform.plugins.contract_run import make_runs, named_items  # noqa: PLC0415 (it imports torch)
     from gradconform.plugins.extensions import extensions, refuse_unusable  # noqa: PLC0415 (as above)
     from gradconform.plugins.items import register_writer, take_named  # noqa: PLC0415 (as above)
+    from gradconform.plugins.recorder import ZERO_LINES  # noqa: PLC0415 (as above)
 
     try:
         if options.target is None:
             refuse_unusable(options.device, options.dtype, extensions(config))
             return
-        runs = make_runs(config, options, "gradconform", target=options.target)
+        runs = make_runs(config, options, ZERO_LINES, target=options.target)
     except ValueError as error:
         msg = f"gradconform: {error}"
         raise pytest.UsageError(msg) from error

@@ -9,6 +9,9 @@ from typing import Any
 
 from gradconform.results import Report, Result
 
+#: The key of the run that ``--gradconform TARGET`` asks for.
+ZERO_LINES = "gradconform"
+
 
 @dataclass(slots=True)
 class RunRecord:
@@ -58,9 +61,9 @@ class Recorder:
 
     @property
     def judged_nothing(self) -> bool:
-        """Whether results came in, and none of them says more than that a check could not be run."""
-        summaries = [run.report().summary for run in self._runs.values() if run.results]
-        return bool(summaries) and not any(summary["ran"] for summary in summaries)
+        """Whether ``--gradconform TARGET`` has results, and all of them say that a check could not be run."""
+        run = self._runs.get(ZERO_LINES)
+        return run is not None and bool(run.results) and not run.report().summary["ran"]
 
     def write(self, path: Path) -> list[Path]:
         """Write one JSON report per run of the contract: ``path``, then ``path`` with ``-2`` in its name, and so on."""

@@ -114,16 +114,19 @@ def pair_roots(roots: Tree, output_grads: Tree) -> tuple[list[Tensor], list[Tens
     """
     if output_grads is None:
         found = [root for root in tensors(roots) if root.requires_grad]
+        shapes = [tuple(root.shape) for root in found]
+        if any(shapes):
+            msg = f"there are no output gradients for outputs of shapes {shapes}; only a 0-d loss goes without"
+            raise ValueError(msg)
         return found, [None] * len(found)
-    wanted, given = list(leaves(as_tuple(roots))), list(leaves(output_grads))
-    if [path for path, _ in wanted] != [path for path, _ in given]:
-        msg = f"output gradients {[path for path, _ in given]} do not mirror the outputs {[path for path, _ in wanted]}"
+    wanted, given = dict(leaves(as_tuple(roots))), dict(leaves(output_grads))
+    if wanted.keys() != given.keys():
+        msg = f"output gradients {list(given)} do not mirror the outputs {list(wanted)}"
         raise ValueError(msg)
-    pairs = zip(wanted, given, strict=True)
     kept = [
-        (root, grad)
-        for (_, root), (_, grad) in pairs
-        if isinstance(root, Tensor) and root.requires_grad and grad is not None
+        (root, given[path])
+        for path, root in wanted.items()
+        if isinstance(root, Tensor) and root.requires_grad and given[path] is not None
     ]
     return [root for root, _ in kept], [grad for _, grad in kept]
 

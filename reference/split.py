@@ -98,6 +98,10 @@ def _match(outputs: Any, output_grads: Any) -> tuple[list[Tensor], list[Tensor |
     """Pair every output that needs a gradient with its gradient; leave out those whose gradient is None."""
     if output_grads is None:
         roots = [output for output in _flatten(outputs) if output.requires_grad]
+        shapes = [tuple(root.shape) for root in roots]
+        if any(shapes):
+            msg = f"there are no output gradients for outputs of shapes {shapes}; only a 0-d loss goes without"
+            raise ValueError(msg)
         return roots, [None] * len(roots)
     pairs = [(o, g) for o, g in _pairs(outputs, output_grads) if isinstance(o, Tensor) and o.requires_grad]
     for output, grad in pairs:
@@ -168,7 +172,9 @@ def _apart(
     for value in input_values:
         grad = next(remaining) if isinstance(value, Tensor) and value.requires_grad else None
         if grad is not None:
-            grad = grad.clone() if _place(grad) in taken else grad
+            # Sends refuse what is not contiguous, and a transposed use of the input gives its gradient as a view.
+            laid_out = grad.contiguous() if value.is_contiguous() and grad.layout == torch.strided else grad
+            grad = laid_out.clone() if _place(laid_out) in taken else laid_out
             taken.add(_place(grad))
         result.append(grad)
     return tuple(result)

@@ -143,7 +143,7 @@ def steps(evidence: Evidence) -> Iterator[Finding]:
     needs=("global_state=False",),
 )
 def two_stages(evidence: Evidence) -> Iterator[Finding]:
-    """Two stages alive on one implementation MUST not disturb each other, in {program}.
+    """Two stages alive on one implementation MUST NOT disturb each other, in {program}.
 
     Interleaved and V schedules run several stages on one rank.
 
@@ -158,6 +158,7 @@ def two_stages(evidence: Evidence) -> Iterator[Finding]:
         "full": of("mlp", programs.full_immediate(3), same_args=True),
         "split": of("mlp", programs.split_deferred(3), same_args=True),
         "two-inputs-split": of("two-inputs", programs.split_immediate(2), same_args=True),
+        "mixed": of("mlp", "F0 I0 F1 B1 W0", same_args=True),
     },
 )
 def reused_input(evidence: Evidence) -> Iterator[Finding]:

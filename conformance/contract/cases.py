@@ -19,6 +19,10 @@ STAGES: tuple[StageCase, ...] = tuple(ZOO.values())
 LOSS_STAGES = tuple(case for case in STAGES if not case.traits & {"nested_output", "complex"})
 
 
+#: How many times a trial is run whose result could depend on memory addresses or set order.
+REPEATS = 30
+
+
 def _seed_mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512))
 

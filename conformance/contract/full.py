@@ -27,7 +27,7 @@ def gradient_driven(evidence: Evidence) -> Iterator[Finding]:
 
 @family("full.loss", over(LOSS_STAGES, PROGRAM, loss=True), seed={"mlp": "test_stage_backward"})
 def loss_driven(evidence: Evidence) -> Iterator[Finding]:
-    """B from a loss MUST return every input gradient, and accumulate every parameter gradient, on {stage}.
+    """B from a loss MUST return every input gradient, and accumulate every parameter gradient, of autograd on {stage}.
 
     The last stage of a pipeline starts at a 0-d loss with no output gradient: another path through the code than the
     one every other stage takes.

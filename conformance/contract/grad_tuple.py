@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gradconform.adapter import UnsupportedError
 from gradconform.check import family
 from gradconform.contract.cases import of
 from gradconform.evidence import Evidence
@@ -69,10 +70,13 @@ def none(evidence: Evidence) -> Iterator[Finding]:
 def none_scalar(evidence: Evidence) -> Iterator[Finding]:
     """None for a 0-d output MUST mean that no gradient flows there where none_output_grad is claimed, on {stage}.
 
-    Plain autograd reads None for a 0-d tensor as 1, so nobody is asked for this who does not claim it.
+    Plain autograd reads None for a 0-d tensor as 1, so nobody is asked for this, nor probed, who does not claim it.
 
     Catches: None read as 1 in an implementation that means "no gradient".
     """
+    if not evidence.capabilities.none_output_grad:
+        msg = "plain autograd itself reads None for a 0-d output as 1"
+        raise UnsupportedError(msg)
     yield from gradients(evidence)
 
 
@@ -120,6 +124,17 @@ def layout(evidence: Evidence) -> Iterator[Finding]:
     yield from gradients(evidence)
 
 
+@family("grad_tuple.dict_order", _both("dict-output", "reordered"))
+def dict_order(evidence: Evidence) -> Iterator[Finding]:
+    """Output gradients in a dict MUST go to the outputs of their keys, in whatever order they come, in {program}.
+
+    The next stage names its inputs in an order of its own.
+
+    Catches: a dict paired by order.
+    """
+    yield from gradients(evidence)
+
+
 @family("grad_tuple.nonfinite", _named({"nan": ("mlp", "nan"), "inf": ("mlp", "inf")}))
 def nonfinite(evidence: Evidence) -> Iterator[Finding]:
     """NaN and inf in an output gradient ({grads}) MUST reach exactly the elements that plain autograd's reach.
@@ -145,6 +160,24 @@ def wrong(evidence: Evidence) -> Iterator[Finding]:
     A wrong length, shape or structure is a mistake somewhere else in the pipeline; going on with it trains on garbage.
 
     Catches: truncation by zip, broadcasting a wrong shape, parameter gradients half written before the error.
+    """
+    yield from refused(evidence)
+
+
+@family(
+    "grad_tuple.absent",
+    {
+        "full": of("mlp", "F0 B0 F1 B1!", output_grads="absent", watch=_STATE),
+        "split": of("mlp", "F0 I0 W0 F1 I1!", output_grads="absent", watch=_STATE),
+    },
+    level="SHOULD",
+)
+def absent(evidence: Evidence) -> Iterator[Finding]:
+    """No output gradients at all for an output that is no 0-d loss SHOULD raise and leave nothing changed, in {program}.
+
+    Only a 0-d loss has a gradient that goes without saying; plain autograd refuses anything else.
+
+    Catches: a forgotten gradient, or a loss that was not reduced, read as ones.
     """
     yield from refused(evidence)
 

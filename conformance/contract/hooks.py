@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradconform.check import family
 from gradconform.contract.cases import of
 from gradconform.evidence import Evidence
-from gradconform.judge import Finding, hooks
+from gradconform.judge import Finding, gradients, hooks
 from gradconform.trial import Trial
 
 _HOOKS = frozenset({"hooks"})
@@ -92,7 +92,7 @@ def module(evidence: Evidence) -> Iterator[Finding]:
 
 @family(
     "hooks.module_at_all",
-    _cases("F0 I0 F1 I1 W0 W1", "split", ("mlp",), _MODULES),
+    _cases("F0 I0 F1 I1 W0 W1", "split", ("two-inputs", "deep-chain"), _MODULES),
     level="SHOULD",
     needs=("module_hooks",),
 )
@@ -104,3 +104,18 @@ def module_at_all(evidence: Evidence) -> Iterator[Finding]:
     Catches: a split backward that walks around the modules.
     """
     yield from hooks.fire_at_all(evidence, "module")
+
+
+@family(
+    "hooks.last_module",
+    _cases("F0 F1 B0 B1", "full", ("mlp",), _MODULES) | _cases("F0 I0 F1 I1 W0 W1", "split", ("mlp",), _MODULES),
+    needs=("module_hooks",),
+)
+def last_module(evidence: Evidence) -> Iterator[Finding]:
+    """A full-backward hook on the stage's last module MUST NOT change any gradient, in {program} on {stage}.
+
+    Such a hook passes the module's outputs through a node of its own, which returns views.
+
+    Catches: outputs detached in place, which a view refuses.
+    """
+    yield from gradients(evidence)

@@ -123,7 +123,7 @@ def _many(letters: str) -> str:
     level="SHOULD",
 )
 def growth(evidence: Evidence) -> Iterator[Finding]:
-    """The number of live tensors SHOULD not grow over 50 micro-batches.
+    """The number of live tensors SHOULD NOT grow over 50 micro-batches.
 
     A leak of one tensor per micro-batch ends a long run.
 

@@ -28,7 +28,11 @@ def weight_twice(evidence: Evidence) -> Iterator[Finding]:
     yield from gradients(evidence)
 
 
-@family("misuse.weight_before_input", {"mlp": of("mlp", "F0 W0! I0 W0"), "other": of("mlp", "F0 F1 I0 W1! W0 I1 W1")})
+@family(
+    "misuse.weight_before_input",
+    {"mlp": of("mlp", "F0 W0! I0 W0"), "other": of("mlp", "F0 F1 I0 W1! W0 I1 W1")},
+    needs=("weight_before_input",),
+)
 def weight_before_input(evidence: Evidence) -> Iterator[Finding]:
     """W before its micro-batch's I MUST raise or add nothing, in {program}.
 
@@ -49,7 +53,7 @@ def weight_before_input(evidence: Evidence) -> Iterator[Finding]:
     {"next-session": of_two("mlp", "mlp", "F0 I0 finish! 1F0 1I0 1W0 1finish")},
 )
 def forgotten_weight(evidence: Evidence) -> Iterator[Finding]:
-    """A W that never comes MUST not change what other actions do, in {program}.
+    """A W that never comes MUST NOT change what other actions do, in {program}.
 
     What stays deferred may be refused or flushed when the step is finished; it must not reach another micro-batch or
     session (Megatron-DeepSpeed #442).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradconform.check import family
-from gradconform.contract.cases import of
+from gradconform.contract.cases import REPEATS, of
 from gradconform.evidence import Evidence
 from gradconform.judge import Finding, gradients
 from gradconform.judge.repeatable import bit_equal
@@ -15,7 +15,6 @@ _STAGES = (
     "tied-parallel", "tied-adjacent", "tied-apart", "tied-transposed", "looped-block", "weight-norm", "chunked-weight",
     "derived-weight-twice", "five-outputs", "residual",
 )  # fmt: skip
-REPEATS = 30
 
 
 @family("repeat.graph_builds", {name: of(name, "F0 I0 W0", repeats=REPEATS) for name in _STAGES})

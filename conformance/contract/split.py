@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradconform.check import family
-from gradconform.contract.cases import LOSS_STAGES, SEED_SIZE, STAGES, over
+from gradconform.contract.cases import LOSS_STAGES, REPEATS, SEED_SIZE, STAGES, of, over
 from gradconform.evidence import Evidence
 from gradconform.fixtures.programs import split_deferred, split_immediate
 from gradconform.judge import Finding, gradients
 
 PROGRAM = split_deferred(2)
-SEED = {"mlp": "test_stage_backward_input, test_stage_backward_weight"}
+SEED = {"mlp": "test_stage_backward_input"}
 
 
 @family("split.gradients", over(STAGES, PROGRAM), seed=SEED)
@@ -37,12 +37,32 @@ def loss_driven(evidence: Evidence) -> Iterator[Finding]:
     yield from gradients(evidence)
 
 
-@family("split.seed_size", over(SEED_SIZE, split_immediate(1)), profile="full", seed=SEED["mlp"])
+@family("split.seed_size", over(SEED_SIZE, split_immediate(1)), profile="full", seed="test_stage_backward_weight")
 def seed_size(evidence: Evidence) -> Iterator[Finding]:
     """I and W MUST give the gradients of plain autograd on {stage}.
 
     torch's own suite runs at width 512 and batch 256, where sums are long and kernels are blocked and threaded.
 
     Catches: an error that only a long sum or a blocked kernel shows.
+    """
+    yield from gradients(evidence)
+
+
+@family(
+    "split.retain_graph",
+    {
+        "mlp": of("mlp", PROGRAM, loss=True, retain_graph=True),
+        "tied-apart": of("tied-apart", PROGRAM, retain_graph=True),
+        "looped-block": of("looped-block", PROGRAM, retain_graph=True, repeats=REPEATS),
+        "merged-paths": of("merged-paths", PROGRAM, retain_graph=True),
+    },
+    seed={"mlp": "test_stage_backward_weight"},
+)
+def retain_graph(evidence: Evidence) -> Iterator[Finding]:
+    """I, and W that is asked to keep the graph, MUST give the gradients of plain autograd on {stage}.
+
+    torch's own suite calls W in this way; a graph that is kept also lets two walks meet in it.
+
+    Catches: a parameter reached along two kept paths counted twice.
     """
     yield from gradients(evidence)

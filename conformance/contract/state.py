@@ -43,7 +43,7 @@ def input_pass(evidence: Evidence) -> Iterator[Finding]:
 
 @family("state.args", _both("mlp", "in-place-activation", "two-inputs"), seed="test_stage_backward_input")
 def arguments(evidence: Evidence) -> Iterator[Finding]:
-    """No action MUST change the values of the stage's inputs, in {program} on {stage}.
+    """An action MUST NOT change the values of the stage's inputs, in {program} on {stage}.
 
     Received activations are also what recomputation and other branches read.
 
@@ -54,7 +54,7 @@ def arguments(evidence: Evidence) -> Iterator[Finding]:
 
 @family("state.output_grads", _both("mlp", "bare-bias", "two-outputs"))
 def output_gradients(evidence: Evidence) -> Iterator[Finding]:
-    """No action MUST change the output gradients it was given, in {program} on {stage}.
+    """An action MUST NOT change the output gradients it was given, in {program} on {stage}.
 
     They lie in a receive buffer, or are another stage's returned gradients.
 
@@ -65,7 +65,7 @@ def output_gradients(evidence: Evidence) -> Iterator[Finding]:
 
 @family("state.params", _both("mlp", "batch-norm"))
 def parameters(evidence: Evidence) -> Iterator[Finding]:
-    """No action MUST change the values of parameters, in {program} on {stage}.
+    """An action MUST NOT change the values of parameters, in {program} on {stage}.
 
     Only the optimizer writes parameters.
 
@@ -85,11 +85,15 @@ def buffers(evidence: Evidence) -> Iterator[Finding]:
     yield from judge.as_under_autograd(evidence, "buffers")
 
 
-@family("state.requires_grad", _both("frozen-layer", "fixed-input-first", "mlp"))
+@family(
+    "state.requires_grad",
+    _both("frozen-layer", "fixed-input-first", "mlp", "output-is-parameter", "output-is-input", "output-is-weight"),
+)
 def flags(evidence: Evidence) -> Iterator[Finding]:
-    """No action MUST flip requires_grad of an input or parameter, in {program} on {stage}.
+    """An action MUST NOT flip requires_grad of an input or parameter, in {program} on {stage}.
 
-    Freezing for I and thawing for W is a tempting way to split, and loses what was frozen on purpose.
+    Freezing for I and thawing for W is a tempting way to split, and loses what was frozen on purpose; detaching an
+    output in place freezes a parameter or input that is an output itself.
 
     Catches: a frozen parameter that thaws, a parameter left frozen.
     """
@@ -153,6 +157,43 @@ def returned_storage(evidence: Evidence) -> Iterator[Finding]:
     Catches: an output gradient passed through as the input gradient of an addition.
     """
     yield from judge.returned_apart(evidence)
+
+
+@family(
+    "state.returned_same_args",
+    {
+        "full": of("mlp", full_all_forwards_first(3), watch=_STATE, same_args=True),
+        "split": of("mlp", split_interleaved(3), watch=_STATE, same_args=True),
+    },
+)
+def returned_same_args(evidence: Evidence) -> Iterator[Finding]:
+    """A returned gradient of an input that several micro-batches use MUST stay as it was returned, in {program}.
+
+    The input's .grad is added to by the next micro-batch; a returned gradient that is the same tensor changes with it
+    (pytorch #164329).
+
+    Catches: .grad of the input and the returned gradient being one tensor.
+    """
+    yield from judge.returned_stays(evidence)
+
+
+@family(
+    "state.returned_layout",
+    {
+        f"{name}-{way}": of(name, program)
+        for name in ("mlp", "transposed-use")
+        for way, program in (("full", "F0 B0"), ("split", "F0 I0 W0"))
+    },
+    level="SHOULD",
+)
+def returned_layout(evidence: Evidence) -> Iterator[Finding]:
+    """The gradient returned for a contiguous input SHOULD be contiguous, in {program} on {stage}.
+
+    It is sent to the previous stage as it is; point-to-point sends refuse a tensor that is not contiguous.
+
+    Catches: a gradient returned as a transposed view.
+    """
+    yield from judge.returned_contiguous(evidence)
 
 
 @family(

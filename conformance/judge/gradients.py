@@ -31,7 +31,7 @@ def gradients(evidence: Evidence, *, lane: int | None = None) -> Iterator[Findin
 
 
 def _of_one_run(evidence: Evidence, observation: Observation, lane: int | None) -> Iterator[Finding]:
-    told: set[str] = set()
+    told: set[tuple[int, str]] = set()
     for step in observation.steps:
         if lane is not None and step.action.stage != lane:
             continue
@@ -39,8 +39,9 @@ def _of_one_run(evidence: Evidence, observation: Observation, lane: int | None) 
             yield Finding("error", "the action", str(step.action), f"raised {step.raised}; plain autograd does not")
             continue
         for finding in _of_step(evidence, step):
-            if finding.where not in told:
-                told.add(finding.where)
+            key = (step.action.stage, finding.where)
+            if key not in told:
+                told.add(key)
                 yield finding
     if observation.close_raised is not None:
         yield Finding("error", "the session", "close", f"raised {observation.close_raised}")
@@ -49,7 +50,10 @@ def _of_one_run(evidence: Evidence, observation: Observation, lane: int | None) 
 def _of_step(evidence: Evidence, step: Step) -> Iterator[Finding]:
     wanted = evidence.oracle_step(step)
     if step.outputs is not None and wanted.outputs is not None:
-        for index, (got, output) in enumerate(zip(step.outputs, wanted.outputs, strict=True)):
+        if len(step.outputs) != len(wanted.outputs):
+            text = f"{len(step.outputs)} outputs were returned, the stage has {len(wanted.outputs)}"
+            yield Finding("shape", "the returned outputs", str(step.action), text)
+        for index, (got, output) in enumerate(zip(step.outputs, wanted.outputs, strict=False)):
             yield from compare(evidence, step, f"output {index}", got, output, None)
     if step.input_grads is not None and wanted.input_grads is not None and not step.action.misuse:
         yield from _input_grads(evidence, step, wanted)
@@ -89,6 +93,9 @@ def _input(evidence: Evidence, slot: int, step: Step) -> Reference:
 
 
 def _input_grads(evidence: Evidence, step: Step, wanted: Step) -> Iterator[Finding]:
+    for slot in step.tracked:
+        text = "requires a gradient itself, as plain autograd's do not: it holds the graph it came from"
+        yield Finding("unexpected", f"input {slot}", str(step.action), text)
     got, expected = step.input_grads or (), wanted.input_grads or ()
     if len(got) != len(expected):
         text = f"{len(got)} input gradients were returned, expected {len(expected)}, one per argument"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gradconform.evidence import Evidence
@@ -94,6 +95,16 @@ def returned_stays(evidence: Evidence) -> Iterator[Finding]:
     yield from raised(evidence.observation)
     for name in evidence.observation.changed_later:
         yield Finding("changed", name, "", "changed after it was returned")
+
+
+def returned_contiguous(evidence: Evidence) -> Iterator[Finding]:
+    """Yield returned input gradients that are not contiguous; all arguments of the trial are."""
+    yield from raised(evidence.observation)
+    for step in evidence.observation.steps:
+        for slot, grad in enumerate(step.input_grads or ()):
+            if grad is not None and grad.layout == torch.strided and not grad.is_contiguous():
+                text = f"is not contiguous: shape {tuple(grad.shape)}, strides {grad.stride()}"
+                yield Finding("layout", f"input {slot}", str(step.action), text)
 
 
 def stored_apart(evidence: Evidence) -> Iterator[Finding]:

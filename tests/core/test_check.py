@@ -54,7 +54,7 @@ def test_a_clause_becomes_requirement_reason_and_what_it_catches(registered: dic
     assert found.id == "full.topic.one-case"
     assert found.area == "full"
     assert found.requirement.startswith("B MUST be right on ")
-    assert found.requirement.endswith(", in F0 B0, for one case and normal.")
+    assert found.requirement.endswith(", in F0 B0, for one case and normal values.")
     assert found.why == "It goes wrong in practice."
     assert found.catches == "a thing that is wrong."
     assert found.seed == "test_stage_backward"
@@ -112,7 +112,7 @@ def test_a_clause_that_says_too_little_is_refused(docstring: str | None, level: 
         ({"weight_order!=any"}, ["weight_order!=any"]),
         ({"hooks=with_grad", "hooks=never"}, ["hooks=never"]),
     ],
-    ids=str,
+    ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else None,
 )
 def test_what_is_not_claimed_is_unmet(registered: dict[str, Check], needs: set[str], unmet: list[str]) -> None:
     register()

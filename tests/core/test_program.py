@@ -94,7 +94,7 @@ def test_a_token_that_is_no_action_is_named_with_its_place(text: str, position: 
         ("F0 F1 B1", {"full"}),
         ("F0 1F0 1B0 B0", {"full"}),
         ("F0 F1 1F0 1F1 1B1 B0 1B0 B1", {"full", "backward_order=any"}),
-        ("F0 B0 W0!", {"full"}),
+        ("F0 B0 W0!", {"full", "split"}),
         ("F0 I0 W0 W0!", {"split"}),
         ("F0 W0! I0 W0", {"split"}),
         ("F0 I0 F1 I1 W1! W0 W1", {"split", "weight_order!=none"}),

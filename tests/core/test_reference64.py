@@ -34,11 +34,11 @@ def evidence_of(program: str, case: StageCase = LINEAR, dtype: torch.dtype = tor
     return Evidence(trial, Capabilities(), materials, (oracle,), oracle)
 
 
-def by_hand(materials: Materials, mb: int) -> tuple[Tensor, Tensor, Tensor]:
+def by_hand(materials: Materials, mb: int, lane: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of x, weight and bias of one Linear, worked out in float64."""
-    stage = materials.stage(0)
-    (x,) = (arg.detach().double() for arg in materials.args(0, mb, stage))
-    (grad,) = (grad.double() for grad in materials.output_grads(0, mb))
+    stage = materials.stage(lane)
+    (x,) = (arg.detach().double() for arg in materials.args(lane, mb, stage))
+    (grad,) = (grad.double() for grad in materials.output_grads(lane, mb))
     return grad @ stage.weight.detach().double(), grad.t() @ x, grad.sum(0)  # type: ignore[operator]
 
 
@@ -125,8 +125,8 @@ def expected_after(evidence: Evidence, position: int, name: str = "weight") -> E
     return evidence.expected_param(name, evidence.oracle.steps[position])
 
 
-def summed(evidence: Evidence, *mbs: int) -> Tensor:
-    return torch.stack([by_hand(evidence.materials, mb)[1] for mb in mbs]).sum(0)
+def summed(evidence: Evidence, *mbs: int, lane: int = 0) -> Tensor:
+    return torch.stack([by_hand(evidence.materials, mb, lane)[1] for mb in mbs]).sum(0)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_parameter_has_the_sum_of_the_weight_passes_so_far(program: str, posit
         mbs = (0,)
     if mbs:
         assert total is not None
-        assert torch.allclose(total, summed(evidence, *mbs), rtol=1e-12, atol=1e-12)
+        assert torch.allclose(total, summed(evidence, *mbs, lane=lane), rtol=1e-12, atol=1e-12)
     else:
         assert total is None
 

@@ -147,10 +147,10 @@ def test_a_place_that_is_not_claimed_is_unsupported(claims: dict[str, Any], mess
     assert (result.status, result.message) == ("unsupported", message)
 
 
-def test_what_is_claimed_and_refused_is_unsupported_and_never_a_pass() -> None:
+def test_what_is_claimed_and_refused_is_a_claim_not_met() -> None:
     result = ran(ActingAdapter(on(11, refuse)), check("F0 B0", WIDE))
-    assert result.status == "unsupported"
-    assert result.message == "not supported: not today"
+    assert (result.status, result.kind) == ("failed", "refused")
+    assert result.message.startswith("claimed, but refused: not today; support it, or withdraw the claim to one of: ")
 
 
 @pytest.mark.parametrize("act", [fail, lambda: 2.0], ids=["raises", "wrong"])
@@ -250,7 +250,7 @@ def test_what_plain_autograd_cannot_do_here_is_unsupported(error: type[Exception
     [
         (lambda: None, "unsupported", "not claimed: view_output; tried, and right"),
         (fail, "unsupported", "not claimed: view_output; tried, and refused"),
-        (refuse, "unsupported", "not supported: not today"),
+        (refuse, "unsupported", "not claimed: view_output; tried, and refused"),
         (lambda: 2.0, "failed", "not claimed: view_output; tried, and wrong without a word"),
     ],
     ids=["right", "raises", "unsupported", "wrong"],

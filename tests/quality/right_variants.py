@@ -22,6 +22,9 @@ Pending = tuple[list[GradientEdge], list[Tensor]]
 def _roots(outputs: Any, grads: Any) -> tuple[list[Tensor], list[Tensor]]:
     """Pair outputs that need a gradient with theirs; a loss starts with one, and None means that no gradient flows."""
     if grads is None:
+        if any(loss.dim() for loss in tensors(outputs)):
+            msg = "there are no output gradients, and the outputs are no loss"
+            raise ValueError(msg)
         return tensors(outputs), [torch.ones_like(loss) for loss in tensors(outputs)]
     wanted, given = dict(leaves(as_tuple(outputs))), dict(leaves(grads))
     if wanted.keys() != given.keys():
@@ -158,9 +161,7 @@ class _Session:
 
 
 def _adapter(session: Callable[[nn.Module, StageSpec], object], **claims: Any) -> object:
-    return SimpleNamespace(
-        name="variant", capabilities=Capabilities(none_output_grad=True, **claims), open=session
-    )
+    return SimpleNamespace(name="variant", capabilities=Capabilities(none_output_grad=True, **claims), open=session)
 
 
 class _Returned(_Session):

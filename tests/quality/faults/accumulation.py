@@ -132,7 +132,8 @@ def running_sum_of_an_input() -> Target:
             if grad is not None and value.is_leaf:
                 value.grad = grad if value.grad is None else value.grad + grad
         return tuple(
-            value.grad if grad is not None and value.is_leaf else grad for value, grad in zip(inputs, grads, strict=True)
+            value.grad if grad is not None and value.is_leaf else grad
+            for value, grad in zip(inputs, grads, strict=True)
         )
 
     return target(input_grads(edit))

@@ -17,8 +17,8 @@ from .registry import fault
 
 @fault("repeat.graph_builds.*")
 def wrong_in_one_of_five_graph_builds() -> Target:
-    """In one of five graphs a parameter that is met first is counted twice."""
-    drawn = random.Random(5)
+    """In one of five graph builds a parameter is counted twice."""
+    drawn = random.Random(5)  # noqa: S311 (a repeatable stand-in for addresses)
 
     def edit(_: nn.Parameter, added: Tensor, __: Graph) -> Tensor:
         return added * (2.0 if drawn.random() < 0.2 else 1.0)
@@ -29,7 +29,7 @@ def wrong_in_one_of_five_graph_builds() -> Target:
 @fault("repeat.bit_equal.*")
 def sums_in_the_order_of_a_set() -> Target:
     """The last bit of a gradient depends on the order in which its parts were added."""
-    drawn = random.Random(5)
+    drawn = random.Random(5)  # noqa: S311 (a repeatable stand-in for addresses)
 
     def edit(_: nn.Parameter, added: Tensor, __: Graph) -> Tensor:
         return added * (1.0 + 1.2e-7) if drawn.random() < 0.5 else added
@@ -40,7 +40,7 @@ def sums_in_the_order_of_a_set() -> Target:
 @fault("repeat.graph_builds.tied-adjacent", "repeat.graph_builds.looped-block", "repeat.graph_builds.tied-apart")
 def tied_weight_wrong_in_some_graph_builds() -> Target:
     """A tied weight is halved in one of ten graphs, as where a set of nodes is walked in the order of addresses."""
-    drawn = random.Random(7)
+    drawn = random.Random(7)  # noqa: S311 (a repeatable stand-in for addresses)
 
     def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
         return added * (0.5 if len(graph.users_of(parameter)) > 1 and drawn.random() < 0.1 else 1.0)

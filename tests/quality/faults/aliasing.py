@@ -12,7 +12,7 @@ from gradconform.adapter import StageSpec
 from gradconform.fixtures.trees import tensors
 from gradconform.targets import Target
 
-from .alterations import RIGHT, Context, Functions, Grads, input_grads, per_session, target
+from .alterations import RIGHT, Context, Functions, Grads, input_grads, per_session, stored_as, target
 from .graph import Graph
 from .registry import fault
 
@@ -85,37 +85,23 @@ def output_gradient_stored() -> Target:
     return target(Functions(full=full, weight_pass=weight_pass))
 
 
-def _stored_as(replace: Any) -> Target:
-    """Return a target that lets ``replace`` put other tensors into ``.grad`` once B or W has run."""
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        parameters = Graph.behind(outputs).parameters()
-        found = RIGHT.full(outputs, grads, inputs)
-        replace(parameters)
-        return found
-
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-        parameters = list(weights)
-        RIGHT.weight_pass(iter(parameters), groups, retain_graph)
-        replace(parameters)
-        return tuple(parameter.grad for parameter in parameters)
-
-    return target(Functions(full=full, weight_pass=weight_pass))
-
-
 @fault("state.stored_storage.mlp-*", "state.stored_storage.residual-*", "*.gradients.mlp")
 def two_parameters_share_a_buffer() -> Target:
     """All parameter gradients are written to the start of one buffer."""
 
     def replace(parameters: list[nn.Parameter]) -> None:
-        held = [parameter for parameter in parameters if parameter.grad is not None and parameter.grad.layout == torch.strided]
+        held = [
+            parameter
+            for parameter in parameters
+            if parameter.grad is not None and parameter.grad.layout == torch.strided
+        ]
         size = max((parameter.numel() for parameter in held), default=0)
         buffer = torch.empty(size, dtype=held[0].dtype) if held else torch.empty(0)
         for parameter in held:
             if parameter.dtype == buffer.dtype and parameter.grad is not None:
                 parameter.grad = buffer[: parameter.numel()].view(parameter.shape).copy_(parameter.grad)
 
-    return _stored_as(replace)
+    return stored_as(replace)
 
 
 @fault("state.params.mlp-*", "state.stored_storage.mlp-*")
@@ -127,7 +113,7 @@ def gradient_written_into_the_parameter() -> Target:
             if parameter.grad is not None and parameter.grad.layout == torch.strided and parameter.dim() == 1:
                 parameter.grad = parameter.data.copy_(parameter.grad)
 
-    return _stored_as(replace)
+    return stored_as(replace)
 
 
 @fault("state.returned_storage.sum-of-inputs-*")
@@ -164,3 +150,28 @@ def gradient_returned_in_the_input() -> Target:
         )
 
     return target(input_grads(edit))
+
+
+@fault("state.returned_same_args.*")
+def grad_attribute_of_the_input_returned() -> Target:
+    """What is returned is the .grad of the input, to which the next micro-batch of the same input adds."""
+
+    def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
+        found: list[Tensor | None] = []
+        for value, grad in zip(inputs, grads, strict=True):
+            if grad is not None and value.is_leaf and not isinstance(value, nn.Parameter):
+                value.grad = grad if value.grad is None else value.grad.add_(grad)
+            found.append(grad if grad is None or isinstance(value, nn.Parameter) else value.grad)
+        return tuple(found)
+
+    return target(input_grads(edit))
+
+
+@fault("state.returned_layout.*")
+def returned_as_a_transpose() -> Target:
+    """Input gradients are returned as views of a transposed copy."""
+
+    def transposed(grad: Tensor) -> Tensor:
+        return grad if grad.dim() < 2 or grad.layout != torch.strided else grad.mT.contiguous().mT
+
+    return target(input_grads(lambda _, grads: tuple(None if grad is None else transposed(grad) for grad in grads)))

@@ -85,7 +85,7 @@ def flat(outputs: Any, grads: Any) -> tuple[list[Any], Any]:
 
 
 def output_grads(edit: Callable[[list[Any], Any], Any], functions: Functions = RIGHT) -> Functions:
-    """Edit the output gradients: ``edit(outputs, grads)`` with outputs in a list, and gradients too if they mirror them.
+    """Edit the output gradients: ``edit(outputs, grads)``, outputs in a list, and gradients too if they mirror them.
 
     A backward that starts at a loss is left alone.
     """
@@ -202,7 +202,7 @@ def afterwards(
     after_input: Callable[[Any, Any, Sequence[Any]], object] | None = None,
     after_weight: Callable[[list[nn.Parameter]], object] | None = None,
 ) -> Functions:
-    """Do something more once the right function has run: after B and I with their arguments, after W with the weights."""
+    """Do something more after the right function: after B and I with their arguments, after W with the weights."""
 
     def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         found = RIGHT.full(outputs, grads, inputs)
@@ -226,3 +226,21 @@ def afterwards(
         return found
 
     return Functions(full, input_pass, weight_pass)
+
+
+def stored_as(replace_grads: Callable[[list[nn.Parameter]], object]) -> Target:
+    """Return a target that lets ``replace_grads`` put other tensors into ``.grad`` once B or W has run."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        parameters = Graph.behind(outputs).parameters()
+        found = RIGHT.full(outputs, grads, inputs)
+        replace_grads(parameters)
+        return found
+
+    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+        parameters = list(weights)
+        RIGHT.weight_pass(iter(parameters), groups, retain_graph)
+        replace_grads(parameters)
+        return tuple(parameter.grad for parameter in parameters)
+
+    return target(Functions(full=full, weight_pass=weight_pass))

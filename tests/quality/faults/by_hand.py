@@ -37,13 +37,17 @@ def last_of_a_node_dropped() -> Target:
     return target(_tuples(lambda grads: grads if len(grads) < 2 else (*grads[:-2], None, grads[-1])))
 
 
-@fault("grad_tuple.by_hand.two-first-none", "grad_tuple.by_hand.three-first-none", "grad_tuple.by_hand.three-middle-none")
+@fault(
+    "grad_tuple.by_hand.two-first-none", "grad_tuple.by_hand.three-first-none", "grad_tuple.by_hand.three-middle-none"
+)
 def none_shifts_the_slots_of_a_node() -> Target:
     """None is filtered out of a node's gradients, so that those behind it move up a slot."""
     return target(_tuples(lambda grads: tuple(grad for grad in grads if grad is not None)))
 
 
-@fault("grad_tuple.by_hand.one-none", "grad_tuple.by_hand.two-all-none", "grad_tuple.by_hand.three-all-none")
+@fault(
+    "grad_tuple.by_hand.one-none", "grad_tuple.by_hand.two-all-none", "grad_tuple.by_hand.three-all-none", raises=True
+)
 def all_none_refused() -> Target:
     """A node all of whose gradients are None is refused."""
 
@@ -72,4 +76,3 @@ def outputs_of_a_node_summed_into_the_first() -> Target:
         return list(summed(tuple(grads))) if len(nodes) > 1 and len(set(nodes)) == 1 and None not in nodes else grads
 
     return target(output_grads(edit, _tuples(summed)))
-

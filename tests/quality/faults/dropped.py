@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from gradconform.targets import Target
 
@@ -20,7 +22,9 @@ def biases() -> Target:
     return target(without(lambda parameter, _: parameter.dim() == 1))
 
 
-@fault("*.gradients.embedding", "*.gradients.embedding-sparse", "*.loss.embedding", "*.gradients.embedding-tied-decoder")
+@fault(
+    "*.gradients.embedding", "*.gradients.embedding-sparse", "*.loss.embedding", "*.gradients.embedding-tied-decoder"
+)
 def embeddings() -> Target:
     """The table of an Embedding gets no gradient."""
     return target(without(lambda parameter, graph: _used_by(parameter, graph, "Embedding")))
@@ -30,7 +34,12 @@ def _used_by(parameter: nn.Parameter, graph: Graph, kind: str) -> bool:
     return any(kind in user.name() for user in graph.users_of(parameter))
 
 
-@fault("*.gradients.weight-norm", "*.gradients.sliced-weight", "*.gradients.output-is-parameter", "*.gradients.derived-weight-twice")
+@fault(
+    "*.gradients.weight-norm",
+    "*.gradients.sliced-weight",
+    "*.gradients.output-is-parameter",
+    "*.gradients.derived-weight-twice",
+)
 def parameter_only_paths() -> Target:
     """A parameter that meets no input at its first use gets no gradient."""
 
@@ -152,7 +161,7 @@ def outputs_that_are_leaves() -> Target:
     return target(output_grads(edit))
 
 
-@fault("*.gradients.linear-3d", "*.gradients.output-view", "*.gradients.output-slice")
+@fault("*.gradients.linear-3d", "*.gradients.output-view", "*.gradients.output-slice", raises=True)
 def outputs_that_are_views() -> Target:
     """A stage whose output is a view is refused."""
 
@@ -163,3 +172,64 @@ def outputs_that_are_views() -> Target:
         return grads
 
     return target(output_grads(edit))
+
+
+@contextlib.contextmanager
+def _later_uses_cut(graph: Graph, leaves: Sequence[Tensor]) -> Iterator[None]:
+    """Let no gradient pass from any user of a leaf but the first."""
+    handles: list[Any] = []
+    for leaf in leaves:
+        node = get_gradient_edge(leaf).node
+        for user in dict.fromkeys(graph.users_of(leaf)[1:]):
+            slots = [slot for slot, (after, _) in enumerate(user.next_functions) if after is node]
+
+            def cut(grads: Grads, _: Any, slots: list[int] = slots) -> Grads:
+                return tuple(
+                    grad * 0.0 if grad is not None and slot in slots else grad for slot, grad in enumerate(grads)
+                )
+
+            handles.append(user.register_hook(cut))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@fault("*.gradients.tied-apart", "*.gradients.tied-adjacent", "*.gradients.rnn", "*.gradients.looped-block")
+def later_uses_of_a_tied_weight() -> Target:
+    """Of the uses of a parameter only the first that is met counts."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        graph = Graph.behind(outputs)
+        with _later_uses_cut(graph, graph.parameters()):
+            return RIGHT.full(outputs, grads, inputs)
+
+    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+        graph = Graph.of_context(groups)
+        with _later_uses_cut(graph, graph.parameters()):
+            return RIGHT.weight_pass(weights, groups, retain_graph)
+
+    return target(Functions(full=full, weight_pass=weight_pass))
+
+
+@fault("*.gradients.residual", "*.gradients.tied-parallel", "*.loss.duplicate-input")
+def later_paths_to_an_input() -> Target:
+    """Of the paths to an input only the first that is met counts."""
+
+    def inputs_of(graph: Graph) -> list[Tensor]:
+        return [leaf for leaf in graph.leaves() if not isinstance(leaf, nn.Parameter)]
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        graph = Graph.behind(outputs)
+        with _later_uses_cut(graph, inputs_of(graph)):
+            return RIGHT.full(outputs, grads, inputs)
+
+    def input_pass(
+        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
+    ) -> tuple[Grads, Context]:
+        graph = Graph.behind(outputs)
+        with _later_uses_cut(graph, inputs_of(graph)):
+            return RIGHT.input_pass(outputs, grads, inputs, weights)
+
+    return target(Functions(full=full, input_pass=input_pass))

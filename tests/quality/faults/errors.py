@@ -162,7 +162,7 @@ def early_weight_pass_uses_up_its_turn() -> Target:
                 return None
             return super().backward_weight(mb)
 
-    return with_session(Session)
+    return with_session(Session, weight_before_input=True)
 
 
 @fault("misuse.weight_before_input.other", "misuse.weight_before_input.mlp")
@@ -184,12 +184,12 @@ def early_weight_pass_takes_anything() -> Target:
             self.owed += 1
             return None
 
-    return with_session(Session)
+    return with_session(Session, weight_before_input=True)
 
 
 @fault("misuse.forgotten_weight.*")
 def forgotten_weight_pass_left_in_a_queue() -> Target:
-    """Deferred work lies in one queue of the process, first-in-first-out; what is never asked for goes to the next W."""
+    """Deferred work lies in one queue of the process; what is never asked for goes to the next W."""
     queue: list[Context] = []
 
     def input_pass(*args: Any) -> tuple[Grads, Context]:

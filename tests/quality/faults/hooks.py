@@ -82,7 +82,10 @@ def parameters_in_two_halves() -> Target:
 
     def in_halves(weights: list[nn.Parameter], groups: Context, retain_graph: bool) -> None:  # noqa: FBT001 (passed on)
         half = [
-            {**group, "grads": [tuple(None if g is None else 0.5 * g for g in grads) for grads in group.get("grads", ())]}
+            {
+                **group,
+                "grads": [tuple(None if g is None else 0.5 * g for g in grads) for grads in group.get("grads", ())],
+            }
             for group in groups
             if "grads" in group
         ]

@@ -209,7 +209,7 @@ def exceptions_kept() -> Target:
     return per_session(make)
 
 
-@fault("lifetime.outputs_between.mlp", "lifetime.dropped.*")
+@fault("lifetime.outputs_between.mlp", "lifetime.dropped.*", raises=True)
 def graph_released_by_the_input_pass() -> Target:
     """I releases what the graph has saved, so that W finds it gone."""
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gradconform.targets import Target
 
-from .alterations import RIGHT, Context, Functions, Grads, every_grad, input_grads, output_grads, param_grads, target
+from .alterations import RIGHT, Context, Functions, Grads, every_grad, input_grads, output_grads, stored_as, target
 from .registry import fault
 
 _MLP = ("full.gradients.mlp", "split.gradients.mlp")
@@ -115,7 +115,9 @@ def loss_divided() -> Target:
 def returned_in_float64() -> Target:
     """Input gradients are returned in float64."""
     return target(
-        input_grads(lambda _, grads: tuple(grad.double() if grad is not None and _real(grad) else grad for grad in grads))
+        input_grads(
+            lambda _, grads: tuple(grad.double() if grad is not None and _real(grad) else grad for grad in grads)
+        )
     )
 
 
@@ -128,7 +130,13 @@ def dimensions_of_one_squeezed() -> Target:
 @fault("*.gradients.embedding-sparse", "*.loss.embedding-sparse")
 def sparse_gradient_made_dense() -> Target:
     """A sparse parameter gradient is made dense."""
-    return target(param_grads(lambda _, added, __: added.to_dense() if added.is_sparse else added))
+
+    def densify(parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
+
+    return stored_as(densify)
 
 
 @fault("*.gradients.complex", "*.gradients.complex-parameter")

@@ -14,7 +14,7 @@ from .alterations import RIGHT, Functions, Grads, input_grads, output_grads, tar
 from .registry import fault
 
 
-@fault("grad_tuple.none.first-*", "grad_tuple.none.chunk-*", "grad_tuple.none.all-but-last-*")
+@fault("grad_tuple.none.first-*", "grad_tuple.none.chunk-*", "grad_tuple.none.all-but-last-*", raises=True)
 def none_shifts_the_gradients_behind_it() -> Target:
     """None is filtered out of the output gradients and not out of the outputs."""
 
@@ -25,13 +25,19 @@ def none_shifts_the_gradients_behind_it() -> Target:
     return target(output_grads(edit))
 
 
-@fault("full.gradients.output-chunks", "split.gradients.output-chunks", "grad_tuple.size.two-*", "grad_tuple.size.three-*")
+@fault(
+    "full.gradients.output-chunks",
+    "split.gradients.output-chunks",
+    "grad_tuple.size.two-*",
+    "grad_tuple.size.three-*",
+    raises=True,
+)
 def output_grads_reversed() -> Target:
     """The last output gradient goes to the first output."""
     return target(output_grads(lambda _, grads: grads[::-1]))
 
 
-@fault("full.gradients.dict-output")
+@fault("full.gradients.dict-output", raises=True)
 def dict_paired_by_sorted_keys() -> Target:
     """A dict's output gradients are taken in the order of the alphabet, its outputs in their own."""
 
@@ -97,7 +103,7 @@ def dict_taken_for_a_tuple() -> Target:
     return target(output_grads(edit))
 
 
-@fault("grad_tuple.none.lone-*", "grad_tuple.none_scalar.*", "grad_tuple.none.all-full", "grad_tuple.none.last-*")
+@fault("grad_tuple.none.lone-*", "grad_tuple.none_scalar.*", "grad_tuple.none.all-*", "grad_tuple.none.last-*")
 def none_read_as_ones() -> Target:
     """None for an output is read as a gradient of ones."""
 
@@ -189,12 +195,16 @@ def read_through_the_storage() -> Target:
     def read(grad: Any) -> Any:
         if not isinstance(grad, Tensor) or grad.is_contiguous() or grad.untyped_storage().size() < grad.nbytes:
             return grad
-        return torch.empty(0, dtype=grad.dtype, device=grad.device).set_(grad.untyped_storage())[: grad.numel()].view(grad.shape)
+        return (
+            torch.empty(0, dtype=grad.dtype, device=grad.device)
+            .set_(grad.untyped_storage())[: grad.numel()]
+            .view(grad.shape)
+        )
 
     return target(output_grads(lambda _, grads: [read(grad) for grad in grads] if isinstance(grads, list) else grads))
 
 
-@fault("grad_tuple.layout.expanded-*")
+@fault("grad_tuple.layout.expanded-*", raises=True)
 def expanded_gradient_scaled_in_place() -> Target:
     """Output gradients are unscaled in place, which an expanded one refuses."""
 
@@ -222,3 +232,47 @@ def empty_taken_for_none() -> Target:
         return [None if isinstance(grad, Tensor) and not grad.numel() else grad for grad in grads]
 
     return target(output_grads(lambda outputs, grads: edit(outputs, grads) if isinstance(grads, list) else grads))
+
+
+@fault("*.gradients.mask-output", "*.gradients.custom-integer-output", raises=True)
+def output_that_needs_none_shifts_the_gradients() -> Target:
+    """Outputs that need no gradient are filtered out of the outputs and not out of the gradients."""
+
+    def edit(outputs: list[Any], grads: Any) -> Any:
+        if not isinstance(grads, list):
+            return grads
+        remaining = iter(grads)
+        return [next(remaining) if isinstance(out, Tensor) and out.requires_grad else None for out in outputs]
+
+    return target(output_grads(edit))
+
+
+@fault("grad_tuple.dict_order.full")
+def dict_paired_by_order() -> Target:
+    """A dict's output gradients are taken in the order in which they come, whatever their keys."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        if not isinstance(grads, dict):
+            return RIGHT.full(outputs, grads, inputs)
+        return RIGHT.full(list(outputs.values()), list(grads.values()), inputs)
+
+    return target(Functions(full=full))
+
+
+@fault("grad_tuple.absent.*")
+def absent_gradients_read_as_ones() -> Target:
+    """No output gradients at all are read as ones, whatever the outputs are."""
+
+    def ones(outputs: Any, grads: Any) -> tuple[Any, Any]:
+        listed = tensors(outputs)
+        return (listed, [torch.ones_like(output) for output in listed]) if grads is None else (outputs, grads)
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        return RIGHT.full(*ones(outputs, grads), inputs)
+
+    def input_pass(
+        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
+    ) -> tuple[Grads, Context]:
+        return RIGHT.input_pass(*ones(outputs, grads), inputs, weights)
+
+    return target(Functions(full=full, input_pass=input_pass))

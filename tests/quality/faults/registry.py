@@ -14,13 +14,15 @@ class Fault:
     """One wrong idea.
 
     ``topic`` is the module it stands in, ``idea`` says in one sentence what it does wrong, ``named`` are globs over the
-    ids of the checks one would name for it: all that they match must fail. ``make`` returns a new target.
+    ids of the checks one would name for it: all that they match must fail. ``raises`` says that it may show by an
+    exception that plain autograd does not raise. ``make`` returns a new target.
     """
 
     name: str
     topic: str
     idea: str
     named: tuple[str, ...]
+    raises: bool
     make: Callable[[], Target]
 
 
@@ -28,7 +30,7 @@ class Fault:
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(*named: str) -> Callable[[Callable[[], Target]], Callable[[], Target]]:
+def fault(*named: str, raises: bool = False) -> Callable[[Callable[[], Target]], Callable[[], Target]]:
     """Register a function that makes a wrong target; its name is the fault's, its docstring the idea.
 
     Raises ``ValueError`` for a name that is taken, or where no check is named.
@@ -40,7 +42,7 @@ def fault(*named: str) -> Callable[[Callable[[], Target]], Callable[[], Target]]
         if name in FAULTS or not named or not idea:
             msg = f"fault {name!r} needs a name of its own, an idea in its docstring, and the checks one would name"
             raise ValueError(msg)
-        FAULTS[name] = Fault(name, make.__module__.rpartition(".")[2], idea, named, make)
+        FAULTS[name] = Fault(name, make.__module__.rpartition(".")[2], idea, named, raises, make)
         return make
 
     return register

@@ -20,6 +20,7 @@ from .alterations import (
     input_grads,
     param_grads,
     per_session,
+    stored_as,
     target,
     with_session,
 )
@@ -27,7 +28,13 @@ from .graph import Graph
 from .registry import fault
 
 
-@fault("*.gradients.tied-parallel", "*.gradients.tied-apart", "*.loss.looped-block", "split.gradients.rnn", "accumulate.prior.tied")
+@fault(
+    "*.gradients.tied-parallel",
+    "*.gradients.tied-apart",
+    "*.loss.looped-block",
+    "split.gradients.rnn",
+    "accumulate.prior.tied",
+)
 def tied_weight_doubled() -> Target:
     """A parameter that is used at two places is counted twice."""
     return target(param_grads(lambda parameter, added, graph: added * (1 + (len(graph.users_of(parameter)) > 1))))
@@ -130,7 +137,12 @@ def two_weight_passes_swapped() -> Target:
     return with_session(Session)
 
 
-@fault("accumulate.order.split-reversed", "accumulate.order.split-input-reversed", "lifetime.dropped.mlp", "misuse.forgotten_weight.same-step")
+@fault(
+    "accumulate.order.split-reversed",
+    "accumulate.order.split-input-reversed",
+    "lifetime.dropped.mlp",
+    "misuse.forgotten_weight.same-step",
+)
 def weight_passes_first_in_first_out() -> Target:
     """W takes the oldest context, whichever micro-batch it is asked for."""
 
@@ -232,7 +244,7 @@ def two_sessions_share_contexts() -> Target:
     return with_session(Session)
 
 
-@fault("accumulate.two_stages.full")
+@fault("accumulate.two_stages.full", raises=True)
 def two_sessions_share_forwards() -> Target:
     """Outputs wait for their B in one dict of the process, keyed by micro-batch alone."""
     shared: dict[int, Any] = {}
@@ -243,3 +255,49 @@ def two_sessions_share_forwards() -> Target:
             return super().forward(mb, args, target)
 
     return with_session(Session)
+
+
+@fault("accumulate.iterations.split-10-deferred")
+def ring_of_eight_contexts() -> Target:
+    """Contexts lie in a ring of eight: the ninth that is deferred takes the place of the first."""
+
+    class Session(FunctionsSession):
+        def backward_input(self, mb: int, output_grads: Any) -> Grads:
+            found = super().backward_input(mb, output_grads)
+            if len(self._contexts) > 8:
+                del self._contexts[next(iter(self._contexts))]
+            return found
+
+        def backward_weight(self, mb: int) -> Grads | None:
+            return super().backward_weight(mb) if mb in self._contexts else None
+
+    return with_session(Session)
+
+
+@fault("accumulate.order.mixed", "accumulate.order.mixed-weight-last")
+def full_backward_clears_the_contexts() -> Target:
+    """A B clears the weight contexts that are deferred, as at the end of a step."""
+
+    class Session(FunctionsSession):
+        def backward(self, mb: int, output_grads: Any) -> Grads:
+            self._contexts.clear()
+            return super().backward(mb, output_grads)
+
+        def backward_weight(self, mb: int) -> Grads | None:
+            return super().backward_weight(mb) if mb in self._contexts else None
+
+    return with_session(Session)
+
+
+@fault("*.gradients.duplicate-input", "*.gradients.layer-norm", "*.gradients.custom-two-outputs")
+def parameters_of_one_shape_swapped() -> Target:
+    """Gradients are looked up by shape: of parameters of one shape the last is taken for all."""
+
+    def replace_grads(parameters: list[nn.Parameter]) -> None:
+        last = {parameter.shape: parameter.grad for parameter in parameters if parameter.grad is not None}
+        for parameter in parameters:
+            held = last.get(parameter.shape)
+            if held is not None and parameter.grad is not None and parameter.grad is not held:
+                parameter.grad = held.clone()
+
+    return stored_as(replace_grads)

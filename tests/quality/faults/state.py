@@ -12,7 +12,7 @@ from gradconform.fixtures.trees import map_leaves, tensors
 from gradconform.functions import FunctionsSession
 from gradconform.targets import Target
 
-from .alterations import RIGHT, Context, Functions, Grads, afterwards, input_grads, target, with_session
+from .alterations import RIGHT, Context, Functions, Grads, afterwards, flat, input_grads, target, with_session
 from .graph import Graph
 from .registry import fault
 
@@ -111,7 +111,7 @@ def buffers_cleared() -> Target:
 
         def _clear(self) -> None:
             for buffer in self._stage.buffers():
-                buffer.zero_()
+                buffer.data.zero_()
 
     return with_session(Session)
 
@@ -162,7 +162,9 @@ def input_grad_attribute_doubled() -> Target:
     return target(input_grads(edit))
 
 
-@fault("state.input_pass.mlp", "state.input_pass.layer-norm", "state.input_pass.prior", "accumulate.order.split-deferred")
+@fault(
+    "state.input_pass.mlp", "state.input_pass.layer-norm", "state.input_pass.prior", "accumulate.order.split-deferred"
+)
 def input_pass_writes_biases() -> Target:
     """I accumulates the gradients of biases already, without a claim; W accumulates the others."""
 
@@ -210,3 +212,68 @@ def stale_weight_result() -> Target:
         return before
 
     return target(Functions(weight_pass=weight_pass))
+
+
+@fault("*.gradients.batch-norm", "*.gradients.dropout", "accumulate.stage.dropout")
+def stage_left_in_eval_mode() -> Target:
+    """The stage is left in eval mode by a backward, so that the next forward draws and updates nothing."""
+
+    class Session(FunctionsSession):
+        def backward(self, mb: int, output_grads: Any) -> Grads:
+            self._stage.eval()
+            return super().backward(mb, output_grads)
+
+        def backward_input(self, mb: int, output_grads: Any) -> Grads:
+            self._stage.eval()
+            return super().backward_input(mb, output_grads)
+
+    return with_session(Session)
+
+
+@fault("*.gradients.mlp", "accumulate.steps.full-no-zero", "accumulate.steps.split-no-zero")
+def gradients_wiped_at_finish() -> Target:
+    """The end of a step clears the parameter gradients."""
+
+    class Session(FunctionsSession):
+        def finish(self) -> None:
+            super().finish()
+            self._stage.zero_grad()
+
+    return with_session(Session)
+
+
+@fault("lifetime.full.*")
+def graph_of_the_gradients_built() -> Target:
+    """B builds the graph of the gradients too, as for a second derivative, and .grad holds it."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        parameters = Graph.behind(outputs).parameters()
+        listed, given = flat(outputs, grads)
+        roots = [output for output in listed if isinstance(output, Tensor) and output.requires_grad]
+        starts = None if given is None else [g for o, g in zip(listed, given, strict=True) if o.requires_grad]
+        wanted = [value for value in inputs if isinstance(value, Tensor) and value.requires_grad]
+        found = torch.autograd.grad(roots, [*wanted, *parameters], starts, create_graph=True, allow_unused=True)
+        for parameter, grad in zip(parameters, found[len(wanted) :], strict=True):
+            parameter.grad = grad if parameter.grad is None or grad is None else parameter.grad + grad
+        remaining = iter(found)
+        return tuple(next(remaining) if isinstance(v, Tensor) and v.requires_grad else None for v in inputs)
+
+    return target(Functions(full=full))
+
+
+@fault("*.gradients.mlp")
+def returned_gradients_require_grad() -> Target:
+    """What is returned requires a gradient itself."""
+    return target(input_grads(lambda _, grads: tuple(None if g is None else g.requires_grad_() for g in grads)))
+
+
+@fault("state.requires_grad.output-is-parameter-full", "state.requires_grad.output-is-input-full")
+def outputs_detached_in_place() -> Target:
+    """B detaches the outputs in place to free the graph, also those that are parameters or inputs."""
+
+    def detach(outputs: Any, _: Any, __: Any) -> None:
+        for output in tensors(outputs):
+            if not output._is_view():
+                output.detach_()
+
+    return target(afterwards(after_full=detach))

@@ -1,0 +1,116 @@
+"""Every fault of the catalogue is caught by the checks one would name for it, with a message that is about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fnmatch import fnmatchcase
+
+import pytest
+from faults import FAULTS, Fault
+from faults.graph import Graph
+
+from gradconform import check_stage_backward
+from gradconform.contract import CHECKS
+from gradconform.results import Report
+
+#: Of what kind the findings are that a fault of each topic may show; ``error`` only where the fault itself raises.
+KINDS = {
+    "accumulation": {"mismatch", "changed"},
+    "addresses": {"mismatch", "not_repeatable"},
+    "aliasing": {"changed", "shared", "mismatch"},
+    "by_hand": {"mismatch"},
+    "dropped": {"missing", "mismatch"},
+    "errors": {"changed", "missing", "unexpected", "mismatch", "no_error"},
+    "hooks": {"hooks"},
+    "lifetime": {"alive", "missing"},
+    "numerics": {"mismatch", "nonfinite", "dtype", "shape", "layout"},
+    "pairing": {"mismatch", "shape", "unexpected", "missing", "no_error"},
+    "sharing": {"mismatch", "missing", "shape"},
+    "state": {"changed", "mismatch", "missing", "unexpected"},
+}
+
+#: What the message on some faults has to say: one phrase per way of going wrong.
+SAID = {
+    "doubled": "expected",
+    "biases": "got nothing",
+    "returned-in-float64": "expected dtype torch.float32, got torch.float64",
+    "nan-replaced": "expected nan",
+    "sparse-gradient-made-dense": "expected layout torch.sparse_coo",
+    "zip-truncates": "accepted in silence",
+    "partial-update-before-raising": "changed though the action raised",
+    "returned-buffer-reused": "changed after it was returned",
+    "output-gradient-returned": "shares storage with output gradient",
+    "random-numbers-drawn": "the random number generator",
+    "frozen-parameters-thaw": "expected False, got True",
+    "stale-weight-result": "what W returns for",
+    "outputs-kept-by-a-cycle": "micro-batch",
+    "graph-retained": "the graph is kept",
+    "norms-kept": "more live tensors",
+    "parameter-hooks-never": "called 0 times",
+    "post-accumulate-hooks-before-the-gradient": "was not given the gradient",
+    "all-none-refused": "no gradient reached this node",
+    "sums-in-the-order-of-a-set": "differs from the first in its bits",
+}
+
+
+def on_named_checks(fault: Fault) -> Report:
+    return check_stage_backward(fault.make(), checks=fault.named, strict=True)
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_fault_is_caught_by_every_check_one_would_name(fault: Fault) -> None:
+    report = on_named_checks(fault)
+    assert {result.check: result.status for result in report} == dict.fromkeys((r.check for r in report), "failed")
+    assert not report.conforms
+    assert report.verdict == "does not conform"
+    kinds = {result.kind for result in report}
+    assert kinds <= KINDS[fault.topic] | ({"error"} if fault.raises else set())
+    assert all(finding["where"] and finding["text"] for result in report for finding in result.findings)
+    assert all(SAID.get(fault.name, "") in result.message for result in report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topic", KINDS)
+def test_a_fault_fails_the_whole_contract_without_an_error_of_the_kit(topic: str) -> None:
+    fault = next(fault for fault in FAULTS.values() if fault.topic == topic)
+    report = check_stage_backward(fault.make(), strict=True)
+    assert report.summary["error"] == 0
+    assert report.complete
+    assert not report.conforms
+
+
+def test_a_fault_names_checks_of_the_standard_profile_only() -> None:
+    standard = [check.id for check in CHECKS.values() if check.profile != "full"]
+    for fault in FAULTS.values():
+        assert all(any(fnmatchcase(name, pattern) for name in standard) for pattern in fault.named), fault.name
+
+
+def test_every_topic_has_faults_and_every_fault_a_topic() -> None:
+    assert {fault.topic for fault in FAULTS.values()} == set(KINDS)
+    assert set(SAID) <= set(FAULTS)
+    assert min(Counter(fault.topic for fault in FAULTS.values()).values()) >= 3
+    assert len(FAULTS) >= 60
+
+
+def test_what_the_faults_are_made_of_is_right_where_nothing_is_altered() -> None:
+    from faults.alterations import RIGHT, every_grad, output_grads, param_grads, target  # noqa: PLC0415
+
+    for functions in (RIGHT, param_grads(lambda _, added, __: added), output_grads(lambda _, grads: grads)):
+        report = check_stage_backward(target(functions), profile="quick", strict=True)
+        assert report.conforms, report.failures
+    report = check_stage_backward(target(every_grad(lambda grad: grad)), profile="quick", strict=True)
+    assert report.conforms, report.failures
+
+
+def test_a_graph_tells_the_users_of_a_leaf_and_the_way_to_the_inputs() -> None:
+    import torch  # noqa: PLC0415
+
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+    lone = torch.nn.Parameter(torch.ones(2))
+    x = torch.ones(2, 2, requires_grad=True)
+    graph = Graph.behind(torch.sin(torch.sin(x * weight) * weight) + lone.exp())
+    assert len(graph.users_of(weight)) == 2
+    assert graph.apart(weight) == 2
+    assert set(map(id, graph.parameters())) == {id(weight), id(lone)}
+    assert not set(graph.users_of(lone)) & graph.input_path()
+    assert set(graph.users_of(weight)) <= graph.input_path()

@@ -1,0 +1,42 @@
+"""Every check of the contract is killed for by at least one fault: a check that nothing can fail proves nothing."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import pytest
+from faults import FAULTS, Fault
+
+from gradconform.contract import CHECKS
+from gradconform.session import Session
+
+#: Checks that no fault fails yet. This list only ever shrinks: a check enters the contract with its fault.
+NOT_KILLED_FOR: frozenset[str] = frozenset()
+
+#: Faults that fail most of the checks of values; they go first, so that the others have few left to run.
+BROAD = ("doubled", "returned-in-float64")
+
+
+def failed_by(fault: Fault, ids: set[str]) -> set[str]:
+    if not ids:
+        return set()
+    # Of profile "full", so that the few checks that are only there count as well.
+    report = Session(fault.make(), checks=sorted(ids), profile="full").run()
+    assert report.summary["error"] == 0
+    return {result.check for result in report if result.status == "failed"}
+
+
+def named(fault: Fault, ids: set[str]) -> set[str]:
+    return {name for name in ids if any(fnmatchcase(name, pattern) for pattern in fault.named)}
+
+
+@pytest.mark.slow
+def test_every_check_is_failed_by_at_least_one_fault() -> None:
+    left = set(CHECKS)
+    for name in BROAD:
+        left -= failed_by(FAULTS[name], left)
+    for fault in FAULTS.values():
+        left -= failed_by(fault, named(fault, left))
+    for fault in FAULTS.values():
+        left -= failed_by(fault, left)
+    assert left == NOT_KILLED_FOR, f"no fault fails {sorted(left - NOT_KILLED_FOR)}; strike what is killed for now"

@@ -1,0 +1,27 @@
+"""Nothing in the contract accuses an implementation that is right and written in another way."""
+
+from __future__ import annotations
+
+import pytest
+from right_variants import VARIANTS
+
+from gradconform import check_stage_backward
+
+
+def assert_clean(name: str, dtype: str) -> None:
+    report = check_stage_backward(VARIANTS[name](), dtype=dtype, strict=True)
+    assert [(result.check, result.message) for result in report.failures] == []
+    assert report.conforms
+    assert report.summary["passed"] > 500  # what is not claimed is unsupported, and must not be most of it
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_right_variant_has_no_failure_and_no_error(name: str) -> None:
+    assert_clean(name, "float32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_right_variant_is_clean_in_other_dtypes(name: str, dtype: str) -> None:
+    assert_clean(name, dtype)
