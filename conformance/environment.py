@@ -17,7 +17,7 @@ def environment() -> dict[str, Any]:
     """Return versions, platform, the accelerator torch knows of, and what changes its numbers, as JSON values."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "machine": platform.machine(),

@@ -99,7 +99,9 @@ class Materials:
 
     def drawn(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:
         """Return what was drawn for the arguments of ``mb``: CPU tensors, None where nothing is random."""
-        return _drawn_arguments(self.trial.stages[lane], self.dtype, self.seed_of(lane), 0 if self.trial.same_args else mb)
+        return _drawn_arguments(
+            self.trial.stages[lane], self.dtype, self.seed_of(lane), 0 if self.trial.same_args else mb
+        )
 
 
 def mean_squares(outputs: Tree, target: Tree) -> Tensor:

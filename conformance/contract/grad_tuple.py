@@ -10,7 +10,7 @@ from gradconform.contract.cases import of
 from gradconform.evidence import Evidence
 from gradconform.fixtures.programs import full_immediate, split_deferred
 from gradconform.judge import Finding, gradients
-from gradconform.judge.refusal import refused, right_or_refused
+from gradconform.judge.refusal import refused, refused_or_without_effect, right_or_refused
 from gradconform.trial import Trial
 
 FULL, SPLIT = full_immediate(2), split_deferred(2)
@@ -173,13 +173,13 @@ def wrong(evidence: Evidence) -> Iterator[Finding]:
     level="SHOULD",
 )
 def absent(evidence: Evidence) -> Iterator[Finding]:
-    """No output gradients at all for an output that is no 0-d loss SHOULD raise and leave nothing changed, in {program}.
+    """No output gradients at all, for an output that is no 0-d loss, SHOULD raise or change nothing, in {program}.
 
     Only a 0-d loss has a gradient that goes without saying; plain autograd refuses anything else.
 
     Catches: a forgotten gradient, or a loss that was not reduced, read as ones.
     """
-    yield from refused(evidence)
+    yield from refused_or_without_effect(evidence)
 
 
 @family(

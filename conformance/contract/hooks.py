@@ -92,7 +92,7 @@ def module(evidence: Evidence) -> Iterator[Finding]:
 
 @family(
     "hooks.module_at_all",
-    _cases("F0 I0 F1 I1 W0 W1", "split", ("two-inputs", "deep-chain"), _MODULES),
+    _cases("F0 I0 F1 I1 W0 W1", "split", ("two-inputs",), _MODULES),
     level="SHOULD",
     needs=("module_hooks",),
 )

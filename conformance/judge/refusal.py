@@ -24,6 +24,20 @@ def refused(evidence: Evidence) -> Iterator[Finding]:
                 yield from left_behind(observation, step)
 
 
+def refused_or_without_effect(evidence: Evidence) -> Iterator[Finding]:
+    """Yield a finding unless every misuse raised, or returned no gradient, and changed nothing."""
+    for observation in evidence.observations:
+        for step in observation.steps:
+            if not step.action.misuse:
+                continue
+            yield from left_behind(observation, step)
+            for slot, grad in enumerate(step.input_grads or ()):
+                if grad is not None:
+                    yield Finding(
+                        "no_error", f"input {slot}", str(step.action), "got a gradient; expected an error or None"
+                    )
+
+
 def right_or_refused(evidence: Evidence) -> Iterator[Finding]:
     """Yield nothing where all gradients are right, or where the action raised and changed nothing."""
     raised = evidence.observation.raised
@@ -58,7 +72,8 @@ def _changes(
 ) -> Iterator[Finding]:
     for name in {**before, **after}:
         if not same(before.get(name), after.get(name)):
-            yield Finding("changed", f"{prefix}{name}", str(step.action), "changed though the action raised")
+            text = "changed though the action raised" if step.raised else "changed"
+            yield Finding("changed", f"{prefix}{name}", str(step.action), text)
 
 
 def same(one: object, other: object) -> bool:

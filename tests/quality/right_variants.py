@@ -39,12 +39,12 @@ def _roots(outputs: Any, grads: Any) -> tuple[list[Tensor], list[Tensor]]:
     return [needing[path] for path in there], [given[path] for path in there]
 
 
-def _grad(roots: Sequence[Tensor | GradientEdge], starts: list[Tensor], sought: list[Tensor], *, keep: bool) -> Grads:
+def _grad(roots: list[Tensor] | list[GradientEdge], starts: list[Tensor], sought: list[Tensor], *, keep: bool) -> Grads:
     """Return the gradient of every tensor of ``sought``, in storage of its own."""
     if not roots or not sought:
         return (None,) * len(sought)
     found = torch.autograd.grad(roots, sought, starts, retain_graph=keep, allow_unused=True)
-    return tuple(None if grad is None else grad.clone() for grad in found)
+    return tuple(grad if grad is None else grad.clone() for grad in found)
 
 
 def _needing(values: Sequence[Any]) -> list[Tensor]:

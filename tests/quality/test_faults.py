@@ -17,7 +17,7 @@ from gradconform.results import Report
 KINDS = {
     "accumulation": {"mismatch", "changed"},
     "addresses": {"mismatch", "not_repeatable"},
-    "aliasing": {"changed", "shared", "mismatch"},
+    "aliasing": {"changed", "shared", "mismatch", "layout"},
     "by_hand": {"mismatch"},
     "dropped": {"missing", "mismatch"},
     "errors": {"changed", "missing", "unexpected", "mismatch", "no_error"},

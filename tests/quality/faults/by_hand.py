@@ -72,7 +72,7 @@ def outputs_of_a_node_summed_into_the_first() -> Target:
     def edit(outputs: list[Tensor], grads: object) -> object:
         if not isinstance(grads, list):
             return grads
-        nodes = [output.grad_fn if isinstance(output, Tensor) else None for output in outputs]
+        nodes = [getattr(output, "grad_fn", None) for output in outputs]
         return list(summed(tuple(grads))) if len(nodes) > 1 and len(set(nodes)) == 1 and None not in nodes else grads
 
     return target(output_grads(edit, _tuples(summed)))

@@ -48,7 +48,7 @@ def parameters_left_frozen_by_an_error() -> Target:
             return RIGHT.input_pass(outputs, grads, inputs, iter(parameters))
         except ValueError:
             for parameter in trainable:
-                parameter.requires_grad_(requires_grad=False)
+                parameter.requires_grad = False
             raise
 
     return target(Functions(input_pass=input_pass))

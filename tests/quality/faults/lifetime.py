@@ -224,3 +224,22 @@ def graph_released_by_the_input_pass() -> Target:
         return found, context
 
     return target(Functions(input_pass=input_pass))
+
+
+@fault("lifetime.full.*")
+def graph_of_the_gradients_built() -> Target:
+    """B builds the graph of the gradients too, as for a second derivative, and .grad holds it."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        parameters = Graph.behind(outputs).parameters()
+        listed, given = flat(outputs, grads)
+        roots = [output for output in listed if isinstance(output, Tensor) and output.requires_grad]
+        starts = None if given is None else [g for o, g in zip(listed, given, strict=True) if o.requires_grad]
+        wanted = [value for value in inputs if isinstance(value, Tensor) and value.requires_grad]
+        found = torch.autograd.grad(roots, [*wanted, *parameters], starts, create_graph=True, allow_unused=True)
+        for parameter, grad in zip(parameters, found[len(wanted) :], strict=True):
+            parameter.grad = grad if parameter.grad is None or grad is None else parameter.grad + grad
+        remaining = iter(found)
+        return tuple(next(remaining) if isinstance(v, Tensor) and v.requires_grad else None for v in inputs)
+
+    return target(Functions(full=full))

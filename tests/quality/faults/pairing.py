@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from gradconform.fixtures.trees import tensors
 from gradconform.targets import Target
 
-from .alterations import RIGHT, Functions, Grads, input_grads, output_grads, target
+from .alterations import RIGHT, Context, Functions, Grads, input_grads, output_grads, target
 from .registry import fault
 
 
@@ -247,7 +248,7 @@ def output_that_needs_none_shifts_the_gradients() -> Target:
     return target(output_grads(edit))
 
 
-@fault("grad_tuple.dict_order.full")
+@fault("grad_tuple.dict_order.full", raises=True)
 def dict_paired_by_order() -> Target:
     """A dict's output gradients are taken in the order in which they come, whatever their keys."""
 

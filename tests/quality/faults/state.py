@@ -12,7 +12,7 @@ from gradconform.fixtures.trees import map_leaves, tensors
 from gradconform.functions import FunctionsSession
 from gradconform.targets import Target
 
-from .alterations import RIGHT, Context, Functions, Grads, afterwards, flat, input_grads, target, with_session
+from .alterations import RIGHT, Context, Functions, Grads, afterwards, input_grads, target, with_session
 from .graph import Graph
 from .registry import fault
 
@@ -134,7 +134,7 @@ def inputs_left_frozen() -> Target:
     def freeze(_: Any, __: Any, inputs: Sequence[Any]) -> None:
         for value in inputs:
             if isinstance(value, Tensor) and value.is_leaf and not isinstance(value, nn.Parameter):
-                value.requires_grad_(requires_grad=False)
+                value.requires_grad = False
 
     return target(afterwards(after_full=freeze, after_input=freeze))
 
@@ -240,25 +240,6 @@ def gradients_wiped_at_finish() -> Target:
             self._stage.zero_grad()
 
     return with_session(Session)
-
-
-@fault("lifetime.full.*")
-def graph_of_the_gradients_built() -> Target:
-    """B builds the graph of the gradients too, as for a second derivative, and .grad holds it."""
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        parameters = Graph.behind(outputs).parameters()
-        listed, given = flat(outputs, grads)
-        roots = [output for output in listed if isinstance(output, Tensor) and output.requires_grad]
-        starts = None if given is None else [g for o, g in zip(listed, given, strict=True) if o.requires_grad]
-        wanted = [value for value in inputs if isinstance(value, Tensor) and value.requires_grad]
-        found = torch.autograd.grad(roots, [*wanted, *parameters], starts, create_graph=True, allow_unused=True)
-        for parameter, grad in zip(parameters, found[len(wanted) :], strict=True):
-            parameter.grad = grad if parameter.grad is None or grad is None else parameter.grad + grad
-        remaining = iter(found)
-        return tuple(next(remaining) if isinstance(v, Tensor) and v.requires_grad else None for v in inputs)
-
-    return target(Functions(full=full))
 
 
 @fault("*.gradients.mlp")
