@@ -10,7 +10,6 @@ from torch import Tensor
 
 from gradconform.program import Action
 
-
 #: How many characters of an exception's message a report shows.
 _SHOWN = 300
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -113,7 +114,7 @@ def _input_grads(evidence: Evidence, step: Step, wanted: Step) -> Iterator[Findi
             yield from compare(evidence, step, f"input {slot}", got[slot], expected[slot], reference, explain)
 
 
-def _sums_to_one(evidence: Evidence, step: Step, got: list[Tensor | None], expected: Tensor | None) -> bool:
+def _sums_to_one(evidence: Evidence, step: Step, got: list[Any], expected: Tensor | None) -> bool:
     """Tell whether the slots of one tensor passed twice add up to its gradient, which is as good as each having it."""
     present = [grad for grad in got if grad is not None]
     if expected is None or not present:

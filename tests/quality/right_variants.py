@@ -44,7 +44,14 @@ def _grad(roots: list[Tensor] | list[GradientEdge], starts: list[Tensor], sought
     if not roots or not sought:
         return (None,) * len(sought)
     found = torch.autograd.grad(roots, sought, starts, retain_graph=keep, allow_unused=True)
-    return tuple(grad if grad is None else grad.clone() for grad in found)
+    return tuple(map(_own, found))
+
+
+def _own(grad: Tensor | None) -> Tensor | None:
+    """Return a copy that a send would take: contiguous, unless it is sparse."""
+    if grad is None or grad.layout != torch.strided:
+        return grad
+    return grad.clone(memory_format=torch.contiguous_format)
 
 
 def _needing(values: Sequence[Any]) -> list[Tensor]:
@@ -123,7 +130,7 @@ class _Session:
             value.grad = None
         if roots:
             torch.autograd.backward(roots, starts)
-        found = [None if value.grad is None else value.grad.clone() for value in needing]
+        found = [_own(value.grad) for value in needing]
         for value, grad in zip(needing, before, strict=True):
             value.grad = grad
         return _slots(args, found)
