@@ -24,7 +24,7 @@ KINDS = {
     "hooks": {"hooks"},
     "lifetime": {"alive", "missing"},
     "numerics": {"mismatch", "nonfinite", "dtype", "shape", "layout"},
-    "pairing": {"mismatch", "shape", "unexpected", "missing", "no_error"},
+    "pairing": {"mismatch", "shape", "unexpected", "missing", "no_error", "changed"},
     "sharing": {"mismatch", "missing", "shape"},
     "state": {"changed", "mismatch", "missing", "unexpected"},
 }
