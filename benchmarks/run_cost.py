@@ -8,6 +8,7 @@ and what it imports late (checkpointing imports its compiler) is imported before
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import time
 import warnings
@@ -44,7 +45,9 @@ def main() -> None:
     full: list[float] = []
     bare: list[float] = []
     for _ in range(options.rounds):
+        gc.freeze()  # a run does so itself: the ratio is of work alone
         bare.append(seconds(lambda: bare_run(session)))
+        gc.unfreeze()
         full.append(seconds(Session(options.target, profile=options.profile).run))
     run_s, bare_s = statistics.median(full), statistics.median(bare)
     ratios = sorted(one / other for one, other in zip(full, bare, strict=True))

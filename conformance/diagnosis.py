@@ -7,7 +7,7 @@ said.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -34,12 +34,11 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor) -> str | No
     """Return the likely cause of a wrong gradient of parameter ``name`` after ``step``, or None."""
     parts = list(_param_parts(evidence, name, step))
     expected = sum_of(parts)
-    others = {f"the gradient of {other}": value for other, value in _other_params(evidence, name, step).items()}
     return _first(
-        _combination(evidence, parts, got, step),
-        _shape_or_value(got, expected),
-        _equals(got, others, "parameters are mixed up"),
-        _uses(evidence, name, step, got, expected),
+        lambda: _combination(evidence, parts, got, step),
+        lambda: _shape_or_value(got, expected),
+        lambda: _equals(got, _other_params(evidence, name, step), "parameters are mixed up"),
+        lambda: _uses(evidence, name, step, got, expected),
     )
 
 
@@ -55,10 +54,10 @@ def of_input(evidence: Evidence, slot: int, step: Step, got: Tensor) -> str | No
         if isinstance(g, Tensor)
     }
     return _first(
-        _equals(got, others, "slots are swapped or shifted"),
-        _combination(evidence, parts, got, step),
-        _shape_or_value(got, sum_of(parts)),
-        _equals(got, outputs, "handed on as it came"),
+        lambda: _equals(got, others, "slots are swapped or shifted"),
+        lambda: _combination(evidence, parts, got, step),
+        lambda: _shape_or_value(got, sum_of(parts)),
+        lambda: _equals(got, outputs, "handed on as it came"),
     )
 
 
@@ -68,8 +67,9 @@ def sum_of(parts: list[Part]) -> Tensor | None:
     return torch.stack(wanted).sum(0) if wanted else None
 
 
-def _first(*causes: str | None) -> str | None:
-    return next((cause for cause in causes if cause), None)
+def _first(*causes: Callable[[], str | None]) -> str | None:
+    """Return the first cause that fits; those behind it are not computed."""
+    return next((found for cause in causes if (found := cause())), None)
 
 
 def _dense(tensor: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ def _other_params(evidence: Evidence, name: str, step: Step) -> dict[str, Tensor
     for other in evidence.reference(step.action.stage, 0).params:
         total = None if other == name else sum_of(list(_param_parts(evidence, other, step)))
         if total is not None:
-            found[other] = total
+            found[f"the gradient of {other}"] = total
     return found
 
 

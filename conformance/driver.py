@@ -68,8 +68,15 @@ def _quiet(*, collector: bool) -> Iterator[None]:
                 gc.enable()
 
 
+#: The micro-batches after which a growth trial counts live tensors: the twentieth, when caches are full, and the last.
+COUNTED = (19, 49)
+
+
 class _Lane:
-    """One stage of the trial, its session, and what the caller of a stage holds: arguments, outputs, gradients."""
+    """One stage of the trial, its session, and what the caller of a stage holds: arguments, outputs, gradients.
+
+    ``param_grads`` are the copies of the last action's parameter gradients.
+    """
 
     def __init__(self, index: int, adapter: Adapter, materials: Materials, loss_scale: float) -> None:
         trial = materials.trial
@@ -82,6 +89,7 @@ class _Lane:
         self.outputs: dict[int, Tree] = {}
         self.output_grads: dict[int, Tree] = {}
         self.returned: dict[int, tuple[Tensor | None, ...]] = {}
+        self.param_grads: dict[str, Tensor | None] = {}
         self.stopped = False
         example = materials.args(index, 0, self.stage)
         self.session: Session = adapter.open(
@@ -229,7 +237,7 @@ class _Run:
             step.alive = lane.lifetime.count()
         if "growth" in watch:
             step.input_grads = step.outputs = step.weight_result = None
-            if action.kind == "drop" and action.mb % 10 == 9:  # noqa: PLR2004 (every tenth micro-batch)
+            if action.kind == "drop" and action.mb in COUNTED:
                 step.live_tensors = live_tensors(self.collections)
             return
         try:
@@ -237,7 +245,8 @@ class _Run:
         except Exception as error:  # noqa: BLE001 (as in _act)
             step.raised = step.raised or Raised.of(error)
             return
-        step.param_grads = {name: copy_of(grad) for name, grad in stored.items()}
+        before = lane.param_grads
+        step.param_grads = lane.param_grads = {name: copy_of(grad, before.get(name)) for name, grad in stored.items()}
         if action.mb in lane.args:
             args = lane.args[action.mb]
             step.arg_grads = tuple(copy_of(a.grad) if isinstance(a, Tensor) and a.is_leaf else None for a in args)

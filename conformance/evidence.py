@@ -28,6 +28,7 @@ class Evidence:
     loss_scale: float = 1.0
     oracle_again: Observation | None = None
     headrooms: list[float] = field(default_factory=list)
+    _steps: dict[int, Step] = field(default_factory=dict)
     _grads: dict[tuple[int, int], MicrobatchGrads] = field(default_factory=dict)
 
     @property
@@ -37,10 +38,9 @@ class Evidence:
 
     def oracle_step(self, step: Step) -> Step:
         """Return what plain autograd showed at the same place of the program."""
-        return self._by_position()[step.position]
-
-    def _by_position(self) -> dict[int, Step]:
-        return {step.position: step for step in self.oracle.steps}
+        if not self._steps:
+            self._steps = {known.position: known for known in self.oracle.steps}
+        return self._steps[step.position]
 
     def reference(self, lane: int, mb: int) -> MicrobatchGrads:
         """Return the float64 gradients of one micro-batch; computed once."""
@@ -53,7 +53,7 @@ class Evidence:
         lane = step.action.stage
         expected = Expected()
         if self.trial.prior_grads:
-            names = [known for known, _ in self.materials.stage(lane).named_parameters()]
+            names = list(self.reference(lane, 0).params)
             expected.add(widen(self.materials.prior(lane)[names.index(name)]))
         for action in self.trial.actions[: step.position + 1]:
             if action.stage != lane or action.misuse:

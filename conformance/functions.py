@@ -56,6 +56,7 @@ class FunctionsSession:
     def __init__(self, functions: Mapping[str, Callable[..., Any]], stage: nn.Module, spec: StageSpec) -> None:
         """Change nothing in the stage."""
         self._functions, self._stage, self._spec = functions, stage, spec
+        self._parameters = dict(stage.named_parameters())
         self._forwards: dict[int, tuple[tuple[Any, ...], Tree]] = {}
         self._contexts: dict[int, Any] = {}
 
@@ -104,7 +105,7 @@ class FunctionsSession:
 
     def param_grads(self) -> dict[str, Tensor | None]:
         """Return ``.grad`` of every parameter."""
-        return {name: parameter.grad for name, parameter in self._stage.named_parameters()}
+        return {name: parameter.grad for name, parameter in self._parameters.items()}
 
     def close(self) -> None:
         """Let go of every graph."""

@@ -93,7 +93,7 @@ class Materials:
         """Draw what every micro-batch needs: draws are kept, and would count as growth where they come one by one."""
         for action in self.trial.actions:
             if action.kind == "F":
-                self.args(action.stage, action.mb, self.stage(action.stage))
+                self.drawn(action.stage, action.mb)
                 self.target(action.stage, action.mb) if self.trial.loss else self.output_grads(action.stage, action.mb)
                 self.rng_state(action.mb)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from gradconform.devices import SelectionError, device_named, dtype_named
 from gradconform.environment import environment
 from gradconform.plan import DEFAULT_SEED, Item, Plan, make_plan
 from gradconform.results import Report, Result
-from gradconform.run import Runner
+from gradconform.run import Runner, one_thread
 from gradconform.targets import Target, resolve
 
 _SEEDS = 2**63 - 1  # the loss's target is drawn from the next one
@@ -83,12 +85,26 @@ class Session:
     def run(self, on_result: OnResult | None = None) -> Report:
         """Run every item of the plan in order; ``on_result`` sees each result as it comes."""
         report = self.empty_report()
-        for item in self.plan.items:
-            result = self.run_item(item)
-            report.results.append(result)
-            if on_result is not None:
-                on_result(result)
+        with _settled_objects(), one_thread():
+            for item in self.plan.items:
+                result = self.run_item(item)
+                report.results.append(result)
+                if on_result is not None:
+                    on_result(result)
         return report
+
+
+@contextlib.contextmanager
+def _settled_objects() -> Iterator[None]:
+    """Keep the collector from walking through all of torch again and again: what is there before a run stays."""
+    frozen_by_others = gc.get_freeze_count() > 0
+    if not frozen_by_others:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if not frozen_by_others:
+            gc.unfreeze()
 
 
 def _seed_named(seed: Any) -> int:

@@ -32,6 +32,11 @@ class Trial:
     hand_grads: tuple[bool, ...] = ()
     retain_graph: bool = False
 
+    def __hash__(self) -> int:
+        """Hash by what differs most: a trial is looked up for every check that reads it."""
+        names = tuple(case.name for case in self.stages)
+        return hash((names, self.program, self.loss, self.output_grads, self.watch))
+
     @property
     def actions(self) -> tuple[Action, ...]:
         """The program, parsed."""

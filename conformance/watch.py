@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Any
@@ -16,9 +17,21 @@ from gradconform.fixtures.trees import Tree, leaves, tensors
 from gradconform.observation import Alive, HookCall, State
 
 
-def copy_of(value: Any) -> Any:
-    """Return a detached copy of a tensor; anything else as it is."""
-    return value.detach().clone() if isinstance(value, Tensor) else value
+def copy_of(value: Any, before: Any = None) -> Any:
+    """Return a detached copy of a tensor; anything else as it is.
+
+    Where the tensor is equal to ``before``, an earlier copy, that copy is returned: what is the same object is known to
+    be the same, and need not be judged again.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    if isinstance(before, Tensor) and _same_form(value, before) and torch.equal(value, before):
+        return before
+    return value.detach().clone()
+
+
+def _same_form(one: Tensor, other: Tensor) -> bool:
+    return one.layout == other.layout == torch.strided and one.dtype == other.dtype and one.device == other.device
 
 
 class HookWatch:
@@ -122,7 +135,8 @@ def live_tensors(collections_before: int) -> int:
     looked at.
     """
     youngest = collections() == collections_before
-    return sum(issubclass(type(item), Tensor) for item in (gc.get_objects(0) if youngest else gc.get_objects()))
+    kinds = Counter(map(type, gc.get_objects(0) if youngest else gc.get_objects()))
+    return sum(count for kind, count in kinds.items() if issubclass(kind, Tensor))
 
 
 def _by_name(held: Mapping[int, Tree]) -> dict[str, Tensor]:

@@ -26,6 +26,7 @@ class AutogradSession:
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         """Keep the stage; nothing is changed in it."""
         self._stage, self._spec = stage, spec
+        self._parameters = dict(stage.named_parameters())
         self._args: dict[int, tuple[Any, ...]] = {}
         self._roots: dict[int, Tree] = {}
         self._weight_roots: dict[int, tuple[list[GradientEdge], list[Tensor]]] = {}
@@ -66,7 +67,7 @@ class AutogradSession:
     def backward_weight(self, mb: int) -> None:
         """Accumulate the gradients of the parameters into ``.grad``."""
         roots, grads = self._weight_roots.pop(mb)
-        trainable = [parameter for parameter in self._stage.parameters() if parameter.requires_grad]
+        trainable = [parameter for parameter in self._parameters.values() if parameter.requires_grad]
         if roots and trainable:
             torch.autograd.backward(roots, grads, inputs=trainable)
 
@@ -80,7 +81,7 @@ class AutogradSession:
 
     def param_grads(self) -> dict[str, Tensor | None]:
         """Return ``.grad`` of every parameter."""
-        return {name: parameter.grad for name, parameter in self._stage.named_parameters()}
+        return {name: parameter.grad for name, parameter in self._parameters.items()}
 
     def close(self) -> None:
         """Let go of every graph."""

@@ -138,6 +138,7 @@ def steps(evidence: Evidence) -> Iterator[Finding]:
     {
         "full": of_two("mlp", "two-outputs", "F0 1F0 F1 1F1 B0 1B1 1B0 B1"),
         "split": of_two("mlp", "two-outputs", "F0 1F0 I0 1I0 W0 1W0 F1 I1 1F1 1I1 1W1 W1"),
+        "full-crossed": of_two("mlp", "mlp", "F0 1F0 1B0 B0 F1 1F1 B1 1B1"),
         "split-crossed": of_two("mlp", "mlp", "F0 1F0 I0 1I0 1W0 W0"),
     },
     needs=("global_state=False",),

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from gradconform.fixtures.inputs import Normal
+from gradconform.fixtures.programs import split_all_forwards_first
 from gradconform.fixtures.stages import ZOO
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.trial import Trial
@@ -19,8 +20,8 @@ STAGES: tuple[StageCase, ...] = tuple(ZOO.values())
 LOSS_STAGES = tuple(case for case in STAGES if not case.traits & {"nested_output", "complex"})
 
 
-#: How many times a trial is run whose result could depend on memory addresses or set order.
-REPEATS = 30
+#: The program of a trial whose result could depend on memory addresses or set order: thirty graphs, all alive at once.
+BUILDS = split_all_forwards_first(30)
 
 
 def _seed_mlp() -> nn.Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradconform.check import family
-from gradconform.contract.cases import LOSS_STAGES, REPEATS, SEED_SIZE, STAGES, of, over
+from gradconform.contract.cases import BUILDS, LOSS_STAGES, SEED_SIZE, STAGES, of, over
 from gradconform.evidence import Evidence
 from gradconform.fixtures.programs import split_deferred, split_immediate
 from gradconform.judge import Finding, gradients
@@ -53,7 +53,7 @@ def seed_size(evidence: Evidence) -> Iterator[Finding]:
     {
         "mlp": of("mlp", PROGRAM, loss=True, retain_graph=True),
         "tied-apart": of("tied-apart", PROGRAM, retain_graph=True),
-        "looped-block": of("looped-block", PROGRAM, retain_graph=True, repeats=REPEATS),
+        "looped-block": of("looped-block", BUILDS, retain_graph=True),
         "merged-paths": of("merged-paths", PROGRAM, retain_graph=True),
     },
     seed={"mlp": "test_stage_backward_weight"},

@@ -52,7 +52,7 @@ def no_growth(evidence: Evidence) -> Iterator[Finding]:
     counts = [step.live_tensors for step in evidence.observation.steps if step.live_tensors is not None]
     allowed = [step.live_tensors for step in evidence.oracle.steps if step.live_tensors is not None]
     if len(counts) == len(allowed) and len(counts) > 1:
-        growth, usual = counts[-1] - counts[1], allowed[-1] - allowed[1]
+        growth, usual = counts[-1] - counts[0], allowed[-1] - allowed[0]
         if growth > max(usual, 0) + SLACK:
             text = f"{growth} more live tensors after the last micro-batch than after the twentieth"
             yield Finding("alive", "the session", "", f"{text}; under plain autograd {usual}")
