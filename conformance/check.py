@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from gradconform.adapter import Capabilities
@@ -56,9 +56,15 @@ class Check:
 
 def _claimed(need: str, capabilities: Capabilities) -> bool:
     """Tell whether a need is claimed: ``name``, ``name=value`` or ``name!=value``."""
-    name, operator, value = re.fullmatch(r"(\w+)(!?=)?(.*)", need, re.DOTALL).groups()  # type: ignore[union-attr]  # always matches
+    name, operator, value = _parts(need)
     claim = getattr(capabilities, name)
-    return bool(claim) if operator is None else (str(claim) == value) == (operator == "=")
+    return bool(claim) if not operator else (str(claim) == value) == (operator == "=")
+
+
+@lru_cache(maxsize=256)
+def _parts(need: str) -> tuple[str, str, str]:
+    name, operator, value = need.partition("!=") if "!=" in need else need.partition("=")
+    return name, operator, value
 
 
 _CHECKS: dict[str, Check] = {}

@@ -18,7 +18,7 @@ from torch import Tensor
 from gradconform.adapter import Adapter, Session, StageSpec, Tree, UnsupportedError
 from gradconform.fixtures.trees import as_tuple, leaves
 from gradconform.materials import Materials, mean_squares
-from gradconform.observation import Observation, Raised, Step
+from gradconform.observation import Observation, Raised, State, Step
 from gradconform.program import Action
 from gradconform.watch import (
     HookWatch,
@@ -75,7 +75,7 @@ COUNTED = (19, 49)
 class _Lane:
     """One stage of the trial, its session, and what the caller of a stage holds: arguments, outputs, gradients.
 
-    ``param_grads`` are the copies of the last action's parameter gradients.
+    ``param_grads`` and ``state`` are the copies made after the last action.
     """
 
     def __init__(self, index: int, adapter: Adapter, materials: Materials, loss_scale: float) -> None:
@@ -90,8 +90,9 @@ class _Lane:
         self.output_grads: dict[int, Tree] = {}
         self.returned: dict[int, tuple[Tensor | None, ...]] = {}
         self.param_grads: dict[str, Tensor | None] = {}
+        self.state: State | None = None
         self.stopped = False
-        example = materials.args(index, 0, self.stage)
+        example = materials.example_args(index, self.stage)
         self.session: Session = adapter.open(
             self.stage,
             StageSpec(
@@ -253,7 +254,7 @@ class _Run:
         if lane.hooks:
             step.hook_calls = lane.hooks.take()
         if "state" in watch:
-            step.state = snapshot(lane.stage, lane.args, lane.output_grads)
+            step.state = lane.state = snapshot(lane.stage, lane.args, lane.output_grads, lane.state)
             params = dict(lane.stage.named_parameters())
             step.shared = shared_storage(lane.returned, stored, lane.output_grads, lane.args, params)
             step.grad_places = {name: place_of(grad) for name, grad in stored.items() if grad is not None}

@@ -34,6 +34,7 @@ class Materials:
     def __init__(self, trial: Trial, *, dtype: torch.dtype, device: torch.device, seed: int) -> None:
         """Draw nothing yet: each part is drawn when first asked for, from a seed of its own."""
         self.trial, self.dtype, self.device, self.seed = trial, dtype, device, seed
+        self._example_args: dict[int, tuple[Any, ...]] = {}
 
     def seed_of(self, lane: int) -> int:
         """Return the seed of one stage: two stages of one kind are not equal, so that mixing them up shows."""
@@ -61,6 +62,15 @@ class Materials:
         """Return fresh leaves for the arguments of micro-batch ``mb``."""
         case = self.trial.stages[lane]
         return place_arguments(case.inputs, self.drawn(lane, mb), stage, self.device)
+
+    def example_args(self, lane: int, stage: nn.Module) -> tuple[Any, ...]:
+        """Return arguments for their shapes, dtypes and need of a gradient; no forward gets them, nor a parameter."""
+        if lane not in self._example_args:
+            self._example_args[lane] = tuple(
+                arg.detach().clone().requires_grad_(arg.requires_grad) if isinstance(arg, nn.Parameter) else arg
+                for arg in self.args(lane, 0, stage)
+            )
+        return self._example_args[lane]
 
     def output_grads(self, lane: int, mb: int, *, misuse: bool = False) -> Tree:
         """Return fresh output gradients of micro-batch ``mb``, as the trial's pattern says.

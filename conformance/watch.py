@@ -149,17 +149,31 @@ def _by_name(held: Mapping[int, Tree]) -> dict[str, Tensor]:
     }
 
 
-def snapshot(stage: nn.Module, args: Mapping[int, tuple[Any, ...]], output_grads: Mapping[int, Tree]) -> State:
-    """Copy what an action must not change."""
+def _copies(tensors_: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: copy_of(tensor, before.get(name)) for name, tensor in tensors_.items()}
+
+
+_NOTHING = State({}, {}, {}, {}, {}, torch.empty(0))
+
+
+def snapshot(
+    stage: nn.Module,
+    args: Mapping[int, tuple[Any, ...]],
+    output_grads: Mapping[int, Tree],
+    before: State | None = None,
+) -> State:
+    """Copy what an action must not change; what is as it was ``before`` is not copied again."""
+    last = _NOTHING if before is None else before
     held = _by_name(args)
-    flags = {name: parameter.requires_grad for name, parameter in stage.named_parameters()}
+    params = dict(stage.named_parameters())
+    flags = {name: parameter.requires_grad for name, parameter in params.items()}
     flags.update({f"argument {name}": arg.requires_grad for name, arg in held.items()})
     flags["grad mode"] = torch.is_grad_enabled()
     return State(
-        args={name: copy_of(arg) for name, arg in held.items()},
-        output_grads={name: copy_of(grad) for name, grad in _by_name(output_grads).items()},
-        params={name: copy_of(parameter) for name, parameter in stage.named_parameters()},
-        buffers={name: copy_of(buffer) for name, buffer in stage.named_buffers()},
+        args=_copies(held, last.args),
+        output_grads=_copies(_by_name(output_grads), last.output_grads),
+        params=_copies(params, last.params),
+        buffers=_copies(dict(stage.named_buffers()), last.buffers),
         requires_grad=flags,
         rng=torch.get_rng_state(),
     )

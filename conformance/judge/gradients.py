@@ -18,7 +18,6 @@ from gradconform.judge.values import Reference, compare, same_bits
 from gradconform.observation import Observation, Step
 from gradconform.tolerance import Partials
 
-
 #: The pair of gradients, got and expected, that was judged last, by stage and parameter.
 Judged = dict[tuple[int, str], tuple[Tensor | None, Tensor | None]]
 

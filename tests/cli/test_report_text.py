@@ -116,7 +116,7 @@ def test_an_error_of_the_kit_is_told_with_its_traceback_and_its_check() -> None:
           line 1
         KeyError: 'x'
 
-1 of 1 checks of contract 1.0, profile full, ran
+0 of 1 checks of contract 1.0, profile full, ran
 thing 1.2: error: kit: 1 check could not be judged""",
     )
 

@@ -46,11 +46,13 @@ def test_failures_with_one_cause_are_told_together(command: Command) -> None:
         """\
     program F0 I0 F1 I1 W0 W1, raised at I0
     I MUST return every input gradient, and W accumulate every parameter
-    gradient, of plain autograd on ...
-      split.gradients.linear-3d: a Linear on a 3-D input, whose output is a view
-      split.gradients.output-transposed: an output that is a transpose, hence
-          not contiguous
-      split.gradients.output-view: an output that is a view of another shape
+    gradient, of plain autograd on the stage ...
+      split.gradients.linear-3d: linear-3d (a Linear on a 3-D input, whose
+          output is a view)
+      split.gradients.output-transposed: output-transposed (an output that is a
+          transpose, hence not contiguous)
+      split.gradients.output-view: output-view (an output that is a view of
+          another shape)
 """,
     )
 

@@ -113,7 +113,7 @@ def test_a_failure_is_the_kits_message_without_a_traceback(judge: Judge, double:
     result.stdout.fnmatch_lines(
         [
             "*_ MUST full.gradients.mlp[[]cpu-float32] _*",
-            f"{REQUIREMENT} an MLP with biases.",
+            f"{REQUIREMENT} the stage mlp (an MLP with biases).",
             "MUST failed: double.py on cpu in float32",
             "program F0 B0 F1 B1",
             "input 0, after B0: worst at *: expected *, got *; error *, bound *, headroom *",
@@ -166,7 +166,7 @@ def test_junit_says_which_requirement_a_test_tried(judge: Judge, pytester: pytes
     said = {found.get("name"): found.get("value") for found in case.iter("property")}
     assert said["check"] == "full.gradients.mlp"
     assert said["level"] == "MUST"
-    assert said["requirement"] == f"{REQUIREMENT} an MLP with biases."
+    assert said["requirement"] == f"{REQUIREMENT} the stage mlp (an MLP with biases)."
     assert said["headroom"] == "0.0"
     assert case.get("name") == "full.gradients.mlp[cpu-float32]"
 
