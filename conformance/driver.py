@@ -40,7 +40,7 @@ def drive(adapter: Adapter, materials: Materials, *, loss_scale: float = 1.0) ->
     """
     if "growth" in materials.trial.watch:
         materials.draw_all()
-    with _quiet(collector="lifetime" not in materials.trial.watch):
+    with _quiet(collector=not materials.trial.watch & {"lifetime", "growth"}):
         run = _Run(adapter, materials, loss_scale)
         try:
             return run.observe()

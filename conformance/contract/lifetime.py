@@ -11,7 +11,7 @@ from gradconform.judge import Finding, gradients
 from gradconform.judge.lifetime import no_growth, outputs_released_by_input_pass, released
 
 _LIFETIME = frozenset({"lifetime"})
-_GROWTH = frozenset({"lifetime", "growth"})
+_GROWTH = frozenset({"growth"})
 _STAGES = ("mlp", "residual", "three-outputs", "tied-parallel", "lstm", "custom-linear", "two-inputs", "checkpoint")
 
 

@@ -20,7 +20,7 @@ def _both(*names: str) -> dict[str, Trial]:
     return {
         f"{name}-{way}" if len(names) > 1 else way: of(name, program, watch=_STATE)
         for name in names
-        for way, program in (("full", full_all_forwards_first(3)), ("split", split_interleaved(3)))
+        for way, program in (("full", full_all_forwards_first(2)), ("split", split_interleaved(2)))
     }
 
 
