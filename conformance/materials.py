@@ -94,7 +94,8 @@ class Materials:
         for action in self.trial.actions:
             if action.kind == "F":
                 self.args(action.stage, action.mb, self.stage(action.stage))
-                self.target(action.stage, action.mb) if self.trial.loss else self.output_grads(action.stage, action.mb)
+                draw = self.target if self.trial.loss_at(action.stage) else self.output_grads
+                draw(action.stage, action.mb)
                 self.rng_state(action.mb)
 
     def drawn(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:

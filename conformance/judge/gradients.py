@@ -55,20 +55,25 @@ def _of_step(evidence: Evidence, step: Step) -> Iterator[Finding]:
             text = f"{len(step.outputs)} outputs were returned, the stage has {len(wanted.outputs)}"
             yield Finding("shape", "the returned outputs", str(step.action), text)
         for index, (got, output) in enumerate(zip(step.outputs, wanted.outputs, strict=False)):
-            yield from compare(evidence, step, f"output {index}", got, output, None)
+            # Of a stage alone plain autograd's outputs are the reference; in a chain the errors of all before add up.
+            reference = one_of(evidence, step, "outputs", index) if evidence.trial.chain else None
+            yield from compare(evidence, step, f"output {index}", got, output, reference)
+    if step.loss is not None and wanted.loss is not None:
+        reference = one_of(evidence, step, "loss") if evidence.trial.chain else None
+        yield from compare(evidence, step, "the loss", step.loss, wanted.loss, reference)
     if step.input_grads is not None and wanted.input_grads is not None and not step.action.misuse:
         yield from _input_grads(evidence, step, wanted)
-    touched = evidence.capabilities.input_pass_touches_params and _between_input_and_weight(evidence, step)
+    touched = evidence.capabilities.input_pass_touches_params and between_input_and_weight(evidence, step)
     flushed = step.action.kind == "finish" and step.action.misuse  # what was forgotten may be flushed, or refused
     if wanted.param_grads and not touched and not flushed:
         for name, grad in wanted.param_grads.items():
             by_hand = bool(evidence.trial.hand_grads)  # plain autograd itself is the reference of what was put in
-            reference = None if by_hand else _param(evidence, name, step)
+            reference = None if by_hand else sum_of(evidence, name, step)
             explain = None if by_hand else partial(diagnosis.of_param, evidence, name, step)
             yield from compare(evidence, step, name, step.param_grads.get(name), grad, reference, explain)
 
 
-def _between_input_and_weight(evidence: Evidence, step: Step) -> bool:
+def between_input_and_weight(evidence: Evidence, step: Step) -> bool:
     """Tell whether an I of this stage still waits for its W: what it may have written already is nobody's sum."""
     own = [
         action
@@ -78,17 +83,22 @@ def _between_input_and_weight(evidence: Evidence, step: Step) -> bool:
     return {action.mb for action in own if action.kind == "I"} != {action.mb for action in own if action.kind == "W"}
 
 
-def _param(evidence: Evidence, name: str, step: Step) -> Reference:
+def one_of(evidence: Evidence, step: Step, field: str, index: int | None = None) -> Reference:
+    """Return the float64 reference of an output, an input gradient or the loss of the step's own micro-batch."""
+
     def reference() -> tuple[Tensor | None, Partials]:
-        expected = evidence.expected_param(name, step)
-        return expected.total, expected.partials
+        found = getattr(evidence.reference(step.action.stage, step.action.mb), field)
+        return (found if index is None else found[index]), Partials()
 
     return reference
 
 
-def _input(evidence: Evidence, slot: int, step: Step) -> Reference:
+def sum_of(evidence: Evidence, name: str, step: Step) -> Reference:
+    """Return the float64 reference of a parameter's gradient as it stands after the step."""
+
     def reference() -> tuple[Tensor | None, Partials]:
-        return evidence.reference(step.action.stage, step.action.mb).inputs[slot], Partials()
+        expected = evidence.expected_param(name, step)
+        return expected.total, expected.partials
 
     return reference
 
@@ -109,7 +119,7 @@ def _input_grads(evidence: Evidence, step: Step, wanted: Step) -> Iterator[Findi
         if len(slots) > 1 and _sums_to_one(evidence, step, [got[slot] for slot in slots], expected[origin]):
             continue
         for slot in slots:
-            reference = _input(evidence, origin, step)
+            reference = one_of(evidence, step, "inputs", origin)
             explain = partial(diagnosis.of_input, evidence, origin, step)
             yield from compare(evidence, step, f"input {slot}", got[slot], expected[slot], reference, explain)
 
