@@ -37,8 +37,12 @@ class Trial:
 
     def __post_init__(self) -> None:
         """Raise :class:`~gradconform.program.ProgramError` for what a chain does not do."""
-        kinds = {action.kind for action in self.actions} - {"F", "B", "I", "W", "finish"} if self.chain else None
-        if kinds or (self.chain and (self.same_args or self.prior_grads or self.hand_grads)):
+        if self.chain and (
+            any(action.misuse or action.kind not in {"F", "B", "I", "W", "finish"} for action in self.actions)
+            or self.same_args
+            or self.prior_grads
+            or self.hand_grads
+        ):
             msg = f"a chain is of F, B, I, W and finish, each stage fed by the one before; got {self}"
             raise ProgramError(msg)
 

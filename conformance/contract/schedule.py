@@ -107,7 +107,7 @@ def _special(*stages: StageCase) -> tuple[Trial, ...]:
     },
 )
 def gradients_in_chain(evidence: Evidence) -> Iterator[Finding]:
-    """A chain of stages ({case}) MUST give what one plain backward of the whole model gives, in 1F1B, ZBV and DualPipeV.
+    """A chain ({case}) MUST give what one plain backward of the whole model gives, in 1F1B, ZBV and DualPipeV.
 
     What is special about one stage reaches the others through what it hands over.
 
