@@ -68,7 +68,7 @@ def plan_lines(plan: Plan, target: Target, scope: str, width: int) -> list[Line]
         note = f"  not claimed: {', '.join(unmet)}" if unmet else ""
         found.append(Line(f"{item.name}  {item.check.level}{note}", "faint" if unmet else "plain"))
     told = f"; {unclaimed} ask for what {target.name} does not claim" if unclaimed else ""
-    total = f"{len(plan.items)} of {count(plan.manifest, 'check')} of {scope}, would run{told}"
+    total = f"{len(plan.items)} of {plan.manifest} checks of {scope}, would run{told}"
     return [*found, *wrapped(total, width, role="heading")]
 
 

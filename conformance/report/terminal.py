@@ -129,7 +129,7 @@ def manifest_lines(report: Report, width: int) -> list[Line]:
         (report.manifest - report.planned, "not selected"),
     ]
     more = "".join(f"; {number} {what}" for number, what in rest if number)
-    of = f"{count(report.manifest, 'check')} of {report.scope}"
+    of = f"{report.manifest} checks of {report.scope}"
     return wrapped(f"{counts['ran']} of {of}, ran{more}", width, role="plain" if report.complete else "warning")
 
 

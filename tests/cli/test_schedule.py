@@ -38,7 +38,7 @@ checks    schedules of your own, no part of contract 1.0: 1 check on cpu
 schedule     1 of 1    1 passed
 
 1 of the 1 passed checks that compare values are bit-equal to plain autograd
-1 of 1 check of schedules of your own, no part of contract 1.0, ran
+1 of 1 checks of schedules of your own, no part of contract 1.0, ran
 reference-split 0.1.0: 1 of 1 check passed on schedules of your own; no verdict on contract 1.0, which was not run
 """,
     )
