@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -39,7 +39,8 @@ def _of_one_run(evidence: Evidence, observation: Observation, lane: int | None) 
         if step.raised and not step.action.misuse:
             yield Finding("error", "the action", str(step.action), f"raised {step.raised}; plain autograd does not")
             continue
-        for finding in _of_step(evidence, step):
+        known = {where for stage, where in told if stage == step.action.stage}
+        for finding in _of_step(evidence, step, known):
             key = (step.action.stage, finding.where)
             if key not in told:
                 told.add(key)
@@ -48,7 +49,8 @@ def _of_one_run(evidence: Evidence, observation: Observation, lane: int | None) 
         yield Finding("error", "the session", "close", f"raised {observation.close_raised}")
 
 
-def _of_step(evidence: Evidence, step: Step) -> Iterator[Finding]:
+def _of_step(evidence: Evidence, step: Step, known: Collection[str]) -> Iterator[Finding]:
+    """Yield what is wrong after one step; parameters that are ``known`` to be wrong are not diagnosed again."""
     wanted = evidence.oracle_step(step)
     if step.outputs is not None and wanted.outputs is not None:
         if len(step.outputs) != len(wanted.outputs):
@@ -67,6 +69,8 @@ def _of_step(evidence: Evidence, step: Step) -> Iterator[Finding]:
     flushed = step.action.kind == "finish" and step.action.misuse  # what was forgotten may be flushed, or refused
     if wanted.param_grads and not touched and not flushed:
         for name, grad in wanted.param_grads.items():
+            if name in known:
+                continue
             by_hand = bool(evidence.trial.hand_grads)  # plain autograd itself is the reference of what was put in
             reference = None if by_hand else sum_of(evidence, name, step)
             explain = None if by_hand else partial(diagnosis.of_param, evidence, name, step)
