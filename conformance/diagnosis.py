@@ -113,8 +113,10 @@ def _other_params(evidence: Evidence, name: str, step: Step) -> dict[str, Tensor
 
 
 def _output_grads(evidence: Evidence, lane: int, mb: int) -> tuple[object, ...]:
-    if evidence.trial.loss:
+    if evidence.trial.loss_at(lane):
         return ()
+    if evidence.trial.chain and lane + 1 < len(evidence.trial.stages):
+        return evidence.reference(lane + 1, mb).inputs
     grads = evidence.materials.output_grads(lane, mb)
     return tuple(grads) if isinstance(grads, (tuple, list)) else tuple(grads.values())
 

@@ -91,14 +91,16 @@ class _Lane:
         self.returned: dict[int, tuple[Tensor | None, ...]] = {}
         self.param_grads: dict[str, Tensor | None] = {}
         self.state: State | None = None
+        self.losses: list[Tensor] = []
         self.stopped = False
         example = materials.example_args(index, self.stage)
         self.session: Session = adapter.open(
             self.stage,
             StageSpec(
-                is_last=trial.loss,
+                is_first=trial.chain and index == 0,
+                is_last=trial.loss_at(index),
                 n_microbatches=trial.microbatches(index),
-                loss_fn=partial(_scaled_loss, loss_scale) if trial.loss else None,
+                loss_fn=partial(_scaled_loss, loss_scale, self.losses) if trial.loss_at(index) else None,
                 example_args=example,
                 example_outputs=materials.example_outputs(index),
                 args_require_grad=tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in example),
@@ -113,8 +115,10 @@ class _Lane:
             held.pop(mb, None)
 
 
-def _scaled_loss(scale: float, outputs: Tree, target: Tree) -> Tensor:
+def _scaled_loss(scale: float, seen: list[Tensor], outputs: Tree, target: Tree) -> Tensor:
+    """Return the loss; a copy of it goes to ``seen``, a list of its own: the lane in its place would be a cycle."""
     loss = mean_squares(outputs, target)
+    seen[:] = [copy_of(loss)]
     return loss if scale == 1.0 else loss * scale
 
 
@@ -126,18 +130,20 @@ class _Run:
         self.trial = materials.trial
         self.lanes: dict[int, _Lane] = {}
         self.observation = Observation()
+        self.ended = False
         self.kept: list[tuple[str, Tensor, Tensor]] = []
         self.collections = collections()
 
     def observe(self) -> Observation:
         for position, action in enumerate((*self.trial.actions, *self._endings())):
             step = Step(action, position)
-            lane = self._lane(action, step)
+            lane = None if self.ended else self._lane(action, step)
             if lane is not None and not lane.stopped:
                 self._act(lane, action, step)
                 self._record(lane, action, step)
-                lane.stopped = step.raised is not None and not action.misuse
                 self.observation.steps.append(step)
+                lane.stopped = step.raised is not None and not action.misuse
+                self.ended = lane.stopped and self.trial.chain  # no stage of a chain can go on without another
         self.observation.changed_later = [
             name for name, tensor, copy in self.kept if not torch.equal(_dense(tensor), _dense(copy))
         ]
@@ -168,6 +174,7 @@ class _Run:
                     return None
                 step.raised = Raised.of(error)
                 self.observation.steps.append(step)
+                self.ended = self.trial.chain
                 return None
         return self.lanes[action.stage]
 
@@ -180,11 +187,8 @@ class _Run:
             step.raised = Raised.of(error)
 
     def _forward(self, lane: _Lane, mb: int, step: Step) -> None:
-        args = self.materials.args(lane.index, mb, lane.stage)
-        if self.trial.same_args and lane.args:
-            args = next(iter(lane.args.values()))
-        lane.args[mb] = args
-        target = self.materials.target(lane.index, mb) if self.trial.loss else None
+        lane.args[mb] = args = self._args(lane, mb)
+        target = self.materials.target(lane.index, mb) if self.trial.loss_at(lane.index) else None
         torch.set_rng_state(self.materials.rng_state(mb))
         with lane.lifetime.watch(mb, args) if lane.lifetime else contextlib.nullcontext():
             outputs = lane.session.forward(mb, args, target)
@@ -192,15 +196,33 @@ class _Run:
             lane.lifetime.outputs(mb, outputs)
         lane.outputs[mb] = outputs
         step.outputs = tuple(copy_of(leaf) for _, leaf in leaves(as_tuple(outputs)))
+        step.loss = lane.losses.pop() if lane.losses else None
+
+    def _args(self, lane: _Lane, mb: int) -> tuple[Any, ...]:
+        """Return what F is fed: materials, or in a chain what the stage before has put out, in leaves of its own."""
+        if self.trial.chain and lane.index:
+            return tuple(map(_handed_on, as_tuple(self.lanes[lane.index - 1].outputs[mb])))
+        if self.trial.same_args and lane.args:
+            return next(iter(lane.args.values()))
+        return self.materials.args(lane.index, mb, lane.stage)
+
+    def _output_grads(self, lane: _Lane, mb: int, *, misuse: bool) -> Tree:
+        """Return what B and I are given: materials, or in a chain what the stage behind has returned for its inputs."""
+        if self.trial.loss_at(lane.index):
+            return None
+        if self.trial.chain and lane.index < len(self.trial.stages) - 1:
+            behind = self.lanes[lane.index + 1].returned.pop(mb)
+            return tuple(grad.detach() if isinstance(grad, Tensor) else grad for grad in behind)
+        return self.materials.output_grads(lane.index, mb, misuse=misuse)
 
     def _backward(self, lane: _Lane, mb: int, step: Step, *, method: str) -> None:
-        grads = None if self.trial.loss else self.materials.output_grads(lane.index, mb, misuse=step.action.misuse)
-        lane.output_grads[mb] = grads
+        lane.output_grads[mb] = grads = self._output_grads(lane, mb, misuse=step.action.misuse)
         returned = getattr(lane.session, method)(mb, grads)
         step.input_grads = tuple(copy_of(grad) for grad in returned)
         step.tracked = tuple(n for n, grad in enumerate(returned) if isinstance(grad, Tensor) and grad.requires_grad)
-        if "state" in self.trial.watch:
+        if "state" in self.trial.watch or self.trial.chain:
             lane.returned[mb] = tuple(returned)
+        if "state" in self.trial.watch:
             self.kept += [
                 (f"input gradient {slot} returned by {step.action}", grad, grad.clone())
                 for slot, grad in enumerate(returned)
@@ -237,7 +259,7 @@ class _Run:
         if lane.lifetime:
             step.alive = lane.lifetime.count()
         if "growth" in watch:
-            step.input_grads = step.outputs = step.weight_result = None
+            step.input_grads = step.outputs = step.weight_result = step.loss = None
             if action.kind == "drop" and action.mb in COUNTED:
                 step.live_tensors = live_tensors(self.collections)
             return
@@ -271,6 +293,11 @@ _ACTS: dict[str, Callable[[_Run, _Lane, int, Step], None]] = {
     "drop": _Run._drop,  # noqa: SLF001 (as above)
     "finish": _Run._finish,  # noqa: SLF001 (as above)
 }
+
+
+def _handed_on(output: Any) -> Any:
+    """Return an output as the next stage's argument: a leaf on the same memory, as between two stages of one rank."""
+    return output.detach().requires_grad_(output.requires_grad) if isinstance(output, Tensor) else output
 
 
 def _dense(tensor: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ class Evidence:
     headrooms: list[float] = field(default_factory=list)
     _steps: dict[int, Step] = field(default_factory=dict)
     _grads: dict[tuple[int, int], MicrobatchGrads] = field(default_factory=dict)
+    _plain: dict[tuple[int, int], MicrobatchGrads] = field(default_factory=dict)
 
     @property
     def observation(self) -> Observation:
@@ -45,8 +46,16 @@ class Evidence:
     def reference(self, lane: int, mb: int) -> MicrobatchGrads:
         """Return the float64 gradients of one micro-batch; computed once."""
         if (lane, mb) not in self._grads:
-            self._grads[lane, mb] = microbatch_grads(self.materials, lane, mb, self.loss_scale)
+            found = microbatch_grads(self.materials, lane, mb, self.loss_scale)
+            self._grads.update({(index, mb): grads for index, grads in found.items()})
         return self._grads[lane, mb]
+
+    def whole_model(self, lane: int, mb: int) -> MicrobatchGrads:
+        """Return what a stage of a chain gets of one plain backward of the whole model in the trial's own dtype."""
+        if (lane, mb) not in self._plain:
+            found = microbatch_grads(self.materials, lane, mb, self.loss_scale, wide=False)
+            self._plain.update({(index, mb): grads for index, grads in found.items()})
+        return self._plain[lane, mb]
 
     def expected_param(self, name: str, step: Step) -> Expected:
         """Return the float64 gradient of a parameter after ``step``, and the partial sums met on the way."""

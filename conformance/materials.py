@@ -104,7 +104,8 @@ class Materials:
         for action in self.trial.actions:
             if action.kind == "F":
                 self.drawn(action.stage, action.mb)
-                self.target(action.stage, action.mb) if self.trial.loss else self.output_grads(action.stage, action.mb)
+                draw = self.target if self.trial.loss_at(action.stage) else self.output_grads
+                draw(action.stage, action.mb)
                 self.rng_state(action.mb)
 
     def drawn(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:

@@ -73,7 +73,8 @@ class Step:
 
     ``position``: the place of the action in the program. ``input_grads``: what B or I returned; ``tracked``: its
     slots that require a gradient. ``arg_grads``: ``.grad`` of the arguments afterwards. ``param_grads``: the
-    accumulated gradient of every parameter afterwards. ``shared``: pairs of names whose tensors share storage.
+    accumulated gradient of every parameter afterwards. ``loss``: what the loss function gave in F, before any scale.
+    ``shared``: pairs of names whose tensors share storage.
     ``grad_places``: the storage of every parameter gradient. ``alive`` and ``live_tensors``: what lives on, where
     that is watched.
     """
@@ -82,6 +83,7 @@ class Step:
     position: int = 0
     raised: Raised | None = None
     outputs: tuple[Any, ...] | None = None
+    loss: Tensor | None = None
     input_grads: tuple[Tensor | None, ...] | None = None
     arg_grads: tuple[Tensor | None, ...] | None = None
     param_grads: dict[str, Tensor | None] = field(default_factory=dict)

@@ -74,7 +74,8 @@ class Report:
     """All results of one run, against the manifest of what was planned.
 
     ``manifest`` is how many checks the contract has in this profile, on the devices and dtypes asked for; ``planned``
-    how many of them were selected.
+    how many of them were selected. ``schedules`` names the schedules of somebody's own that were judged in place of the
+    contract; then the manifest counts these.
     """
 
     profile: str
@@ -84,6 +85,7 @@ class Report:
     manifest: int
     planned: int
     strict: bool = False
+    schedules: tuple[str, ...] = ()
     results: list[Result] = field(default_factory=list)
     contract: str = CONTRACT_VERSION
 
@@ -123,8 +125,8 @@ class Report:
 
     @property
     def conforms(self) -> bool:
-        """Whether the target meets the contract in this profile. A selection of checks never conforms."""
-        return self.complete and not self._decides_against
+        """Whether the target meets the contract in this profile. A selection of checks, or of schedules, never does."""
+        return self.complete and not self._decides_against and not self.schedules
 
     @property
     def _decides_against(self) -> bool:
@@ -132,10 +134,19 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """``conforms``, ``does not conform`` or ``incomplete``."""
+        """``conforms``, ``does not conform`` or ``incomplete``; ``passed`` or ``failed`` of schedules of one's own."""
         if self._decides_against:
-            return "does not conform"
-        return "conforms" if self.complete else "incomplete"
+            return "failed" if self.schedules else "does not conform"
+        if not self.complete:
+            return "incomplete"
+        return "passed" if self.schedules else "conforms"
+
+    @property
+    def scope(self) -> str:
+        """What the checks of the manifest belong to, in words."""
+        if self.schedules:
+            return f"schedules of your own, no part of contract {self.contract}"
+        return f"contract {self.contract}, profile {self.profile}"
 
     @property
     def exit_code(self) -> int:
@@ -177,6 +188,7 @@ class Report:
             "profile": self.profile,
             "seed": self.seed,
             "strict": self.strict,
+            "schedules": list(self.schedules),
             "verdict": self.verdict,
             "conforms": self.conforms,
             "target": dict(self.target),

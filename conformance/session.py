@@ -12,6 +12,7 @@ import torch
 from gradconform.contract import CHECKS
 from gradconform.devices import SelectionError, device_named, dtype_named
 from gradconform.environment import environment
+from gradconform.own_schedules import Given, check_of, schedules_of
 from gradconform.plan import DEFAULT_SEED, Item, Plan, make_plan
 from gradconform.results import Report, Result
 from gradconform.run import Runner, one_thread
@@ -37,17 +38,22 @@ class Session:
         seed: int | None = None,
         strict: bool = False,
         probe: bool = False,
+        schedule: Given | Sequence[Given] = (),
     ) -> None:
-        """Resolve the target and make the plan.
+        """Resolve the target and make the plan: of the contract, or of the schedules that are given.
 
-        Raises :class:`~gradconform.targets.TargetError` and :class:`~gradconform.devices.SelectionError` (both
-        ``ValueError``) before anything runs.
+        Raises :class:`~gradconform.targets.TargetError`, :class:`~gradconform.devices.SelectionError` and
+        :class:`~gradconform.fixtures.schedules.ScheduleError` (all ``ValueError``) before anything runs.
         """
         devices = [str(device_named(name)) for name in _several(device)]
         dtypes = [str(dtype_named(name)).removeprefix("torch.") for name in _several(dtype)]
         include = None if checks is None else list(_several(checks))
+        schedules = schedules_of(schedule)
+        own = [check_of(name, found) for name, found in schedules.items()]
+        self.schedules = tuple(f"{found.name}: {found.size}" for found in schedules.values())
+        checks_by_id = {check.id: check for check in own} or CHECKS
         self.plan: Plan = make_plan(
-            CHECKS, profile=profile, include=include, exclude=_several(exclude), devices=devices, dtypes=dtypes
+            checks_by_id, profile=profile, include=include, exclude=_several(exclude), devices=devices, dtypes=dtypes
         )
         self.target: Target = resolve(target)
         self.seed = _seed_named(seed)
@@ -80,6 +86,7 @@ class Session:
             manifest=self.plan.manifest,
             planned=len(self.plan.items),
             strict=self.strict,
+            schedules=self.schedules,
         )
 
     def run(self, on_result: OnResult | None = None) -> Report:
@@ -131,11 +138,24 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options a user has)
     checks: Sequence[str] | str | None = None,
     seed: int | None = None,
     strict: bool = False,
+    schedule: Given | Sequence[Given] = (),
 ) -> Report:
     """Run the contract against ``target`` and return the report; a target that does not conform raises nothing.
 
     ``target`` is anything that ``gradconform run`` takes, or an object: an adapter, or a namespace with torch's
-    functions. ``checks`` narrows by globs over check ids; a narrowed run never conforms. Raises ``ValueError`` for a
-    target, device, dtype, profile or pattern that does not exist.
+    functions. ``checks`` narrows by globs over check ids; a narrowed run never conforms. ``schedule`` names CSV files
+    in torch's format, or schedules of :mod:`gradconform.fixtures.schedules`: they are judged in place of the contract.
+    Raises ``ValueError`` for a target, device, dtype, profile or pattern that does not exist, and for a schedule that
+    is not complete or can never run.
     """
-    return Session(target, device=device, dtype=dtype, profile=profile, checks=checks, seed=seed, strict=strict).run()
+    session = Session(
+        target,
+        device=device,
+        dtype=dtype,
+        profile=profile,
+        checks=checks,
+        seed=seed,
+        strict=strict,
+        schedule=schedule,
+    )
+    return session.run()

@@ -52,6 +52,7 @@ examples:
   gradconform run torch
   gradconform run mypackage.backward --dtype float32,bfloat16 --json out.json
   gradconform run backward.py:fused --checks 'split.*' --exclude-checks '*lstm'
+  gradconform run torch --schedule zbv.csv
   gradconform explain split.gradients.lstm
 """
 
@@ -141,6 +142,13 @@ def _run(found: Any, command: Callable[[argparse.Namespace], int]) -> None:
     one.add_argument("--strict", action="store_true", help="let a failed SHOULD decide the verdict as well")
     one.add_argument(
         "--probe", action="store_true", help="try also what the target does not claim; profile full always does"
+    )
+    one.add_argument(
+        "--schedule",
+        action="append",
+        metavar="FILE.csv",
+        help="judge the pipeline schedule of a CSV file in torch's format, a row per rank, in place of the contract; "
+        "may be given several times",
     )
     only = one.add_mutually_exclusive_group()
     only.add_argument("--json", metavar="PATH", help="write the report there as JSON")

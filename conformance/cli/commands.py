@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _session(arguments: argparse.Namespace) -> Session | None:
     """Return a valid session, or None after saying why there is none."""
     from gradconform.devices import SelectionError  # noqa: PLC0415 (it imports torch)
+    from gradconform.fixtures.schedules import ScheduleError  # noqa: PLC0415 (only a run takes schedules)
     from gradconform.session import Session  # noqa: PLC0415 (it imports torch)
     from gradconform.targets import TargetError  # noqa: PLC0415 (it imports torch)
 
@@ -54,8 +55,9 @@ def _session(arguments: argparse.Namespace) -> Session | None:
             seed=arguments.seed,
             strict=arguments.strict,
             probe=arguments.probe,
+            schedule=arguments.schedule or (),
         )
-    except (TargetError, SelectionError) as error:
+    except (TargetError, SelectionError, ScheduleError) as error:
         _refuse(error)
     return None
 
@@ -101,7 +103,7 @@ def list_checks(arguments: argparse.Namespace) -> int:
 def _list_plan(session: Session) -> int:
     from gradconform.report.listing import plan_lines  # noqa: PLC0415 (it imports torch)
 
-    write(plan_lines(session.plan, session.target, width()))
+    write(plan_lines(session.plan, session.target, session.empty_report().scope, width()))
     return EXIT_CONFORMS
 
 

@@ -43,6 +43,8 @@ QUICK_CHECKS = (
     "misuse.next_session.shape-split",
     "misuse.weight_twice.mlp",
     "repeat.graph_builds.tied-adjacent",
+    "schedule.gradients.1f1b-2x1x3",
+    "schedule.gradients.zbv-zero-bubble-2x2x3",
     "state.args.mlp-split",
     "state.buffers.batch-norm-split",
     "state.input_pass.mlp",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from itertools import chain, groupby
 from typing import Any
@@ -43,7 +43,8 @@ def _of_one_run(evidence: Evidence, observation: Observation, lane: int | None) 
         if step.raised and not step.action.misuse:
             yield Finding("error", "the action", str(step.action), f"raised {step.raised}; plain autograd does not")
             continue
-        for finding in chain(_of_step(evidence, step), _param_grads(evidence, step, judged)):
+        known = {where for stage, where in told if stage == step.action.stage}
+        for finding in chain(_of_step(evidence, step), _param_grads(evidence, step, judged, known)):
             key = (step.action.stage, finding.where)
             if key not in told:
                 told.add(key)
@@ -53,28 +54,34 @@ def _of_one_run(evidence: Evidence, observation: Observation, lane: int | None) 
 
 
 def _of_step(evidence: Evidence, step: Step) -> Iterator[Finding]:
+    """Yield what is wrong with outputs, loss and input gradients of one step."""
     wanted = evidence.oracle_step(step)
     if step.outputs is not None and wanted.outputs is not None:
         if len(step.outputs) != len(wanted.outputs):
             text = f"{len(step.outputs)} outputs were returned, the stage has {len(wanted.outputs)}"
             yield Finding("shape", "the returned outputs", str(step.action), text)
         for index, (got, output) in enumerate(zip(step.outputs, wanted.outputs, strict=False)):
-            yield from compare(evidence, step, f"output {index}", got, output, None)
+            # Of a stage alone plain autograd's outputs are the reference; in a chain the errors of all before add up.
+            reference = one_of(evidence, step, "outputs", index) if evidence.trial.chain else None
+            yield from compare(evidence, step, f"output {index}", got, output, reference)
+    if step.loss is not None and wanted.loss is not None:
+        reference = one_of(evidence, step, "loss") if evidence.trial.chain else None
+        yield from compare(evidence, step, "the loss", step.loss, wanted.loss, reference)
     if step.input_grads is not None and wanted.input_grads is not None and not step.action.misuse:
         yield from _input_grads(evidence, step, wanted)
 
 
-def _param_grads(evidence: Evidence, step: Step, judged: Judged) -> Iterator[Finding]:
-    """Compare every parameter gradient that an action changed, here or under plain autograd."""
+def _param_grads(evidence: Evidence, step: Step, judged: Judged, known: Collection[str]) -> Iterator[Finding]:
+    """Compare every parameter gradient that an action changed, but those ``known`` to be wrong."""
     wanted = evidence.oracle_step(step)
-    touched = evidence.capabilities.input_pass_touches_params and _between_input_and_weight(evidence, step)
+    touched = evidence.capabilities.input_pass_touches_params and between_input_and_weight(evidence, step)
     flushed = step.action.kind == "finish" and step.action.misuse  # what was forgotten may be flushed, or refused
     if touched or flushed:
         return
     for name, expected in wanted.param_grads.items():
         got = step.param_grads.get(name)
         last = judged.get((step.action.stage, name))
-        if last is not None and last[0] is got and last[1] is expected:
+        if name in known or (last is not None and last[0] is got and last[1] is expected):
             continue
         judged[step.action.stage, name] = (got, expected)
         if same_bits(got, expected):
@@ -82,7 +89,7 @@ def _param_grads(evidence: Evidence, step: Step, judged: Judged) -> Iterator[Fin
             continue
         shown = got if evidence.capabilities.grads_in_param_grad else _narrowed(got, expected)
         by_hand = bool(evidence.trial.hand_grads)  # plain autograd itself is the reference of what was put in
-        reference = None if by_hand else _param(evidence, name, step)
+        reference = None if by_hand else sum_of(evidence, name, step)
         explain = None if by_hand else partial(diagnosis.of_param, evidence, name, step)
         yield from compare(evidence, step, name, shown, expected, reference, explain)
 
@@ -98,7 +105,7 @@ def _narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
     return got.to(expected.dtype) if wider and got is not None and expected is not None else got
 
 
-def _between_input_and_weight(evidence: Evidence, step: Step) -> bool:
+def between_input_and_weight(evidence: Evidence, step: Step) -> bool:
     """Tell whether an I of this stage still waits for its W: what it may have written already is nobody's sum."""
     own = [
         action
@@ -108,17 +115,22 @@ def _between_input_and_weight(evidence: Evidence, step: Step) -> bool:
     return {action.mb for action in own if action.kind == "I"} != {action.mb for action in own if action.kind == "W"}
 
 
-def _param(evidence: Evidence, name: str, step: Step) -> Reference:
+def one_of(evidence: Evidence, step: Step, field: str, index: int | None = None) -> Reference:
+    """Return the float64 reference of an output, an input gradient or the loss of the step's own micro-batch."""
+
     def reference() -> tuple[Tensor | None, Partials]:
-        expected = evidence.expected_param(name, step)
-        return expected.total, expected.partials
+        found = getattr(evidence.reference(step.action.stage, step.action.mb), field)
+        return (found if index is None else found[index]), Partials()
 
     return reference
 
 
-def _input(evidence: Evidence, slot: int, step: Step) -> Reference:
+def sum_of(evidence: Evidence, name: str, step: Step) -> Reference:
+    """Return the float64 reference of a parameter's gradient as it stands after the step."""
+
     def reference() -> tuple[Tensor | None, Partials]:
-        return evidence.reference(step.action.stage, step.action.mb).inputs[slot], Partials()
+        expected = evidence.expected_param(name, step)
+        return expected.total, expected.partials
 
     return reference
 
@@ -142,7 +154,7 @@ def _input_grads(evidence: Evidence, step: Step, wanted: Step) -> Iterator[Findi
         if len(slots) > 1 and _sums_to_one(evidence, step, [got[slot] for slot in slots], expected[origin]):
             continue
         for slot in slots:
-            reference = _input(evidence, origin, step)
+            reference = one_of(evidence, step, "inputs", origin)
             explain = partial(diagnosis.of_input, evidence, origin, step)
             yield from compare(evidence, step, f"input {slot}", got[slot], expected[slot], reference, explain)
 

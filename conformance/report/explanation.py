@@ -88,9 +88,13 @@ def _field(name: str, text: str, width: int) -> list[Line]:
 
 def _program(which: str, trial: Trial, width: int) -> list[Line]:
     """Return the program, and how it is fed where that is not the usual way."""
-    stages = " and ".join(case.name for case in trial.stages)
+    stages = (", then " if trial.chain else " and ").join(case.name for case in trial.stages)
     fed = [
-        "a loss" if trial.loss else f"output gradients: {trial.output_grads}",
+        "each hands its outputs to the next, and its input gradients back; a loss at the last"
+        if trial.chain and trial.loss
+        else "a loss"
+        if trial.loss
+        else f"output gradients: {trial.output_grads}",
         *(["parameters have gradients before the first action"] if trial.prior_grads else []),
         *(["every micro-batch is fed the same argument tensors"] if trial.same_args else []),
         *([f"watched beyond gradients: {', '.join(sorted(trial.watch))}"] if trial.watch else []),

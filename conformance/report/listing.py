@@ -58,7 +58,7 @@ def _values(check: Check) -> dict[str, Any]:
     }
 
 
-def plan_lines(plan: Plan, target: Target, width: int) -> list[Line]:
+def plan_lines(plan: Plan, target: Target, scope: str, width: int) -> list[Line]:
     """Return what a run would do: each check with what the target does not claim of its needs, and the counts."""
     found: list[Line] = []
     unclaimed = 0
@@ -68,10 +68,7 @@ def plan_lines(plan: Plan, target: Target, width: int) -> list[Line]:
         note = f"  not claimed: {', '.join(unmet)}" if unmet else ""
         found.append(Line(f"{item.name}  {item.check.level}{note}", "faint" if unmet else "plain"))
     told = f"; {unclaimed} ask for what {target.name} does not claim" if unclaimed else ""
-    total = (
-        f"{len(plan.items)} of {plan.manifest} checks of contract {CONTRACT_VERSION}, profile {plan.profile}, "
-        f"would run{told}"
-    )
+    total = f"{len(plan.items)} of {plan.manifest} checks of {scope}, would run{told}"
     return [*found, *wrapped(total, width, role="heading")]
 
 

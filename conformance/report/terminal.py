@@ -22,19 +22,27 @@ def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> lis
     file, text = report.target.get("file"), report.target["text"]
     named = "" if text == report.target["name"] else f", named as {text}"
     places = ", ".join(f"{device} {dtype}" for device, dtype in cells)
-    narrowed = "" if report.planned == report.manifest else f" of {report.manifest}"
     probed = ", what is not claimed is tried too" if report.profile == "full" else ""
     lines = [
         *wrapped(f"gradconform {KIT_VERSION} judges {title(report)}{named}", width, hanging=4, role="heading"),
         *([Line(f"file      {file}")] if file else []),
+        *(line for one in report.schedules for line in wrapped(f"schedule  {one}", width, hanging=10)),
         *wrapped(
-            f"contract  {report.contract}, profile {report.profile}{probed}: "
-            f"{report.planned}{narrowed} checks on {places}, seed {report.seed}",
+            f"{_scope(report)}{probed}: {_planned(report)} on {places}, seed {report.seed}",
             width,
             hanging=10,
         ),
     ]
     return [*lines, Line()]
+
+
+def _planned(report: Report) -> str:
+    whole = report.planned == report.manifest
+    return count(report.planned, "check") if whole else f"{report.planned} of {report.manifest} checks"
+
+
+def _scope(report: Report) -> str:
+    return f"checks    {report.scope}" if report.schedules else f"contract  {report.contract}, profile {report.profile}"
 
 
 def tally_line(place: str, results: Sequence[Result], planned: int) -> Line:
@@ -121,13 +129,15 @@ def manifest_lines(report: Report, width: int) -> list[Line]:
         (report.manifest - report.planned, "not selected"),
     ]
     more = "".join(f"; {number} {what}" for number, what in rest if number)
-    of = f"{report.manifest} checks of contract {report.contract}, profile {report.profile}"
+    of = f"{report.manifest} checks of {report.scope}"
     return wrapped(f"{counts['ran']} of {of}, ran{more}", width, role="plain" if report.complete else "warning")
 
 
 def verdict_line(report: Report) -> Line:
     """Return the verdict; one line however long it is, so that the last line of a log has all of it."""
-    role: Role = "good" if report.conforms else "warning" if report.verdict == "incomplete" else "bad"
+    role: Role = (
+        "good" if report.verdict in {"conforms", "passed"} else "warning" if report.verdict == "incomplete" else "bad"
+    )
     return Line(verdict(report), role)
 
 
@@ -142,6 +152,11 @@ def verdict(report: Report) -> str:
     if kinds:
         told = f"; {failed} failed" if failed else ""
         return f"{name}: error: {', '.join(kinds)}: {count(counts['error'], 'check')} could not be judged{told}"
+    if report.schedules and report.verdict != "incomplete":
+        told = (
+            f"{counts[report.verdict]} of {count(report.manifest, 'check')} {report.verdict} on schedules of your own"
+        )
+        return f"{name}: {told}; no verdict on contract {report.contract}, which was not run"
     if report.verdict == "does not conform":
         part = "" if report.complete else ", and not all of the contract was run"
         return f"{name} does NOT conform: {failed} failed{part}"

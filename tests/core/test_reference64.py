@@ -61,7 +61,7 @@ def test_a_loss_is_the_mean_square_to_the_target_times_its_scale(loss_scale: flo
     (x,) = (arg.detach().double().requires_grad_() for arg in materials.args(0, 0, materials.stage(0)))
     (target,) = materials.target(0, 0)
     (((stage(x) - target.double()) ** 2).mean() * loss_scale).backward()
-    found = microbatch_grads(materials, 0, 0, loss_scale)
+    found = microbatch_grads(materials, 0, 0, loss_scale)[0]
     assert torch.allclose(found.inputs[0], x.grad, rtol=1e-12)  # type: ignore[arg-type]
     assert torch.allclose(found.params["weight"], stage.weight.grad, rtol=1e-12)  # type: ignore[arg-type]
 

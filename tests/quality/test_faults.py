@@ -25,6 +25,7 @@ KINDS = {
     "lifetime": {"alive", "missing"},
     "numerics": {"mismatch", "nonfinite", "dtype", "shape", "layout"},
     "pairing": {"mismatch", "shape", "unexpected", "missing", "no_error", "changed"},
+    "scheduling": {"mismatch", "missing"},
     "sharing": {"mismatch", "missing", "shape"},
     "state": {"changed", "mismatch", "missing", "unexpected"},
 }
@@ -36,6 +37,8 @@ SAID = {
     "returned-in-float64": "expected dtype torch.float32, got torch.float64",
     "nan-replaced": "expected nan",
     "sparse-gradient-made-dense": "expected layout torch.sparse_coo",
+    "gradient-of-the-micro-batch-before-handed-over": "micro-batch",
+    "weight-passes-of-two-stages-swapped": "after ",
     "zip-truncates": "accepted in silence",
     "partial-update-before-raising": "changed though the action raised",
     "returned-buffer-reused": "changed after it was returned",

@@ -30,7 +30,7 @@ EXPLAINED: dict[str, tuple[str, ...]] = {
     "input_grads_share_storage.py": ("state.returned_storage.sum-of-inputs-split",),
     "merged_groups_counted_twice.py": ("split.*.merged-paths",),
     "module_backward_hook.py": ("hooks.last_module.mlp-split",),
-    "no_input_grads_drop_params.py": ("split.*.embedding*", "split.*.fixed-inputs"),
+    "no_input_grads_drop_params.py": ("schedule.chain.embedding-first", "split.*.embedding*", "split.*.fixed-inputs"),
     "expanded_weight_grad.py": ("split.*.summed-gain",),
     "output_parameter_frozen.py": ("split.gradients.output-is-weight", "state.requires_grad.output-is-*-split"),
     "penalty_output_lost.py": ("split.gradients.penalty-output",),

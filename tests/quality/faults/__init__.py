@@ -11,6 +11,7 @@ from . import (
     lifetime,
     numerics,
     pairing,
+    scheduling,
     sharing,
     state,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "lifetime",
     "numerics",
     "pairing",
+    "scheduling",
     "sharing",
     "state",
 ]

@@ -1,0 +1,117 @@
+"""Schedules: a chain of stages, all on one implementation, driven in the global order of a whole pipeline.
+
+The orders are those of torch 2.13.0's schedule classes, as recorded in fixtures/schedules/orders. A case is named by
+the class, then ranks x stages per rank x micro-batches. Activations and gradients are handed over between the stages
+as between two stages of one rank; the last stage has the loss. A schedule of your own is judged in the same way:
+`gradconform run TARGET --schedule FILE.csv`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradconform.check import family
+from gradconform.evidence import Evidence
+from gradconform.fixtures.schedules import recorded
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.fixtures.stages.chains import EMBEDDING, FORK, FROZEN, JOIN, MLP, NORMED, RESIDUAL, TIED, chain_of
+from gradconform.judge import Finding
+from gradconform.judge.chain import chained
+from gradconform.trial import Trial
+
+#: torch's names of the schedules, by their part of a check's id.
+_CLASSES = {
+    "1f1b": "1F1B",
+    "dual-pipe-v": "DualPipeV",
+    "gpipe": "GPipe",
+    "interleaved-1f1b": "Interleaved1F1B",
+    "interleaved-zero-bubble": "InterleavedZeroBubble",
+    "looped-bfs": "LoopedBFS",
+    "zbv-zero-bubble": "ZBVZeroBubble",
+}
+
+
+def _on(name: str, stages: tuple[StageCase, ...] | None = None) -> Trial:
+    """Return the trial of a recorded schedule, on a chain of plain stages unless others are given."""
+    schedule = recorded(name)
+    return Trial(stages=stages or chain_of(schedule.stages), program=schedule.program, chain=True, loss=True)
+
+
+def _sized(**sizes: tuple[str, ...]) -> dict[str, Trial]:
+    """Return a trial per class and size; ``sizes`` by class, with underscores for hyphens."""
+    found = {name.strip("_").replace("_", "-"): of_class for name, of_class in sizes.items()}
+    return {f"{name}-{size}": _on(f"{_CLASSES[name]}-{size}") for name, of_class in found.items() for size in of_class}
+
+
+@family(
+    "schedule.gradients",
+    _sized(
+        _1f1b=("2x1x3", "4x1x5"),
+        dual_pipe_v=("2x2x5", "3x2x7"),
+        gpipe=("2x1x3", "4x1x5"),
+        interleaved_1f1b=("2x2x3", "3x2x5"),
+        interleaved_zero_bubble=("2x2x3", "3x2x5"),
+        looped_bfs=("2x2x3", "3x2x5"),
+        zbv_zero_bubble=("2x2x3", "3x2x5"),
+    ),
+)
+def gradients_in_schedule(evidence: Evidence) -> Iterator[Finding]:
+    """Stages chained in the order of {case} MUST give what one plain backward of the whole model gives.
+
+    That is every output, loss and handed-over gradient, and every parameter gradient after every action. A schedule
+    asks for backwards in orders that no test of one stage has, and one stage's mistake is the next one's input.
+
+    Catches: a W dropped or swapped once several micro-batches wait for theirs, a returned gradient that is written to
+    while another stage reads it, contexts of two stages mixed up.
+    """
+    yield from chained(evidence)
+
+
+@family(
+    "schedule.large",
+    _sized(
+        _1f1b=("8x1x11",),
+        dual_pipe_v=("5x2x13",),
+        gpipe=("8x1x11",),
+        interleaved_1f1b=("4x3x8",),
+        interleaved_zero_bubble=("4x3x8",),
+        looped_bfs=("4x3x8",),
+        zbv_zero_bubble=("5x2x11",),
+    ),
+    profile="full",
+)
+def gradients_in_large_schedule(evidence: Evidence) -> Iterator[Finding]:
+    """Stages chained in the order of {case} MUST give what one plain backward of the whole model gives.
+
+    Eight to twelve stages and up to thirteen micro-batches: with more of them, more wait at a time.
+
+    Catches: a queue or cache of contexts that is too short for a deep pipeline.
+    """
+    yield from chained(evidence)
+
+
+def _special(*stages: StageCase) -> tuple[Trial, ...]:
+    """Return trials of four stages in an order with full backward, with I and W, and with both in turn."""
+    return tuple(_on(name, stages) for name in ("1F1B-4x1x5", "ZBVZeroBubble-2x2x3", "DualPipeV-2x2x5"))
+
+
+@family(
+    "schedule.chain",
+    {
+        "embedding-first": _special(EMBEDDING, RESIDUAL, NORMED, MLP),
+        "frozen-first": _special(FROZEN, RESIDUAL, NORMED, MLP),
+        "frozen-between": _special(MLP, FROZEN, FROZEN, RESIDUAL),
+        "tied": _special(TIED, TIED, RESIDUAL, TIED),
+        "two-tensors": _special(FORK, JOIN, FORK, JOIN),
+        "two-tensors-last": _special(MLP, FORK, JOIN, FORK),
+    },
+)
+def gradients_in_chain(evidence: Evidence) -> Iterator[Finding]:
+    """A chain ({case}) MUST give what one plain backward of the whole model gives, in 1F1B, ZBV and DualPipeV.
+
+    What is special about one stage reaches the others through what it hands over.
+
+    Catches: the gradients of two handed-over tensors swapped, a frozen stage that hands nothing back, a first stage
+    whose parameters are lost because its input needs no gradient.
+    """
+    yield from chained(evidence)

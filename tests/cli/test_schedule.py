@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from expecttest import assert_expected_inline
+
+from gradconform import check_stage_backward
+from gradconform.fixtures.schedules import ScheduleError, recorded
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def zbv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A schedule that torch's class gives, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "My ZBV.csv"
+    path.write_text(recorded("ZBVZeroBubble-2x2x3").to_csv(), encoding="utf-8")
+    return path
+
+
+def test_a_schedule_of_ones_own_is_judged_in_place_of_the_contract(command: Command, zbv: Path) -> None:
+    done = command("run", "reference-split", "--schedule", zbv.name)
+    assert (done.code, done.err) == (0, "")
+    assert_expected_inline(
+        re.sub(r"file +\S+\n", "", done.out),
+        """\
+gradconform 0.1.0 judges reference-split 0.1.0
+schedule  My ZBV: 2 ranks, 4 stages, 3 micro-batches
+checks    schedules of your own, no part of contract 1.0: 1 check on cpu
+          float32, seed 20
+
+schedule     1 of 1    1 passed
+
+1 of the 1 passed checks that compare values are bit-equal to plain autograd
+1 of 1 checks of schedules of your own, no part of contract 1.0, ran
+reference-split 0.1.0: 1 of 1 check passed on schedules of your own; no verdict on contract 1.0, which was not run
+""",
+    )
+
+
+def test_the_report_says_that_the_contract_was_not_run(command: Command, zbv: Path, tmp_path: Path) -> None:
+    done = command("run", "torch", "--schedule", zbv.name, "--json", str(tmp_path / "out.json"))
+    assert done.code == 0
+    found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert found["schedules"] == ["My ZBV: 2 ranks, 4 stages, 3 micro-batches"]
+    assert (found["verdict"], found["conforms"]) == ("passed", False)
+    assert [result["check"] for result in found["results"]] == ["schedule.file.my-zbv"]
+    assert (found["summary"]["manifest"], found["summary"]["planned"]) == (1, 1)
+
+
+def test_several_schedules_dtypes_and_globs(command: Command, zbv: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "my_zbv.csv"
+    other.parent.mkdir()
+    other.write_text("0F0,0B0\n", encoding="utf-8")
+    given = ("--schedule", zbv.name, "--schedule", str(other), "--schedule", zbv.name, "--dtype", "float32,bfloat16")
+    done = command("run", "reference-split", *given, "--list")
+    assert [line.split()[0] for line in done.out.splitlines()[:-1]] == [
+        "schedule.file.my-zbv[cpu-float32]",
+        "schedule.file.my-zbv-2[cpu-float32]",
+        "schedule.file.my-zbv[cpu-bfloat16]",
+        "schedule.file.my-zbv-2[cpu-bfloat16]",
+    ]
+    assert " ".join(done.last.split()).startswith("4 of 4 checks of schedules of your own")
+    assert command("run", "reference-split", *given).code == 0
+    narrowed = command("run", "reference-split", *given, "--checks", "*-2")
+    assert narrowed.code == 5
+    assert narrowed.last == "reference-split 0.1.0: incomplete, no verdict: 2 of 4 checks ran, none failed"
+
+
+def test_a_wrong_backward_is_found_in_it(command: Command, zbv: Path, target_file: Callable[..., Path]) -> None:
+    target_file(
+        "from gradconform.reference.split import *\n"
+        "from gradconform.reference import split\n"
+        "calls = []\n"
+        "def stage_backward_weight(weights, param_groups):\n"
+        "    calls.append(param_groups)\n"
+        "    return None if len(calls) == 5 else split.stage_backward_weight(weights, param_groups)\n"
+    )
+    done = command("run", "backward.py", "--schedule", zbv.name)
+    assert done.code == 1
+    assert "likely cause: micro-batch 0 missing" in " ".join(done.out.split()) or "got nothing" in done.out
+    assert done.last.endswith(
+        ": 1 of 1 check failed on schedules of your own; no verdict on contract 1.0, which was not run"
+    )
+
+
+def test_a_target_without_what_the_schedule_asks_for_is_incomplete(
+    command: Command, zbv: Path, target_file: Callable[..., Path]
+) -> None:
+    done = command("run", str(target_file()), "--schedule", zbv.name)
+    assert done.code == 5
+    assert "not claimed: split" in done.out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0F0,0I0\n1F0,1B0\n", "the schedule 'bad.csv', row 1 (rank 0), column 2: 0I0 has no 0W0 in its row"),
+        ("0F0,0B0\n1F0,2B0\n", "the schedule 'bad.csv', row 2 (rank 1), column 2: 2B0 has no 2F0 in its row"),
+        ("0F0,0B0\n1F0,B0\n", "the schedule 'bad.csv', row 2 (rank 1), column 2: 'B0' is no action; expected stage"),
+    ],
+)
+def test_a_bad_file_is_refused_before_anything_runs(
+    text: str, said: str, command: Command, zbv: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.csv").write_text(text, encoding="utf-8")
+    done = command("run", "torch", "--schedule", zbv.name, "--schedule", "bad.csv")
+    assert (done.code, done.out) == (2, "")
+    assert said in " ".join(done.err.split())
+
+
+def test_a_file_that_is_not_there_is_refused(command: Command, zbv: Path) -> None:
+    done = command("run", "torch", "--schedule", f"{zbv.stem}.cvs")
+    assert (done.code, done.out) == (2, "")
+    assert "the schedule 'My ZBV.cvs' cannot be read: No such file or directory" in " ".join(done.err.split())
+
+
+def test_checks_of_the_contract_are_not_among_those_of_a_schedule(command: Command, zbv: Path) -> None:
+    done = command("run", "torch", "--schedule", zbv.name, "--checks", "full.*")
+    assert done.code == 2
+    assert "check pattern 'full.*' matches no check; nearest: schedule.file.my-zbv" in " ".join(done.err.split())
+
+
+def test_the_library_takes_a_schedule_a_path_or_several(zbv: Path) -> None:
+    for given in (zbv, str(zbv), recorded("GPipe-2x1x3"), [zbv, recorded("GPipe-2x1x3")]):
+        report = check_stage_backward("autograd", schedule=given)
+        assert (report.verdict, report.conforms, report.exit_code) == ("passed", False, 0)
+        report.raise_if_failed()
+    with pytest.raises(ScheduleError, match=r"the schedule 'none.csv' cannot be read"):
+        check_stage_backward("autograd", schedule="none.csv")
