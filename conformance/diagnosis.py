@@ -206,7 +206,7 @@ def _scale(  # noqa: PLR0911 (one return per cause)
     if abs(factor) <= _SNAP:
         return "it is zero"
     if abs(factor - 1.0) <= 1e-2:  # noqa: PLR2004 (a percent: an error of rounding, not of counting)
-        return f"a relative error of {abs(factor - 1.0):.2g} everywhere" if abs(factor - 1.0) > 1e-15 else None  # noqa: PLR2004
+        return f"a relative error of {abs(factor - 1.0):.2g} everywhere" if abs(factor - 1.0) > 1e-15 else None  # noqa: PLR2004 (as said beside it)
     for name, number in factors.items():
         if number > 2.0 and abs(factor * number - 1.0) <= _SNAP:  # noqa: PLR2004 (a half has too many causes)
             return f"scaled by 1/{number:.0f}: divided by {name}"
@@ -221,7 +221,7 @@ def _scale(  # noqa: PLR0911 (one return per cause)
 
 
 def _and(names: list[str]) -> str:
-    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"  # noqa: PLR2004
+    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"  # noqa: PLR2004 (as said beside it)
 
 
 def _equals(got: Tensor, others: Mapping[str, Tensor], cause: str) -> str | None:

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradconform.adapter import UnsupportedError
 from gradconform.evidence import Evidence
 from gradconform.judge.finding import Finding
 from gradconform.judge.refusal import same
 from gradconform.judge.values import compare
 from gradconform.observation import Observation, Step
+from gradconform.tolerance import Partials
 
 
 def raised(observation: Observation) -> Iterator[Finding]:
@@ -85,8 +87,6 @@ def input_grad_attributes(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _reference(grad: Tensor | None) -> Any:
-    from gradconform.tolerance import Partials  # noqa: PLC0415
-
     return lambda: (grad, Partials())
 
 
@@ -141,8 +141,6 @@ def accumulates_in_place(evidence: Evidence) -> Iterator[Finding]:
 
 def weight_result(evidence: Evidence) -> Iterator[Finding]:
     """Yield entries of what W returned that are neither what stands after it nor what this W added."""
-    from gradconform.adapter import UnsupportedError  # noqa: PLC0415
-
     yield from raised(evidence.observation)
     results = [step for step in evidence.observation.steps if step.action.kind == "W" and not step.raised]
     if results and all(step.weight_result is None for step in results):
