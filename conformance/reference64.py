@@ -16,6 +16,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from gradconform.fixtures.inputs import place_arguments
 from gradconform.fixtures.trees import map_leaves
 from gradconform.materials import Materials, mean_squares
+from gradconform.program import frozen_at
 from gradconform.reference.autograd import pair_roots
 from gradconform.tolerance import Partials
 
@@ -91,6 +92,10 @@ def _forward(
     trial = materials.trial
     case = trial.stages[lane]
     stage = widened(case.make(dtype=materials.dtype, device=_CPU, seed=materials.seed_of(lane)))
+    frozen = frozen_at(trial.actions, lane, mb)
+    for index, parameter in enumerate(stage.parameters()):
+        if index in frozen:
+            parameter.requires_grad_(requires_grad=False)
     drawn = tuple(widen(values) for values in materials.drawn(lane, 0 if trial.same_args else mb))
     args = place_arguments(case.inputs, drawn, stage, _CPU)
     with torch.random.fork_rng(devices=[]):
