@@ -16,7 +16,7 @@ from gradconform.fuzz.hunt import DefectError, Hunt
 from gradconform.fuzz.machine import StageMachine
 from gradconform.run import Runner
 
-#: Examples of one round. After each, what was found is known, and the next looks for something else.
+#: Examples of one round, which ends with the first defect it finds: that is known then, and the next passes it by.
 _ROUND = 100
 
 #: How many actions the state machine takes.
@@ -52,12 +52,15 @@ def run_campaign(
     started = time.monotonic()
     hunt = Hunt(runner, deadline=started + time_budget)
     campaign = Campaign()
+    number = 0
     while campaign.examples < max_examples and not hunt.over:
-        count = min(_ROUND, max_examples - campaign.examples)
-        number = campaign.examples // _ROUND
+        count = min(_ROUND, max_examples - hunt.examples)
+        before = hunt.examples
         _round(hunt, count, seed + number, machine=bool(number % 2))
-        campaign.examples += count
-        campaign.defects += hunt.settle()
+        number += 1
+        # What hypothesis leaves out (it knows when a space is exhausted) counts as tried, so that this ends.
+        hunt.examples = max(hunt.examples, before + (1 if hunt.settle() is not None else count))
+        campaign.examples, campaign.defects = hunt.examples, list(hunt.defects)
         campaign.trials, campaign.failing = hunt.trials, hunt.failing
         campaign.seconds, campaign.out_of_time = time.monotonic() - started, hunt.over
         on_round(campaign)
@@ -75,6 +78,7 @@ def _round(hunt: Hunt, count: int, seed: int, *, machine: bool) -> None:
         suppress_health_check=list(HealthCheck),
         stateful_step_count=_STEPS,
         phases=(Phase.generate, Phase.shrink),
+        report_multiple_bugs=False,
     )
     try:
         _machine(hunt, chosen, seed) if machine else _trials(hunt, chosen, seed)

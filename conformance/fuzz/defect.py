@@ -12,6 +12,9 @@ from gradconform.trial import Trial
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?|\[.*\]")
 
+#: Likely causes that say that something is not there.
+_LOST = re.compile(r"missing|overwritten|it is zero|elements are zero|^only ")
+
 #: What a wrong hook count decides: as in the contract, it is a SHOULD.
 _SHOULD = frozenset({"hooks"})
 
@@ -42,16 +45,13 @@ class Defect:
 def key_of(finding: Finding) -> str:
     """Return what a finding says without its names and numbers: two that say the same may be one defect."""
     letter = re.sub(r"[\d!]", "", finding.action)
-    said = _said(finding.cause) if finding.kind == "mismatch" else _NUMBER.sub("n", finding.text.partition(": expected")[0])
-    return f"{finding.kind} after {letter or 'the end'}, {kind_of_tensor(finding.where)}, {said}".rstrip(", ")
-
-
-def _said(cause: str | None) -> str:
-    """Return the part of a likely cause that names the mistake, not its numbers."""
-    if cause is None:
-        return ""
-    named = cause.rpartition(": ")[2]
-    return named if not any(letter.isdigit() for letter in named) else ""
+    where = kind_of_tensor(finding.where)
+    if finding.kind in {"mismatch", "missing"} and (finding.kind == "missing" or _LOST.search(finding.cause or "")):
+        return f"a gradient is lost: {where}, after {letter}"
+    if finding.kind == "mismatch":
+        return f"a value is wrong: {where}, after {letter}"
+    said = _NUMBER.sub("n", finding.text.partition(": expected")[0].removesuffix("; plain autograd does not"))
+    return f"{finding.kind}: {where}, after {letter or 'the end'}, {said}"
 
 
 def size_of(trial: Trial) -> tuple[int, ...]:

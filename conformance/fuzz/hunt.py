@@ -1,4 +1,4 @@
-"""The hunt: judges trials, remembers the smallest one of every defect, and passes by what is known already."""
+"""The hunt: judges trials, remembers the smallest that shows a new defect, and passes by what is known already."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import time
 
 from gradconform.adapter import UnsupportedError
 from gradconform.fuzz.defect import Defect, key_of, size_of
+from gradconform.fuzz.reduce import reduced
 from gradconform.judge import whole
 from gradconform.judge.finding import Finding
 from gradconform.run import OracleError, Runner
 from gradconform.trial import Trial
 
 
+#: How many trials the shrinking of one defect takes at most.
+_SHRINKING = 400
+
+
 class DefectError(AssertionError):
-    """Tells hypothesis that a trial fails. Every defect has a class of its own, so that each is shrunk by itself."""
+    """Tells hypothesis that a trial fails, in the way that is being shrunk."""
 
 
 class Hunt:
@@ -24,8 +29,9 @@ class Hunt:
         self.runner, self.deadline = runner, deadline
         self.trials = self.failing = self.refused = 0
         self.defects: list[Defect] = []
-        self._fresh: dict[str, Defect] = {}
-        self._classes: dict[str, type[DefectError]] = {}
+        self._found: Defect | None = None
+        self._left = 0
+        self.examples = 0
 
     @property
     def over(self) -> bool:
@@ -33,9 +39,11 @@ class Hunt:
         return self.deadline is not None and time.monotonic() > self.deadline
 
     def attempt(self, trial: Trial) -> None:
-        """Judge one trial; raise the :class:`DefectError` of a defect that is not known."""
-        if self.over:
+        """Judge one trial; raise :class:`DefectError` where it shows a defect that is not known."""
+        if self.over or (self._found is not None and self._left == 0):
             return
+        self.examples += self._found is None
+        self._left -= self._found is not None
         findings = self.judge(trial)
         if not findings:
             return
@@ -43,9 +51,13 @@ class Hunt:
         key = key_of(findings[0])
         if any(defect.explains(key, trial) for defect in self.defects):
             return
-        if key not in self._fresh or size_of(trial) < self._fresh[key].size:
-            self._fresh[key] = Defect(key, trial, tuple(findings))
-        raise self._classes.setdefault(key, type("ThisDefectError", (DefectError,), {}))(key)
+        if self._found is None:
+            self._left = _SHRINKING
+        elif key != self._found.key:
+            return  # another defect, met on the way: it will be found again
+        if self._found is None or size_of(trial) < self._found.size:
+            self._found = Defect(key, trial, tuple(findings))
+        raise DefectError(key)
 
     def judge(self, trial: Trial) -> list[Finding]:
         """Return what a trial shows; one that is refused, although claimed, shows just that."""
@@ -58,9 +70,11 @@ class Hunt:
         except UnsupportedError as error:
             return [Finding("error", "the session", "", f"refused what is claimed: {error}")]
 
-    def settle(self) -> list[Defect]:
-        """Make what was found since the last time known, and return it."""
-        found = sorted(self._fresh.values(), key=lambda defect: defect.size)
-        self._fresh.clear()
-        self.defects += found
+    def settle(self) -> Defect | None:
+        """Reduce what was found since the last time, make it known, and return it."""
+        if self._found is None:
+            return None
+        found = reduced(self._found, self.judge)
+        self._found = None
+        self.defects.append(found)
         return found

@@ -90,7 +90,7 @@ class StageMachine(RuleBasedStateMachine):
         """Let go of the outputs and arguments of a micro-batch."""
         self._take("drop", pick)
 
-    @precondition(lambda self: self._legal("overwrite") and not self.options.get("watch"))
+    @precondition(lambda self: self._legal("overwrite") and not self.options.keys() & {"watch", "same_args"})
     @rule(pick=_PICKS)
     def overwrite_returned(self, pick: int) -> None:
         """Write over the gradients that were returned for a micro-batch."""

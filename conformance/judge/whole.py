@@ -37,5 +37,7 @@ def _hooked(evidence: Evidence) -> bool:
     """Tell whether hooks were on parameters, and whether the implementation claims to fire them."""
     kinds = {action.kind for action in evidence.trial.actions}
     claims = evidence.capabilities
+    if "parameter_input" in evidence.trial.needs:  # whether I accumulates such a parameter is nobody's rule
+        return False
     fires = claims.grads_in_param_grad and (claims.hooks == "with_grad" or not kinds & {"I", "W"})
     return fires and ("hook" in kinds or "hooks" in evidence.trial.watch)
