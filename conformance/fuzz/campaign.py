@@ -25,11 +25,15 @@ _STEPS = 24
 
 @dataclass(slots=True)
 class Campaign:
-    """What a campaign did: how many trials were judged and failed, the distinct defects, and how long it took."""
+    """What a campaign did: how many trials it tried, how many failed, the distinct defects, and how long it took.
+
+    ``unjudged`` are the trials that plain autograd itself cannot do on the device and dtype.
+    """
 
     trials: int = 0
     failing: int = 0
     examples: int = 0
+    unjudged: int = 0
     seconds: float = 0.0
     out_of_time: bool = False
     defects: list[Defect] = field(default_factory=list)
@@ -61,7 +65,7 @@ def run_campaign(
         # What hypothesis leaves out (it knows when a space is exhausted) counts as tried, so that this ends.
         hunt.examples = max(hunt.examples, before + (1 if hunt.settle() is not None else count))
         campaign.examples, campaign.defects = hunt.examples, list(hunt.defects)
-        campaign.trials, campaign.failing = hunt.trials, hunt.failing
+        campaign.trials, campaign.failing, campaign.unjudged = hunt.trials, hunt.failing, hunt.unjudged
         campaign.seconds, campaign.out_of_time = time.monotonic() - started, hunt.over
         on_round(campaign)
     return campaign

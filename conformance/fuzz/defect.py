@@ -15,6 +15,9 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?|\[.*\]")
 #: Likely causes that say that something is not there.
 _LOST = re.compile(r"missing|overwritten|it is zero|elements are zero|^only ")
 
+#: What else a likely cause may name.
+_NAMED = re.compile(r"counted twice|running sum|swapped|mixed up|transposed|rounded to \w+|divided by|sign is reversed")
+
 #: What a wrong hook count decides: as in the contract, it is a SHOULD.
 _SHOULD = frozenset({"hooks"})
 
@@ -34,6 +37,8 @@ class Defect:
 
     def explains(self, key: str, trial: Trial) -> bool:
         """Tell whether another failing trial shows no more than this: the same thing, and all that this one needs."""
+        if self.findings[0].kind == "error":
+            return key == self.key  # what was raised says enough
         return key == self.key and _features(self.trial) <= _features(trial)
 
     @property
@@ -49,7 +54,8 @@ def key_of(finding: Finding) -> str:
     if finding.kind in {"mismatch", "missing"} and (finding.kind == "missing" or _LOST.search(finding.cause or "")):
         return f"a gradient is lost: {where}, after {letter}"
     if finding.kind == "mismatch":
-        return f"a value is wrong: {where}, after {letter}"
+        named = _NAMED.search(finding.cause or "")
+        return f"a value is wrong: {where}, after {letter}{f', {named[0]}' if named else ''}"
     said = _NUMBER.sub("n", finding.text.partition(": expected")[0].removesuffix("; plain autograd does not"))
     return f"{finding.kind}: {where}, after {letter or 'the end'}, {said}"
 
@@ -66,5 +72,6 @@ def size_of(trial: Trial) -> tuple[int, ...]:
 
 def _features(trial: Trial) -> frozenset[str]:
     """Return what is special about a trial."""
+    actions = {action.kind for action in trial.actions} & {"overwrite", "freeze", "zero_none", "zero_fill", "drop"}
     options = {"same_args"} if trial.same_args else set()
-    return frozenset(options.union(*(case.traits for case in trial.stages)))
+    return frozenset(actions.union(options, *(case.traits for case in trial.stages)))

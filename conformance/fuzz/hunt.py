@@ -27,7 +27,7 @@ class Hunt:
     def __init__(self, runner: Runner, *, deadline: float | None = None) -> None:
         """Judge through ``runner``; from ``deadline`` on (of ``time.monotonic``) nothing is tried any more."""
         self.runner, self.deadline = runner, deadline
-        self.trials = self.failing = self.refused = 0
+        self.trials = self.failing = self.unjudged = 0
         self.defects: list[Defect] = []
         self._found: Defect | None = None
         self._left = 0
@@ -65,7 +65,7 @@ class Hunt:
         try:
             return self.runner.findings(trial, whole)
         except OracleError:
-            self.refused += 1
+            self.unjudged += 1
             return []
         except UnsupportedError as error:
             return [Finding("error", "the session", "", f"refused what is claimed: {error}")]
