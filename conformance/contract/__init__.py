@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from gradconform.check import Check, registered
-from gradconform.contract import accumulate, full, grad_tuple, hooks, lifetime, misuse, repeat, split, state
+from gradconform.contract import accumulate, full, grad_tuple, hooks, lifetime, misuse, property, repeat, split, state  # noqa: A004 (an area)
 from gradconform.contract.quick import QUICK_CHECKS, QUICK_STAGES
 
 __all__ = [
-    "CHECKS", "accumulate", "full", "grad_tuple", "hooks", "lifetime", "misuse", "repeat", "split", "state",
+    "CHECKS", "accumulate", "full", "grad_tuple", "hooks", "lifetime", "misuse", "property", "repeat", "split", "state",
 ]  # fmt: skip
 
 
