@@ -82,5 +82,3 @@ def draw_trial(
     case = draw_stage(choices, capabilities, max_lines=max_lines)
     program = draw_program(choices, capabilities, most=most, way=way)
     return Trial(stages=(case,), program=program, **draw_options(choices, case, capabilities))
-
-

@@ -95,7 +95,7 @@ def _forward(
     frozen = frozen_at(trial.actions, lane, mb)
     for index, parameter in enumerate(stage.parameters()):
         if index in frozen:
-            parameter.requires_grad_(requires_grad=False)
+            parameter.requires_grad = False
     drawn = tuple(widen(values) for values in materials.drawn(lane, 0 if trial.same_args else mb))
     args = place_arguments(case.inputs, drawn, stage, _CPU)
     with torch.random.fork_rng(devices=[]):

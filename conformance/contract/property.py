@@ -13,17 +13,19 @@ from gradconform.materials import stable_seed
 from gradconform.random_trial import draw_trial
 from gradconform.trial import Trial
 
+WAYS = ("full", "split", "mixed")
+
 _STANDARD, _FULL = range(12), range(12, 36)
 
 
-def _drawn(way: str, numbers: Iterable[int]) -> dict[str, Trial]:
+def drawn(way: str, numbers: Iterable[int]) -> dict[str, Trial]:
     """Return one random trial per number: the choices depend on the name of the check alone, not on hypothesis."""
     claims = Capabilities()
     return {f"{n:02}": draw_trial(SeededChoices(stable_seed("property", way, n)), claims, way=way) for n in numbers}
 
 
-@family("property.full", _drawn("full", _STANDARD))
-@family("property.full", _drawn("full", _FULL), profile="full")
+@family("property.full", drawn("full", _STANDARD))
+@family("property.full", drawn("full", _FULL), profile="full")
 def full(evidence: Evidence) -> Iterator[Finding]:
     """B MUST give the gradients of plain autograd, and change nothing else, in {program} on {stage}.
 
@@ -34,8 +36,8 @@ def full(evidence: Evidence) -> Iterator[Finding]:
     yield from whole(evidence)
 
 
-@family("property.split", _drawn("split", _STANDARD))
-@family("property.split", _drawn("split", _FULL), profile="full")
+@family("property.split", drawn("split", _STANDARD))
+@family("property.split", drawn("split", _FULL), profile="full")
 def split(evidence: Evidence) -> Iterator[Finding]:
     """I and W MUST give the gradients of plain autograd, and change nothing else, in {program} on {stage}.
 
@@ -46,8 +48,8 @@ def split(evidence: Evidence) -> Iterator[Finding]:
     yield from whole(evidence)
 
 
-@family("property.mixed", _drawn("mixed", _STANDARD))
-@family("property.mixed", _drawn("mixed", _FULL), profile="full")
+@family("property.mixed", drawn("mixed", _STANDARD))
+@family("property.mixed", drawn("mixed", _FULL), profile="full")
 def mixed(evidence: Evidence) -> Iterator[Finding]:
     """B, I and W MUST give the gradients of plain autograd, and change nothing else, in {program} on {stage}.
 

@@ -1,4 +1,4 @@
-"""Blobs: one random trial as a short text that can be pasted into a command, and read again without running anything."""
+"""Blobs: one random trial as a short text that can be pasted into a command, and read again without running code."""
 
 from __future__ import annotations
 

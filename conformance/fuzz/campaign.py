@@ -39,25 +39,26 @@ class Campaign:
     defects: list[Defect] = field(default_factory=list)
 
 
-def run_campaign(
+def run_campaign(  # noqa: PLR0913 (these are the options a user has)
     runner: Runner,
     *,
     max_examples: int,
     time_budget: float,
     seed: int,
+    most_defects: int | None = None,
     on_round: Callable[[Campaign], None] = lambda _: None,
 ) -> Campaign:
     """Try ``max_examples`` random examples, or as many as ``time_budget`` seconds allow, and shrink what fails.
 
     Half of them are plain random trials, half programs of the state machine. The same seed tries the same examples, on
     one version of hypothesis, as long as the time does not run out. Trials of the shrinking are counted as trials, not
-    as examples. ``on_round`` is called after every round.
+    as examples. ``most_defects`` ends it after so many. ``on_round`` is called after every round.
     """
     started = time.monotonic()
     hunt = Hunt(runner, deadline=started + time_budget)
     campaign = Campaign()
     number = 0
-    while campaign.examples < max_examples and not hunt.over:
+    while campaign.examples < max_examples and not hunt.over and len(hunt.defects) != most_defects:
         count = min(_ROUND, max_examples - hunt.examples)
         before = hunt.examples
         _round(hunt, count, seed + number, machine=bool(number % 2))

@@ -12,7 +12,6 @@ from gradconform.judge.finding import Finding
 from gradconform.run import OracleError, Runner
 from gradconform.trial import Trial
 
-
 #: How many trials the shrinking of one defect takes at most.
 _SHRINKING = 400
 

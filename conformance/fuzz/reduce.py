@@ -1,9 +1,10 @@
-"""Reduces a failing trial: fewer micro-batches, fewer actions and fewer options, as long as it fails in the same way."""
+"""Reduces a failing trial: fewer micro-batches, actions and options, as long as it fails in the same way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from gradconform.fuzz.defect import Defect, key_of
 from gradconform.judge.finding import Finding
@@ -12,7 +13,13 @@ from gradconform.trial import Trial
 
 Judge = Callable[[Trial], list[Finding]]
 
-_DEFAULTS = ({"prior_grads": False}, {"same_args": False}, {"watch": frozenset()}, {"loss": False}, {"output_grads": "normal"})
+_DEFAULTS: tuple[dict[str, Any], ...] = (
+    {"prior_grads": False},
+    {"same_args": False},
+    {"watch": frozenset()},
+    {"loss": False},
+    {"output_grads": "normal"},
+)
 
 #: How many trials a reduction takes at most.
 _MOST = 200
@@ -62,7 +69,7 @@ def _without(actions: tuple[Action, ...], place: int) -> tuple[Action, ...]:
 
 
 def _renumbered(actions: tuple[Action, ...]) -> tuple[Action, ...]:
-    """Number the micro-batches from 0 again, in the order of their forwards."""
+    """Return the actions with their micro-batches numbered from 0 again, in the order of their forwards."""
     order = [action.mb for action in actions if action.kind == "F"]
     of_stage = {"freeze", "unfreeze"}
     return tuple(a if a.kind in of_stage or a.mb not in order else replace(a, mb=order.index(a.mb)) for a in actions)
