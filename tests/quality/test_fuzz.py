@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from faults import FAULTS
+from right_variants import VARIANTS
 
 from gradconform.fixtures.random_stages import recipe_of
 from gradconform.fuzz.blob import BlobError, from_blob, to_blob
@@ -43,6 +44,12 @@ def test_fuzzing_accuses_nothing_right(name: str) -> None:
     assert found.defects == []
     assert found.failing == 0
     assert found.trials >= 150
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_fuzzing_accuses_no_right_variant(name: str) -> None:
+    found = campaign(resolve(VARIANTS[name]()), 60, torch.float64)
+    assert [defect.key for defect in found.defects] == []
 
 
 @pytest.mark.skipif(torch.__version__.partition("+")[0] != "2.13.0", reason="tells of torch 2.13.0")
