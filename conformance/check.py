@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -51,7 +51,12 @@ class Check:
 
     def unmet(self, capabilities: Capabilities) -> list[str]:
         """Return the needs that ``capabilities`` do not claim, sorted."""
-        return sorted(need for need in self.needs if not _claimed(need, capabilities))
+        return unclaimed(self.needs, capabilities)
+
+
+def unclaimed(needs: Iterable[str], capabilities: Capabilities) -> list[str]:
+    """Return those of ``needs`` that ``capabilities`` do not claim, sorted."""
+    return sorted(need for need in needs if not _claimed(need, capabilities))
 
 
 def _claimed(need: str, capabilities: Capabilities) -> bool:

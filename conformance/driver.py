@@ -29,6 +29,7 @@ from gradconform.watch import (
     place_of,
     shared_storage,
     snapshot,
+    write_over,
 )
 
 
@@ -133,6 +134,7 @@ class _Run:
         self.ended = False
         self.kept: list[tuple[str, Tensor, Tensor]] = []
         self.collections = collections()
+        self.overwrites = any(action.kind == "overwrite" for action in self.trial.actions)
 
     def observe(self) -> Observation:
         for position, action in enumerate((*self.trial.actions, *self._endings())):
@@ -220,7 +222,7 @@ class _Run:
         returned = getattr(lane.session, method)(mb, grads)
         step.input_grads = tuple(copy_of(grad) for grad in returned)
         step.tracked = tuple(n for n, grad in enumerate(returned) if isinstance(grad, Tensor) and grad.requires_grad)
-        if "state" in self.trial.watch or self.trial.chain:
+        if "state" in self.trial.watch or self.trial.chain or self.overwrites:
             lane.returned[mb] = tuple(returned)
         if "state" in self.trial.watch:
             self.kept += [
@@ -249,6 +251,27 @@ class _Run:
     def _drop(self, lane: _Lane, mb: int, step: Step) -> None:
         del step
         lane.let_go(mb)
+
+    def _overwrite(self, lane: _Lane, mb: int, step: Step) -> None:
+        del step
+        written = [grad for grad in lane.returned.pop(mb) if isinstance(grad, Tensor)]
+        self.kept = [entry for entry in self.kept if not any(entry[1] is grad for grad in written)]
+        for grad in written:
+            write_over(grad)
+
+    def _hook(self, lane: _Lane, mb: int, step: Step) -> None:
+        del mb, step
+        lane.hooks = HookWatch(lane.stage, modules=False)
+
+    def _unhook(self, lane: _Lane, mb: int, step: Step) -> None:
+        del mb, step
+        if lane.hooks is not None:
+            lane.hooks.remove()
+            lane.hooks = None
+
+    def _set_frozen(self, lane: _Lane, index: int, step: Step, *, frozen: bool) -> None:
+        del step
+        list(lane.stage.parameters())[index].requires_grad_(not frozen)
 
     def _finish(self, lane: _Lane, mb: int, step: Step) -> None:
         del mb, step
@@ -291,6 +314,11 @@ _ACTS: dict[str, Callable[[_Run, _Lane, int, Step], None]] = {
     "zero_none": partial(_Run._zero, set_to_none=True),  # noqa: SLF001 (as above)
     "zero_fill": partial(_Run._zero, set_to_none=False),  # noqa: SLF001 (as above)
     "drop": _Run._drop,  # noqa: SLF001 (as above)
+    "overwrite": _Run._overwrite,  # noqa: SLF001 (as above)
+    "hook": _Run._hook,  # noqa: SLF001 (as above)
+    "unhook": _Run._unhook,  # noqa: SLF001 (as above)
+    "freeze": partial(_Run._set_frozen, frozen=True),  # noqa: SLF001 (as above)
+    "unfreeze": partial(_Run._set_frozen, frozen=False),  # noqa: SLF001 (as above)
     "finish": _Run._finish,  # noqa: SLF001 (as above)
 }
 

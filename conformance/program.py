@@ -1,9 +1,11 @@
 """Programs: orders of micro-batch actions, written as torch.distributed.pipelining writes them.
 
 An action is ``[stage]LETTER mb``: ``F0``, ``I2``, ``1W0``. ``!`` behind it says that it is a misuse that may raise.
-Three tokens stand for what happens around the stage: ``zero_none`` and ``zero_fill`` (``zero_grad`` with and without
-``set_to_none``), ``drop3`` (the caller lets go of the outputs and arguments of micro-batch 3) and ``finish``. ``G0``
-puts a weight context in by hand (torch's ``param_groups``), in place of ``I0``.
+Other tokens stand for what happens around the stage: ``zero_none`` and ``zero_fill`` (``zero_grad`` with and without
+``set_to_none``), ``drop3`` (the caller lets go of the outputs and arguments of micro-batch 3), ``overwrite3`` (it
+writes over the input gradients of micro-batch 3), ``hook`` and ``unhook`` (hooks on every parameter), ``freeze2`` and
+``unfreeze2`` (of the parameter that is registered third) and ``finish``. ``G0`` puts a weight context in by hand
+(torch's ``param_groups``), in place of ``I0``.
 """
 
 from __future__ import annotations
@@ -14,8 +16,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 _ACTION = re.compile(
-    r"(?P<stage>\d*)(?P<letter>F|B|I|W|G|drop)(?P<mb>\d+)(?P<misuse>!?)|(?P<word>zero_none|zero_fill|(?P<lane>\d*)finish(?P<loud>!?))"
+    r"(?P<stage>\d*)(?P<letter>F|B|I|W|G|drop|overwrite|freeze|unfreeze)(?P<mb>\d+)(?P<misuse>!?)"
+    r"|(?P<word>zero_none|zero_fill|hook|unhook|(?P<lane>\d*)finish(?P<loud>!?))"
 )
+
+#: Kinds that stand for themselves, without a micro-batch.
+_WORDS = {"zero_none", "zero_fill", "hook", "unhook", "finish"}
 
 
 class ProgramError(ValueError):
@@ -24,7 +30,7 @@ class ProgramError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One action: its kind (``F B I W G drop zero_none zero_fill finish``), stage and micro-batch."""
+    """One action: its kind (``F B I W G drop zero_none …``), stage and micro-batch, or number of the parameter."""
 
     kind: str
     mb: int = 0
@@ -34,7 +40,7 @@ class Action:
     def __str__(self) -> str:
         """Write the action as it is read; stage 0 is not written."""
         stage = str(self.stage) if self.stage else ""
-        mb = "" if self.kind in {"zero_none", "zero_fill", "finish"} else str(self.mb)
+        mb = "" if self.kind in _WORDS else str(self.mb)
         return f"{stage}{self.kind}{mb}{'!' if self.misuse else ''}"
 
 
@@ -88,6 +94,8 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
         found.add("param_groups")
     if kinds & {"zero_none", "zero_fill"}:
         found.add("grads_in_param_grad")
+    if "freeze" in kinds:
+        found.add("frozen_params")
     if not _fifo(actions, {"F"}, {"B", "I"}):
         found.add("backward_order=any")
     if not _fifo(actions, {"I", "G"}, {"W"}):
@@ -120,3 +128,16 @@ def _fifo(actions: tuple[Action, ...], first: set[str], then: set[str]) -> bool:
 def microbatches(actions: tuple[Action, ...], stage: int = 0) -> int:
     """Return how many micro-batches run forward on ``stage``."""
     return len({action.mb for action in actions if action.kind == "F" and action.stage == stage})
+
+
+def frozen_at(actions: tuple[Action, ...], stage: int, mb: int) -> frozenset[int]:
+    """Return the parameters, by number, that are frozen by the program when F of ``mb`` runs on ``stage``."""
+    frozen: set[int] = set()
+    for action in actions:
+        if action.stage == stage and action.kind == "F" and action.mb == mb:
+            break
+        if action.stage == stage and action.kind == "freeze":
+            frozen.add(action.mb)
+        elif action.stage == stage and action.kind == "unfreeze":
+            frozen.discard(action.mb)
+    return frozenset(frozen)

@@ -18,6 +18,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from gradconform.fixtures.inputs import place_arguments
 from gradconform.fixtures.trees import Tree, as_tuple, leaves, map_leaves
 from gradconform.materials import Materials, mean_squares
+from gradconform.program import frozen_at
 from gradconform.reference.autograd import pair_roots
 from gradconform.tolerance import Partials
 
@@ -147,6 +148,10 @@ def _forward(materials: Materials, lane: int, mb: int, loss_scale: float, *, wid
     passed: dict[int, _Passed] = {}
     for index in lanes:
         stage = _stage(materials, index, wide=wide)
+        frozen = frozen_at(trial.actions, index, mb)
+        for place, parameter in enumerate(stage.parameters()):
+            if place in frozen:
+                parameter.requires_grad = False
         args = as_tuple(passed[index - 1].outputs) if index - 1 in passed else _args(materials, index, mb, stage, wide)
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(materials.rng_state(mb))

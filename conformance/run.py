@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gradconform.adapter import UnsupportedError
-from gradconform.check import Check
+from gradconform.check import Check, Judge
 from gradconform.driver import drive
 from gradconform.evidence import Evidence
 from gradconform.judge.finding import Finding
@@ -46,6 +46,10 @@ def one_thread() -> Iterator[None]:
 
 class RefusedError(UnsupportedError):
     """The adapter raised ``UnsupportedError`` while it was driven."""
+
+
+class AdapterError(Exception):
+    """An adapter of somebody's own fails its pre-flight: nothing can be judged through it."""
 
 
 class OracleError(Exception):
@@ -140,6 +144,18 @@ class Runner:
         dtype, device = str(self.dtype).removeprefix("torch."), self.device.type
         unmet = [f"dtype {dtype}"] if claims.dtypes is not None and dtype not in claims.dtypes else []
         return [*unmet, f"device {device}"] if claims.devices is not None and device not in claims.devices else unmet
+
+    def findings(self, trial: Trial, judge: Judge) -> list[Finding]:
+        """Return what one trial that belongs to no check shows.
+
+        Raises :class:`UnsupportedError` where it is refused, :class:`OracleError` where plain autograd cannot do it,
+        and :class:`AdapterError` where an adapter of somebody's own fails its pre-flight.
+        """
+        with one_thread():
+            problem = self._adapter_problem()
+            if problem is not None:
+                raise AdapterError(problem)
+            return list(judge(self.evidence(trial)))
 
     def evidence(self, trial: Trial) -> Evidence:
         """Return the evidence of a trial, from plain autograd and the implementation in turn; kept for later checks."""

@@ -34,21 +34,37 @@ def _same_form(one: Tensor, other: Tensor) -> bool:
     return one.layout == other.layout == torch.strided and one.dtype == other.dtype and one.device == other.device
 
 
+def write_over(tensor: Tensor) -> None:
+    """Write another number into every element, as whoever owns a tensor may; one that is sparse is left alone."""
+    if tensor.layout != torch.strided:
+        return
+    # Where several elements lie in one place (stride 0), torch refuses to write: each place is written once.
+    places = [1 if stride == 0 else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    with torch.no_grad():
+        tensor.detach().as_strided(places, tensor.stride()).fill_(7)
+
+
 class HookWatch:
     """Counts hooks on every parameter, or on every submodule, of a stage, and keeps the gradients they were given."""
 
     def __init__(self, stage: nn.Module, *, modules: bool) -> None:
         """Install the hooks: on modules, which puts nodes of their own into the graph, or else on parameters."""
         self._calls: list[HookCall] = []
+        self._handles: list[Any] = []
         if modules:
             for name, module in stage.named_modules():
                 if not any(True for _ in module.children()):
-                    module.register_full_backward_hook(self._on_module(name))
+                    self._handles.append(module.register_full_backward_hook(self._on_module(name)))
             return
         for name, parameter in stage.named_parameters():
             if parameter.requires_grad:
-                parameter.register_hook(self._on_tensor(name))
-                parameter.register_post_accumulate_grad_hook(self._on_accumulate(name))
+                self._handles.append(parameter.register_hook(self._on_tensor(name)))
+                self._handles.append(parameter.register_post_accumulate_grad_hook(self._on_accumulate(name)))
+
+    def remove(self) -> None:
+        """Take the hooks away again."""
+        for handle in self._handles:
+            handle.remove()
 
     def take(self) -> list[HookCall]:
         """Return the calls since the last time."""
@@ -212,7 +228,15 @@ def _overlap(one: Tensor, other: Tensor) -> bool:
     """Tell whether two tensors of one storage meet in memory: views side by side in a flat buffer do not."""
     start, end = _extent(one)
     begin, stop = _extent(other)
-    return start < stop and begin < end
+    return start < stop and begin < end and not _places(one).isdisjoint(_places(other))
+
+
+def _places(tensor: Tensor) -> set[int]:
+    """Return where every element of ``tensor`` begins in memory: columns of one buffer interleave and do not meet."""
+    places = torch.tensor(tensor.data_ptr())
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = places.unsqueeze(-1) + torch.arange(size) * stride * tensor.element_size()
+    return set(places.flatten().tolist())
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:

@@ -10,14 +10,14 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradconform.cli import commands
+from gradconform.cli import commands, fuzzing
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
 # As gradconform.check and gradconform.plan have them, which import torch; tests/cli holds both to be the same.
 PROFILES = ("quick", "standard", "full")
 DEFAULT_SEED = 20
 
-COMMANDS = ("run", "list", "explain", "contract")
+COMMANDS = ("run", "list", "explain", "contract", "fuzz")
 
 _LARGEST_SEED = 2**32 - 1
 
@@ -112,6 +112,7 @@ def parser() -> argparse.ArgumentParser:
     _list(found, commands.list_checks)
     _explain(found, commands.explain)
     _contract(found, commands.contract)
+    _fuzz(found, fuzzing.fuzz)
     return top
 
 
@@ -153,6 +154,42 @@ def _run(found: Any, command: Callable[[argparse.Namespace], int]) -> None:
     only = one.add_mutually_exclusive_group()
     only.add_argument("--json", metavar="PATH", help="write the report there as JSON")
     only.add_argument("--list", action="store_true", help="print what would run, and run nothing")
+
+
+def _fuzz(found: Any, command: Callable[[argparse.Namespace], int]) -> None:
+    one = found.add_parser(
+        "fuzz",
+        help="try random stages and programs, and shrink what fails",
+        description=(
+            "Try random stages and programs that the target claims to support, against plain autograd, and go on after "
+            "a failure; tell every distinct defect once, shrunk. Exit code 1 where a MUST failed."
+        ),
+    )
+    one.set_defaults(command=command, parser=one)
+    one.add_argument("target", metavar="TARGET", help="what is tried, as for 'gradconform run'")
+    one.add_argument(
+        "--max-examples", type=_count, default=1000, metavar="N", help="how many random examples (default: 1000)"
+    )
+    one.add_argument(
+        "--time-budget", type=_count, default=60, metavar="SECONDS", help="stop after so many seconds (default: 60)"
+    )
+    one.add_argument("--device", default="cpu", metavar="DEVICE", help="where it runs (default: cpu)")
+    one.add_argument("--dtype", default="float32", metavar="DTYPE", help="as for 'gradconform run' (default: float32)")
+    one.add_argument(
+        "--seed",
+        type=_seed,
+        default=DEFAULT_SEED,
+        metavar="N",
+        help=f"what the examples and all values are drawn from (default: {DEFAULT_SEED})",
+    )
+    one.add_argument("--reproduce", metavar="BLOB", help="try the one trial that an earlier run printed")
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        msg = f"{text!r} is no count; expected a whole number from 1"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
 
 
 def _list(found: Any, command: Callable[[argparse.Namespace], int]) -> None:

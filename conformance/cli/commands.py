@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _refuse(error)
     import gradconform.session  # noqa: F401, PLC0415 (before the folder is, so that nothing in it can stand for torch)
 
-    with _current_folder_first():
+    with current_folder_first():
         session = _session(arguments)
         if session is None:
             return EXIT_USAGE
@@ -142,7 +142,7 @@ def _once(names: list[str] | None, default: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _current_folder_first() -> Iterator[None]:
+def current_folder_first() -> Iterator[None]:
     """Let a target be imported from the current folder, as ``python -m`` does; a console script does not."""
     folder = os.getcwd()  # noqa: PTH109 (sys.path holds strings)
     sys.path.insert(0, folder)

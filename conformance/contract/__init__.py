@@ -3,11 +3,23 @@
 from dataclasses import replace
 
 from gradconform.check import Check, registered
-from gradconform.contract import accumulate, full, grad_tuple, hooks, lifetime, misuse, repeat, schedule, split, state
+from gradconform.contract import (
+    accumulate,
+    full,
+    grad_tuple,
+    hooks,
+    lifetime,
+    misuse,
+    property,  # noqa: A004 (an area)
+    repeat,
+    schedule,
+    split,
+    state,
+)
 from gradconform.contract.quick import QUICK_CHECKS, QUICK_STAGES
 
 __all__ = [
-    "CHECKS", "accumulate", "full", "grad_tuple", "hooks", "lifetime", "misuse", "repeat", "schedule",
+    "CHECKS", "accumulate", "full", "grad_tuple", "hooks", "lifetime", "misuse", "property", "repeat", "schedule",
     "split", "state",
 ]  # fmt: skip
 

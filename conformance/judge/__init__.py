@@ -2,5 +2,6 @@
 
 from gradconform.judge.finding import Finding
 from gradconform.judge.gradients import gradients
+from gradconform.judge.whole import whole
 
-__all__ = ["Finding", "gradients"]
+__all__ = ["Finding", "gradients", "whole"]

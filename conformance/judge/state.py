@@ -122,8 +122,9 @@ def returned_apart(evidence: Evidence) -> Iterator[Finding]:
 def _shared(evidence: Evidence, counts: Any) -> Iterator[Finding]:
     told: set[tuple[str, str]] = set()
     for step in evidence.observation.steps:
+        usual = evidence.oracle_step(step).shared  # plain autograd stores a view of the output gradient as it came
         for pair in step.shared:
-            if pair not in told and counts(pair):
+            if pair not in told and pair not in usual and counts(pair):
                 told.add(pair)
                 yield Finding("shared", pair[0], str(step.action), f"shares storage with {pair[1]}")
 

@@ -68,12 +68,12 @@ def cause(result: Result) -> str:
         return f"{letter} {text.removesuffix(_SAME_AS_ORACLE)}"
     after = f"after {letter}, " if letter else ""
     if kind in _OF_TENSORS:
-        return f"{after}{_what(str(first['where']))} {_OF_TENSORS[kind]}"
+        return f"{after}{kind_of_tensor(str(first['where']))} {_OF_TENSORS[kind]}"
     said = text.partition(": ")[0]
-    return f"{after}{said}" if kind == "hooks" else f"{after}{_what(str(first['where']))} {said}"
+    return f"{after}{said}" if kind == "hooks" else f"{after}{kind_of_tensor(str(first['where']))} {said}"
 
 
-def _what(where: str) -> str:
+def kind_of_tensor(where: str) -> str:
     """Return what sort of tensor a finding's place names: the places themselves differ from stage to stage."""
     sorts = {
         "input ": "an input gradient",

@@ -26,25 +26,44 @@ EXPLAINED: dict[str, tuple[str, ...]] = {
     "custom_function_none.py": ("split.*.custom-none-for-weight",),
     "duplicate_input_doubled.py": ("split.*.duplicate-input",),
     "hooks_never_fire_in_w.py": ("hooks.post_accumulate.*-split",),
-    "inner_output_detached.py": ("split.gradients.inner-output",),
+    "inner_output_detached.py": ("split.gradients.inner-output", "property.split.07"),
     "input_grads_share_storage.py": ("state.returned_storage.sum-of-inputs-split",),
     "merged_groups_counted_twice.py": ("split.*.merged-paths",),
     "module_backward_hook.py": ("hooks.last_module.mlp-split",),
-    "no_input_grads_drop_params.py": ("schedule.chain.embedding-first", "split.*.embedding*", "split.*.fixed-inputs"),
+    "no_input_grads_drop_params.py": (
+        "property.mixed.0[23]",
+        "property.mixed.1[01]",
+        "property.mixed.2[18]",
+        "property.mixed.34",
+        "property.split.3[134]",
+        "schedule.chain.embedding-first",
+        "split.*.embedding*",
+        "split.*.fixed-inputs",
+    ),
     "expanded_weight_grad.py": ("split.*.summed-gain",),
-    "output_parameter_frozen.py": ("split.gradients.output-is-weight", "state.requires_grad.output-is-*-split"),
+    "output_parameter_frozen.py": (
+        "property.mixed.35",
+        "split.gradients.output-is-weight",
+        "state.requires_grad.output-is-*-split",
+    ),
     "penalty_output_lost.py": ("split.gradients.penalty-output",),
     "reused_input_changes_returned.py": ("accumulate.reused_input.mixed", "state.returned_same_args.split"),
     "summed_parameters_share_grad.py": ("split.*.two-bare-biases",),
     "transposed_input_grad.py": ("state.returned_layout.transposed-use-split",),
     "vector_loss_read_as_ones.py": ("grad_tuple.absent.split",),
+    # What the machine of `gradconform fuzz` finds, and no check: nothing of the contract writes over what is returned.
+    "returned_grad_is_parameter_grad.py": (),
     "output_reaches_no_input.py": (
+        "property.split.05",
+        "property.split.11",
+        "property.split.29",
+        "property.split.32",
         "split.*.parameter-only-outputs",
         "split.gradients.output-is-parameter",
         "split.gradients.parameter-only-output",
     ),
-    "parameter_input_counted_twice.py": ("split.*.parameter-input",),
-    "parameter_input_loses_grad.py": ("full.*.parameter-input",),
+    "parameter_input_counted_twice.py": ("property.split.12", "split.*.parameter-input"),
+    "parameter_input_loses_grad.py": ("full.*.parameter-input", "property.mixed.23"),
     "stale_weight_tuple.py": ("state.weight_result.*",),
     "surplus_output_grads.py": ("grad_tuple.too_long.split",),
     "tied_apart_freed_graph.py": (
@@ -56,6 +75,12 @@ EXPLAINED: dict[str, tuple[str, ...]] = {
         "split.loss.tied-apart*",
     ),
     "view_output.py": (
+        "property.mixed.07",
+        "property.mixed.2[05]",
+        "property.mixed.33",
+        "property.split.0[03]",
+        "property.split.14",
+        "property.split.35",
         "split.gradients.linear-3d",
         "split.gradients.output-chunks",
         "split.gradients.output-of-input-view",
@@ -65,8 +90,6 @@ EXPLAINED: dict[str, tuple[str, ...]] = {
         "split.gradients.output-view",
     ),
 }
-
-#: Tried in profile full only, where what is not claimed is probed too.
 
 ALL = sorted(EXPLAINED)
 
@@ -124,6 +147,7 @@ def test_the_checks_that_fail_on_torch_are_exactly_those_that_a_script_explains(
     report = gradconform.check_stage_backward("torch", dtype=dtype)
     failed = {result.check for result in report.failures}
     explained = ids_matching([pattern for globs in EXPLAINED.values() for pattern in globs])
+    explained = {check for check in explained if CHECKS[check].profile != "full"}
     assert sorted(explained - failed) == []
     assert sorted(failed - explained) == []
     assert [result.check for result in report.results if result.status == "error"] == []

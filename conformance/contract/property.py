@@ -1,0 +1,60 @@
+"""Properties: random stages and programs, the same ones in every run, judged by all that holds of every stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gradconform.adapter import Capabilities
+from gradconform.check import family
+from gradconform.evidence import Evidence
+from gradconform.fixtures.random_stages import SeededChoices
+from gradconform.judge import Finding, whole
+from gradconform.materials import stable_seed
+from gradconform.random_trial import draw_trial
+from gradconform.trial import Trial
+
+WAYS = ("full", "split", "mixed")
+
+_STANDARD, _FULL = range(12), range(12, 36)
+
+
+def drawn(way: str, numbers: Iterable[int]) -> dict[str, Trial]:
+    """Return one random trial per number: the choices depend on the name of the check alone, not on hypothesis."""
+    claims = Capabilities()
+    return {f"{n:02}": draw_trial(SeededChoices(stable_seed("property", way, n)), claims, way=way) for n in numbers}
+
+
+@family("property.full", drawn("full", _STANDARD))
+@family("property.full", drawn("full", _FULL), profile="full")
+def full(evidence: Evidence) -> Iterator[Finding]:
+    """B MUST give the gradients of plain autograd, and change nothing else, in {program} on {stage}.
+
+    Stages that somebody thought of show the mistakes that somebody thought of; random ones have no such taste.
+
+    Catches: a mistake that takes a graph, a program and options that no other check has together.
+    """
+    yield from whole(evidence)
+
+
+@family("property.split", drawn("split", _STANDARD))
+@family("property.split", drawn("split", _FULL), profile="full")
+def split(evidence: Evidence) -> Iterator[Finding]:
+    """I and W MUST give the gradients of plain autograd, and change nothing else, in {program} on {stage}.
+
+    Where the graph is cut between I and W depends on its form; random graphs have forms that no list of stages has.
+
+    Catches: a cut that loses or doubles a path, in a graph that no other check has.
+    """
+    yield from whole(evidence)
+
+
+@family("property.mixed", drawn("mixed", _STANDARD))
+@family("property.mixed", drawn("mixed", _FULL), profile="full")
+def mixed(evidence: Evidence) -> Iterator[Finding]:
+    """B, I and W MUST give the gradients of plain autograd, and change nothing else, in {program} on {stage}.
+
+    Schedules split some micro-batches and not others, and what one way leaves behind the other way meets.
+
+    Catches: a context of one micro-batch disturbed by the backward of another.
+    """
+    yield from whole(evidence)

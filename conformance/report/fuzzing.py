@@ -1,0 +1,56 @@
+"""The lines on what a fuzz campaign found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gradconform.fixtures.random_stages import recipe_of
+from gradconform.fuzz.blob import to_blob
+from gradconform.report.lines import Line, count, wrapped
+
+if TYPE_CHECKING:
+    from gradconform.fuzz.campaign import Campaign
+    from gradconform.fuzz.defect import Defect
+    from gradconform.trial import Trial
+
+#: How many findings of a defect are shown.
+_SHOWN = 3
+
+
+def defect_lines(number: int, defect: Defect, width: int, command: str) -> list[Line]:
+    """Return the lines on one defect: what it is, the stage, the program, what was seen, how to see it again.
+
+    ``command`` is the command line to which the blob is added.
+    """
+    trial = defect.trial
+    lines = wrapped(f"[{number}] {defect.level}: {defect.key}", width, hanging=4, role="heading")
+    recipe = recipe_of(trial.stages[0])
+    if recipe is not None:
+        lines += wrapped(recipe.signature, width, indent=4, hanging=2, role="faint")
+        lines += [Line(f"        {line}") for line in recipe.text.splitlines()]
+    lines += wrapped(f"program {trial.program}{_options(trial)}", width, indent=4, hanging=2, role="faint")
+    lines += [line for seen in defect.findings[:_SHOWN] for line in wrapped(f"- {seen}", width, indent=4, hanging=2)]
+    if len(defect.findings) > _SHOWN:
+        lines += [Line(f"    - and {count(len(defect.findings) - _SHOWN, 'finding')} more")]
+    # On one line whatever the width: it is there to be copied.
+    return [*lines, Line(f"    {command} --reproduce {to_blob(trial)}", "faint"), Line("")]
+
+
+def _options(trial: Trial) -> str:
+    said = ["from a loss"] if trial.loss else []
+    said += [f"output gradients {trial.output_grads}"] if trial.output_grads != "normal" else []
+    said += ["gradients there before"] if trial.prior_grads else []
+    said += ["every micro-batch is fed the same tensors"] if trial.same_args else []
+    return "".join(f"; {words}" for words in said)
+
+
+def summary_line(campaign: Campaign, asked: int) -> Line:
+    """Return the last line: how many trials, how many failures, how many defects."""
+    must = sum(defect.level == "MUST" for defect in campaign.defects)
+    should = len(campaign.defects) - must
+    text = f"{count(campaign.trials, 'trial')}, {count(campaign.failing, 'failure')}"
+    if campaign.defects:
+        text += f" by {count(len(campaign.defects), 'distinct defect')}: {must} MUST and {should} SHOULD"
+    if campaign.out_of_time:
+        text += f"; out of time after {campaign.examples} of {asked} examples"
+    return Line(f"{text}; {campaign.seconds:.1f} s", "bad" if must else "good")

@@ -1,0 +1,75 @@
+"""gradconform fuzz: what it prints, what it returns, what it refuses."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+OVERWRITES = """
+import torch
+
+def stage_backward(stage_output, output_grads, input_values):
+    outputs = stage_output if isinstance(stage_output, (tuple, list)) else [stage_output]
+    pairs = [(o, g) for o, g in zip(outputs, output_grads or [None] * len(outputs)) if o.requires_grad]
+    torch.autograd.backward([o for o, _ in pairs], [None if g is None else g * 2 for _, g in pairs])
+    return tuple(getattr(value, "grad", None) for value in input_values)
+
+gradconform_capabilities = {"nested_output": False, "parameter_input": False}
+"""
+
+
+def test_what_is_right_has_no_failures(command: Callable[..., Any]) -> None:
+    done = command("fuzz", "autograd", "--max-examples", "60", "--dtype", "float64")
+    assert done.code == 0
+    assert re.fullmatch(r"\d+ trials, 0 failures; \d+\.\d s", done.last)
+    assert "gradconform 0.1.0 fuzzes autograd" in done.out
+
+
+def test_a_defect_is_told_with_its_stage_its_program_and_how_to_see_it_again(
+    command: Callable[..., Any], target_file: Callable[..., Path]
+) -> None:
+    target_file(OVERWRITES)
+    done = command("fuzz", "backward.py", "--max-examples", "2")
+    assert done.code == 1
+    assert "[1] MUST: a value is wrong:" in done.out
+    assert "arguments x0:" in done.out
+    assert "        return " in done.out
+    assert "likely cause: 2.0 × micro-batch 0: counted twice" in done.out.replace("\n      ", " ")
+    again = next(line for line in done.out.splitlines() if "--reproduce" in line)
+    repeated = command(*shlex.split(again)[1:])
+    assert repeated.code == 1
+    assert "1 trial, 1 failure by 1 distinct defect: 1 MUST and 0 SHOULD" in repeated.last
+
+
+def test_a_seed_prints_the_same_again(command: Callable[..., Any], target_file: Callable[..., Path]) -> None:
+    target_file(OVERWRITES)
+    first, second = (command("fuzz", "backward.py", "--max-examples", "2", "--seed", "7").out for _ in range(2))
+    assert first.rpartition(";")[0] == second.rpartition(";")[0]
+
+
+def test_time_that_runs_out_is_said(command: Callable[..., Any]) -> None:
+    done = command("fuzz", "autograd", "--max-examples", "100000", "--time-budget", "1")
+    assert done.code == 0
+    assert "out of time after" in done.last
+    assert "of 100000 examples" in done.last
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nowhere",), "nowhere"),
+        (("autograd", "--dtype", "float8"), "float8"),
+        (("autograd", "--reproduce", "nonsense"), "no blob of a trial"),
+        (("autograd", "--max-examples", "0"), "'0' is no count"),
+        (("autograd", "--time-budget", "soon"), "'soon' is no count"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(command: Callable[..., Any], arguments: tuple[str, ...], said: str) -> None:
+    done = command("fuzz", *arguments)
+    assert done.code == 2
+    assert said in done.err

@@ -1,0 +1,76 @@
+"""Fuzzing finds known faults by itself, and tells each defect once and small."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from faults import FAULTS
+from right_variants import VARIANTS
+
+from gradconform.fixtures.random_stages import recipe_of
+from gradconform.fuzz.blob import BlobError, from_blob, to_blob
+from gradconform.fuzz.campaign import Campaign, run_campaign
+from gradconform.fuzz.hunt import Hunt
+from gradconform.run import Runner
+from gradconform.targets import Target, resolve
+
+#: One fault per topic that random trials can see, and more.
+FOUND = (
+    "overwrite", "written-behind-zero-grad", "returned-buffer-reused", "biases", "parameter-hooks-never",
+)  # fmt: skip
+
+
+def campaign(target: Target, examples: int, dtype: torch.dtype = torch.float32) -> Campaign:
+    runner = Runner(target, device=torch.device("cpu"), dtype=dtype)
+    return run_campaign(runner, max_examples=examples, time_budget=60, seed=20, most_defects=1)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_fuzzing_finds_a_fault_and_shrinks_it_to_five_lines(name: str) -> None:
+    found = campaign(FAULTS[name].make(), 300)
+    assert found.defects
+    trial = found.defects[0].trial
+    recipe = recipe_of(trial.stages[0])
+    assert recipe is not None
+    assert len(recipe.text.splitlines()) <= 5
+    assert len(trial.actions) <= 12
+    hunt = Hunt(Runner(FAULTS[name].make(), device=torch.device("cpu"), dtype=torch.float32))
+    assert hunt.judge(from_blob(to_blob(trial)))
+
+
+@pytest.mark.parametrize("name", ["autograd", "reference-split"])
+def test_fuzzing_accuses_nothing_right(name: str) -> None:
+    found = campaign(resolve(name), 200, torch.bfloat16)
+    assert found.defects == []
+    assert found.failing == 0
+    assert found.trials >= 150
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_fuzzing_accuses_no_right_variant(name: str) -> None:
+    found = campaign(resolve(VARIANTS[name]()), 60, torch.float64)
+    assert [defect.key for defect in found.defects] == []
+
+
+@pytest.mark.skipif(torch.__version__.partition("+")[0] != "2.13.0", reason="tells of torch 2.13.0")
+def test_fuzzing_finds_three_defects_of_torch_in_stages_of_at_most_five_lines() -> None:
+    runner = Runner(resolve("torch"), device=torch.device("cpu"), dtype=torch.float32)
+    found = run_campaign(runner, max_examples=300, time_budget=60, seed=20, most_defects=3)
+    assert len({defect.key for defect in found.defects}) >= 2
+    assert len(found.defects) >= 3
+    for defect in found.defects:
+        recipe = recipe_of(defect.trial.stages[0])
+        assert recipe is not None
+        assert len(recipe.text.splitlines()) <= 5
+
+
+def test_a_seed_tries_the_same_trials_again() -> None:
+    first, second = (campaign(FAULTS["overwrite"].make(), 60) for _ in range(2))
+    assert first.trials == second.trials
+    assert [defect.trial for defect in first.defects] == [defect.trial for defect in second.defects]
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "eJxLTEpOSU1Lz8jMys7JzcsvKCwqLiktK6-orAIAfSsJVQ=="])
+def test_what_is_no_blob_is_refused(text: str) -> None:
+    with pytest.raises(BlobError, match="no blob of a trial"):
+        from_blob(text)
