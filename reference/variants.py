@@ -290,7 +290,8 @@ class _Deferred(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override] # as forward
-        (x,), weight = ctx.saved_tensors, ctx.weight
+        (saved,), weight, store = ctx.saved_tensors, ctx.weight, ctx.store
+        x = saved.detach()  # what is deferred must not hold the graph before this layer
         rows = grad.reshape(-1, grad.shape[-1])
         grad_x = grad @ weight.conj() if ctx.needs_input_grad[0] else None
         grad_bias = rows.sum(0) if ctx.needs_input_grad[2] else None
@@ -300,9 +301,9 @@ class _Deferred(torch.autograd.Function):
 
         if not ctx.needs_input_grad[1]:
             return grad_x, None, grad_bias, None
-        if ctx.store.deferred is None:
+        if store.deferred is None:
             return grad_x, weight_grad(), grad_bias, None
-        ctx.store.deferred.append((weight, weight_grad))
+        store.deferred.append((weight, weight_grad))
         return grad_x, None, grad_bias, None
 
 
@@ -346,8 +347,9 @@ class _Swapped(_Session):
         if mb not in self.waiting:
             msg = f"W of micro-batch {mb} has nothing to do: there was no I, or its W has run"
             raise RuntimeError(msg)
-        for weight, weight_grad in self.waiting.pop(mb):
-            weight.grad = _add(weight.grad, weight_grad())
+        with torch.no_grad():
+            for weight, weight_grad in self.waiting.pop(mb):
+                weight.grad = _add(weight.grad, weight_grad())
 
     def close(self) -> None:
         super().close()
