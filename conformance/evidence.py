@@ -17,7 +17,8 @@ class Evidence:
 
     ``observations`` has one entry per repeat of the trial. ``oracle_again`` is a second run of plain autograd, where a
     trial has repeats. ``headrooms`` collects every error-to-bound ratio met; 0
-    stands for bit-equality with plain autograd.
+    stands for bit-equality with plain autograd. ``diagnose``: look for the likely cause of a wrong value. ``known``
+    holds the gradients of reference64 that have been computed, by stage and micro-batch.
     """
 
     trial: Trial
@@ -28,8 +29,9 @@ class Evidence:
     loss_scale: float = 1.0
     oracle_again: Observation | None = None
     headrooms: list[float] = field(default_factory=list)
+    diagnose: bool = True
+    known: dict[tuple[int, int], MicrobatchGrads] = field(default_factory=dict)
     _steps: dict[int, Step] = field(default_factory=dict)
-    _grads: dict[tuple[int, int], MicrobatchGrads] = field(default_factory=dict)
 
     @property
     def observation(self) -> Observation:
@@ -44,9 +46,9 @@ class Evidence:
 
     def reference(self, lane: int, mb: int) -> MicrobatchGrads:
         """Return the float64 gradients of one micro-batch; computed once."""
-        if (lane, mb) not in self._grads:
-            self._grads[lane, mb] = microbatch_grads(self.materials, lane, mb, self.loss_scale)
-        return self._grads[lane, mb]
+        if (lane, mb) not in self.known:
+            self.known[lane, mb] = microbatch_grads(self.materials, lane, mb, self.loss_scale)
+        return self.known[lane, mb]
 
     def expected_param(self, name: str, step: Step) -> Expected:
         """Return the float64 gradient of a parameter after ``step``, and the partial sums met on the way."""

@@ -12,6 +12,7 @@ import torch
 from gradconform.contract import CHECKS
 from gradconform.devices import SelectionError, device_named, dtype_named
 from gradconform.environment import environment
+from gradconform.oracle_cache import OracleCache
 from gradconform.plan import DEFAULT_SEED, Item, Plan, make_plan
 from gradconform.results import Report, Result
 from gradconform.run import Runner, one_thread
@@ -37,8 +38,10 @@ class Session:
         seed: int | None = None,
         strict: bool = False,
         probe: bool = False,
+        diagnose: bool = True,
+        oracles: OracleCache | None = None,
     ) -> None:
-        """Resolve the target and make the plan.
+        """Resolve the target and make the plan. ``diagnose`` and ``oracles`` are those of ``Runner``.
 
         Raises :class:`~gradconform.targets.TargetError` and :class:`~gradconform.devices.SelectionError` (both
         ``ValueError``) before anything runs.
@@ -53,6 +56,7 @@ class Session:
         self.seed = _seed_named(seed)
         self.strict = strict
         self._probe = probe or profile == "full"
+        self._diagnose, self._oracles = diagnose, oracles
         self._runners: dict[tuple[str, str], Runner] = {}
 
     def run_item(self, item: Item) -> Result:
@@ -60,7 +64,15 @@ class Session:
         key = (item.device, item.dtype)
         if key not in self._runners:
             device, dtype = torch.device(item.device), dtype_named(item.dtype)
-            self._runners[key] = Runner(self.target, device=device, dtype=dtype, seed=self.seed, probe=self._probe)
+            self._runners[key] = Runner(
+                self.target,
+                device=device,
+                dtype=dtype,
+                seed=self.seed,
+                probe=self._probe,
+                diagnose=self._diagnose,
+                oracles=self._oracles,
+            )
         return self._runners[key].run(item.check)
 
     def empty_report(self) -> Report:

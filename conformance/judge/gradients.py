@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
 from typing import Any
@@ -83,8 +84,12 @@ def _param_grads(evidence: Evidence, step: Step, judged: Judged) -> Iterator[Fin
         shown = got if evidence.capabilities.grads_in_param_grad else _narrowed(got, expected)
         by_hand = bool(evidence.trial.hand_grads)  # plain autograd itself is the reference of what was put in
         reference = None if by_hand else _param(evidence, name, step)
-        explain = None if by_hand else partial(diagnosis.of_param, evidence, name, step)
-        yield from compare(evidence, step, name, shown, expected, reference, explain)
+        explain = None if by_hand or not evidence.diagnose else partial(diagnosis.of_param, evidence, name, step)
+        for finding in compare(evidence, step, name, shown, expected, reference, explain):
+            cleared = last is not None and isinstance(last[0], Tensor)
+            missing = finding.kind == "missing" and got is None
+            cause = "cleared after it was accumulated" if cleared else "never accumulated"
+            yield replace(finding, cause=cause) if missing else finding
 
 
 def _narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
@@ -143,7 +148,7 @@ def _input_grads(evidence: Evidence, step: Step, wanted: Step) -> Iterator[Findi
             continue
         for slot in slots:
             reference = _input(evidence, origin, step)
-            explain = partial(diagnosis.of_input, evidence, origin, step)
+            explain = partial(diagnosis.of_input, evidence, origin, step) if evidence.diagnose else None
             yield from compare(evidence, step, f"input {slot}", got[slot], expected[slot], reference, explain)
 
 
