@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -282,16 +282,16 @@ class _Deferred(torch.autograd.Function):
     """Linear whose backward leaves the weight's gradient to a function in ``store``, while there is a store."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, store: _Store) -> Tensor:  # type: ignore[override] # torch types it as variadic
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, store: _Store) -> Tensor:
         ctx.save_for_backward(x)
         # The parameter itself: a checkpoint hands out a detached copy of what is saved, and its .grad reaches nobody.
         ctx.weight, ctx.store = weight, store
         return torch.nn.functional.linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override] # as forward
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (saved,), weight, store = ctx.saved_tensors, ctx.weight, ctx.store
-        x = saved.detach()  # what is deferred must not hold the graph before this layer
+        x: Tensor = saved.detach()  # what is deferred must not hold the graph before this layer
         rows = grad.reshape(-1, grad.shape[-1])
         grad_x = grad @ weight.conj() if ctx.needs_input_grad[0] else None
         grad_bias = rows.sum(0) if ctx.needs_input_grad[2] else None
@@ -318,8 +318,8 @@ class _DeferredLinear(nn.Linear):
     store: _Store
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's own name)
-        result: Tensor = _Deferred.apply(input, self.weight, self.bias, self.store)  # type: ignore[no-untyped-call] # torch leaves it untyped
-        return result
+        result: Any = _Deferred.apply(input, self.weight, self.bias, self.store)  # type: ignore[no-untyped-call] # torch's
+        return cast("Tensor", result)
 
 
 class _Swapped(_Session):
@@ -332,7 +332,7 @@ class _Swapped(_Session):
         self.swapped = [module for module in stage.modules() if type(module) is nn.Linear]
         for module in self.swapped:
             module.__class__ = _DeferredLinear
-            module.store = self.store
+            vars(module)["store"] = self.store
 
     def backward_input(self, mb: int, output_grads: Any) -> Grads:
         self.store.deferred = []
@@ -355,7 +355,7 @@ class _Swapped(_Session):
         super().close()
         self.waiting.clear()
         for module in self.swapped:
-            del module.store
+            del vars(module)["store"]
             module.__class__ = nn.Linear
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from typing import Any
 
 import torch
@@ -29,7 +29,8 @@ def gradients(evidence: Evidence, *, lane: int | None = None) -> Iterator[Findin
     All repeats of the trial are judged; the first that shows something wrong is told. ``lane`` narrows to one stage.
     """
     for observation in evidence.observations:
-        found = list(_of_one_run(evidence, observation, lane))
+        # Where nobody asks for causes, one finding is enough to fail a check.
+        found = list(islice(_of_one_run(evidence, observation, lane), None if evidence.diagnose else 1))
         if found:
             yield from found
             return
