@@ -4,4 +4,5 @@ import sys
 
 from gradconform.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":  # worker processes of the self-test import this module
+    sys.exit(main())

@@ -235,13 +235,15 @@ def _equals(got: Tensor, others: Mapping[str, Tensor], cause: str) -> str | None
 def _shape_or_value(  # noqa: PLR0911 (one return per cause)
     got: Tensor, expected: Tensor | None
 ) -> str | None:
-    """Name a transpose, a rounding through another dtype, a single wrong element, a clipping."""
+    """Name a transpose, a conjugate, a rounding through another dtype, a single wrong element, a clipping."""
     if expected is None or got.shape != expected.shape or not got.numel():
         return None
     wide = widen(got)
     tolerance = _tolerance(got.dtype)
     if got.dim() == 2 and got.shape[0] == got.shape[1] and _near(wide, expected.T, tolerance):  # noqa: PLR2004 (a matrix)
         return "transposed"
+    if got.is_complex() and _near(wide, expected.conj().resolve_conj(), tolerance):
+        return "conjugated"
     size = float(expected.abs().max())
     wrong = (wide - expected).abs() > tolerance * max(size, 1e-30)
     count = int(wrong.sum())

@@ -17,7 +17,8 @@ class Evidence:
 
     ``observations`` has one entry per repeat of the trial. ``oracle_again`` is a second run of plain autograd, where a
     trial has repeats. ``headrooms`` collects every error-to-bound ratio met; 0
-    stands for bit-equality with plain autograd.
+    stands for bit-equality with plain autograd. ``diagnose``: look for the likely cause of a wrong value. ``known``
+    holds the gradients of reference64 that have been computed, by stage and micro-batch.
     """
 
     trial: Trial
@@ -28,8 +29,9 @@ class Evidence:
     loss_scale: float = 1.0
     oracle_again: Observation | None = None
     headrooms: list[float] = field(default_factory=list)
+    diagnose: bool = True
+    known: dict[tuple[int, int], MicrobatchGrads] = field(default_factory=dict)
     _steps: dict[int, Step] = field(default_factory=dict)
-    _grads: dict[tuple[int, int], MicrobatchGrads] = field(default_factory=dict)
     _plain: dict[tuple[int, int], MicrobatchGrads] = field(default_factory=dict)
 
     @property
@@ -45,10 +47,10 @@ class Evidence:
 
     def reference(self, lane: int, mb: int) -> MicrobatchGrads:
         """Return the float64 gradients of one micro-batch; computed once."""
-        if (lane, mb) not in self._grads:
+        if (lane, mb) not in self.known:
             found = microbatch_grads(self.materials, lane, mb, self.loss_scale)
-            self._grads.update({(index, mb): grads for index, grads in found.items()})
-        return self._grads[lane, mb]
+            self.known.update({(index, mb): grads for index, grads in found.items()})
+        return self.known[lane, mb]
 
     def whole_model(self, lane: int, mb: int) -> MicrobatchGrads:
         """Return what a stage of a chain gets of one plain backward of the whole model in the trial's own dtype."""

@@ -19,6 +19,7 @@ from gradconform.judge.finding import Finding
 from gradconform.judge.repeatable import same_bits
 from gradconform.materials import Materials
 from gradconform.observation import Observation
+from gradconform.oracle_cache import OracleCache
 from gradconform.plan import DEFAULT_SEED
 from gradconform.program import shortened
 from gradconform.reference.autograd import AutogradAdapter
@@ -59,10 +60,23 @@ class OracleError(Exception):
 class Runner:
     """Runs checks on one target, device and dtype. Each trial is run once and judged by all checks that read it."""
 
-    def __init__(
-        self, target: Target, *, device: torch.device, dtype: torch.dtype, seed: int = DEFAULT_SEED, probe: bool = False
+    def __init__(  # noqa: PLR0913 (what is judged, where, and how much is done about it)
+        self,
+        target: Target,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        seed: int = DEFAULT_SEED,
+        probe: bool = False,
+        diagnose: bool = True,
+        oracles: OracleCache | None = None,
     ) -> None:
-        """Keep what is judged, and where. ``probe`` tries what is not claimed as well (profile ``full``)."""
+        """Keep what is judged, and where.
+
+        ``probe`` tries what is not claimed as well (profile ``full``), ``diagnose`` looks for the likely cause of a
+        wrong value, and ``oracles`` holds what runners of other targets have computed of plain autograd.
+        """
+        self._diagnose, self._oracles = diagnose, oracles
         self.target, self.device, self.dtype, self.seed, self.probe = target, device, dtype, seed, probe
         self._oracle = AutogradAdapter()
         self._evidence: dict[Trial, Evidence] = {}
@@ -164,14 +178,23 @@ class Runner:
         materials = Materials(trial, dtype=self.dtype, device=self.device, seed=self.seed)
         divided = self.target.capabilities.loss_divided_by_microbatches
         scale = 1.0 / trial.microbatches() if trial.loss and divided else 1.0
-        oracle = self._observe_oracle(materials, scale)
+        oracle = self._oracle_of(materials, scale)
         observations = self._observe(materials, trial.repeats)
-        again = self._observe_oracle(materials, scale) if trial.repeats > 1 else None
+        again = self._oracle_of(materials, scale, again=True) if trial.repeats > 1 else None
         evidence = Evidence(trial, self.target.capabilities, materials, observations, oracle, scale, again)
+        evidence.diagnose = self._diagnose
+        if self._oracles is not None:
+            evidence.known = self._oracles.grads(materials, scale)
         if len(self._evidence) >= KEPT:
             del self._evidence[next(iter(self._evidence))]
         self._evidence[trial] = evidence
         return evidence
+
+    def _oracle_of(self, materials: Materials, scale: float, *, again: bool = False) -> Observation:
+        """Return plain autograd's observation, from the cache where there is one."""
+        if self._oracles is None:
+            return self._observe_oracle(materials, scale)
+        return self._oracles.observation(materials, scale, lambda: self._observe_oracle(materials, scale), again=again)
 
     def _observe_oracle(self, materials: Materials, scale: float) -> Observation:
         try:

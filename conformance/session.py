@@ -12,6 +12,7 @@ import torch
 from gradconform.contract import CHECKS
 from gradconform.devices import SelectionError, device_named, dtype_named
 from gradconform.environment import environment
+from gradconform.oracle_cache import OracleCache
 from gradconform.own_schedules import Given, check_of, schedules_of
 from gradconform.plan import DEFAULT_SEED, Item, Plan, make_plan
 from gradconform.results import Report, Result
@@ -39,8 +40,12 @@ class Session:
         strict: bool = False,
         probe: bool = False,
         schedule: Given | Sequence[Given] = (),
+        diagnose: bool = True,
+        oracles: OracleCache | None = None,
     ) -> None:
         """Resolve the target and make the plan: of the contract, or of the schedules that are given.
+
+        ``diagnose`` and ``oracles`` are those of ``Runner``.
 
         Raises :class:`~gradconform.targets.TargetError`, :class:`~gradconform.devices.SelectionError` and
         :class:`~gradconform.fixtures.schedules.ScheduleError` (all ``ValueError``) before anything runs.
@@ -59,6 +64,7 @@ class Session:
         self.seed = _seed_named(seed)
         self.strict = strict
         self._probe = probe or profile == "full"
+        self._diagnose, self._oracles = diagnose, oracles
         self._runners: dict[tuple[str, str], Runner] = {}
 
     def run_item(self, item: Item) -> Result:
@@ -66,7 +72,15 @@ class Session:
         key = (item.device, item.dtype)
         if key not in self._runners:
             device, dtype = torch.device(item.device), dtype_named(item.dtype)
-            self._runners[key] = Runner(self.target, device=device, dtype=dtype, seed=self.seed, probe=self._probe)
+            self._runners[key] = Runner(
+                self.target,
+                device=device,
+                dtype=dtype,
+                seed=self.seed,
+                probe=self._probe,
+                diagnose=self._diagnose,
+                oracles=self._oracles,
+            )
         return self._runners[key].run(item.check)
 
     def empty_report(self) -> Report:

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradconform.cli import commands, fuzzing
+from gradconform.cli.selftest import selftest
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
 # As gradconform.check and gradconform.plan have them, which import torch; tests/cli holds both to be the same.
 PROFILES = ("quick", "standard", "full")
 DEFAULT_SEED = 20
 
-COMMANDS = ("run", "list", "explain", "contract", "fuzz")
+COMMANDS = ("run", "list", "explain", "contract", "fuzz", "selftest")
 
 _LARGEST_SEED = 2**32 - 1
 
@@ -113,6 +114,7 @@ def parser() -> argparse.ArgumentParser:
     _explain(found, commands.explain)
     _contract(found, commands.contract)
     _fuzz(found, fuzzing.fuzz)
+    _selftest(found, selftest)
     return top
 
 
@@ -223,6 +225,25 @@ def _contract(found: Any, command: Callable[[argparse.Namespace], int]) -> None:
         description="Print the contract as Markdown: the numeric rule, the verdicts and every check.",
     )
     one.set_defaults(command=command, parser=one)
+
+
+def _selftest(found: Any, command: Callable[[argparse.Namespace], int]) -> None:
+    one = found.add_parser(
+        "selftest",
+        help="run the contract against known faults and right variants: does it find what it must here?",
+        description=(
+            "Run the contract against every fault and every right variant that the kit ships, on a device of yours, "
+            "and print which check fails which fault. The exit code is 1 where a fault survives or a variant fails."
+        ),
+    )
+    one.set_defaults(command=command, parser=one)
+    one.add_argument("--device", default="cpu", metavar="DEVICE", help="where it runs (default: cpu)")
+    one.add_argument("--dtype", default="float32", metavar="DTYPE", help="as for run (default: float32)")
+    one.add_argument(
+        "--profile", type=_profile, default="standard", metavar="PROFILE", help="as for run (default: standard)"
+    )
+    one.add_argument("--faults", metavar="GLOB", help="only the faults whose name matches (default: all)")
+    one.add_argument("--html", metavar="PATH", help="write the matrix there as one HTML page")
 
 
 def _selection(one: argparse.ArgumentParser, profile: str) -> None:

@@ -11,17 +11,17 @@ class JsonFileError(ValueError):
     """A path that no report can be written to."""
 
 
-def check_writable(path: str) -> str:
+def check_writable(path: str, *, option: str = "--json") -> str:
     """Return ``path`` where a report can be written to it; raise :class:`JsonFileError` where not."""
     real = Path(path).resolve()
     if not path.strip() or real.is_dir():
-        problem = f"--json {path!r} is a folder; expected the path of a file in it"
+        problem = f"{option} {path!r} is a folder; expected the path of a file in it"
     elif not real.parent.is_dir():
-        problem = f"--json {path!r}: there is no folder {str(real.parent)!r}; make it first"
+        problem = f"{option} {path!r}: there is no folder {str(real.parent)!r}; make it first"
     elif real.exists() and not real.is_file():
-        problem = f"--json {path!r} is no ordinary file; expected a path that may be replaced"
+        problem = f"{option} {path!r} is no ordinary file; expected a path that may be replaced"
     elif not os.access(real.parent, os.W_OK | os.X_OK) or (real.exists() and not os.access(real, os.W_OK)):
-        problem = f"--json {path!r} cannot be written to; choose another path or change its permissions"
+        problem = f"{option} {path!r} cannot be written to; choose another path or change its permissions"
     else:
         return path
     raise JsonFileError(problem)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from typing import Any
 
 import torch
@@ -28,7 +29,8 @@ def gradients(evidence: Evidence, *, lane: int | None = None) -> Iterator[Findin
     All repeats of the trial are judged; the first that shows something wrong is told. ``lane`` narrows to one stage.
     """
     for observation in evidence.observations:
-        found = list(_of_one_run(evidence, observation, lane))
+        # Where nobody asks for causes, one finding is enough to fail a check.
+        found = list(islice(_of_one_run(evidence, observation, lane), None if evidence.diagnose else 1))
         if found:
             yield from found
             return
@@ -90,8 +92,12 @@ def _param_grads(evidence: Evidence, step: Step, judged: Judged, known: Collecti
         shown = got if evidence.capabilities.grads_in_param_grad else _narrowed(got, expected)
         by_hand = bool(evidence.trial.hand_grads)  # plain autograd itself is the reference of what was put in
         reference = None if by_hand else sum_of(evidence, name, step)
-        explain = None if by_hand else partial(diagnosis.of_param, evidence, name, step)
-        yield from compare(evidence, step, name, shown, expected, reference, explain)
+        explain = None if by_hand or not evidence.diagnose else partial(diagnosis.of_param, evidence, name, step)
+        for finding in compare(evidence, step, name, shown, expected, reference, explain):
+            cleared = last is not None and isinstance(last[0], Tensor)
+            missing = finding.kind == "missing" and got is None
+            cause = "cleared after it was accumulated" if cleared else "never accumulated"
+            yield replace(finding, cause=cause) if missing else finding
 
 
 def _narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
@@ -155,7 +161,7 @@ def _input_grads(evidence: Evidence, step: Step, wanted: Step) -> Iterator[Findi
             continue
         for slot in slots:
             reference = one_of(evidence, step, "inputs", origin)
-            explain = partial(diagnosis.of_input, evidence, origin, step)
+            explain = partial(diagnosis.of_input, evidence, origin, step) if evidence.diagnose else None
             yield from compare(evidence, step, f"input {slot}", got[slot], expected[slot], reference, explain)
 
 

@@ -101,7 +101,19 @@ def _nonfinite(where: str, action: str, got: Tensor, expected: Tensor) -> Iterat
     if count:
         worst = tuple(int(i) for i in differs.nonzero()[0])
         text = f"at {list(worst)}: expected {describe(expected[worst])}, got {describe(got[worst])} ({count} elements)"
-        yield Finding("nonfinite", f"{where} (NaN and inf)", action, text)
+        cause = _of_nonfinite(got[differs], expected[differs])
+        yield Finding("nonfinite", f"{where} (NaN and inf)", action, text, cause=cause)
+
+
+def _of_nonfinite(got: Tensor, expected: Tensor) -> str | None:
+    """Return what became of NaN and inf, from the elements where they differ, or None where it is not one thing."""
+    if bool((torch.isnan(expected) & torch.isfinite(got)).all()):
+        return "NaN replaced by a number"
+    if bool((torch.isinf(expected) & torch.isfinite(got)).all()):
+        return "inf replaced by a finite number: clipped"
+    if bool((torch.isfinite(expected) & torch.isnan(got)).all()):
+        return "NaN where plain autograd has numbers: it spread, or came from undefined arithmetic"
+    return None
 
 
 def _numbers(  # noqa: PLR0913, PLR0917 (as compare)

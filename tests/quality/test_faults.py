@@ -6,11 +6,11 @@ from collections import Counter
 from fnmatch import fnmatchcase
 
 import pytest
-from faults import FAULTS, Fault
-from faults.graph import Graph
 
 from gradconform import check_stage_backward
 from gradconform.contract import CHECKS
+from gradconform.reference.faults import FAULTS, Fault
+from gradconform.reference.faults.graph import Graph
 from gradconform.results import Report
 
 #: Of what kind the findings are that a fault of each topic may show; ``error`` only where the fault itself raises.
@@ -96,7 +96,7 @@ def test_every_topic_has_faults_and_every_fault_a_topic() -> None:
 
 
 def test_what_the_faults_are_made_of_is_right_where_nothing_is_altered() -> None:
-    from faults.alterations import RIGHT, every_grad, output_grads, param_grads, target  # noqa: PLC0415
+    from gradconform.reference.faults.alterations import RIGHT, every_grad, output_grads, param_grads, target  # noqa: PLC0415
 
     for functions in (RIGHT, param_grads(lambda _, added, __: added), output_grads(lambda _, grads: grads)):
         report = check_stage_backward(target(functions), profile="quick", strict=True)

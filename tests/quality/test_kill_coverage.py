@@ -5,9 +5,9 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 import pytest
-from faults import FAULTS, Fault
 
 from gradconform.contract import CHECKS
+from gradconform.reference.faults import FAULTS, Fault
 from gradconform.session import Session
 
 #: Checks that no fault fails yet. This list only ever shrinks: a check enters the contract with its fault.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from right_variants import VARIANTS
 
 from gradconform import check_stage_backward
+from gradconform.reference.variants import VARIANTS
 
 
 def assert_clean(name: str, dtype: str) -> None:

@@ -15,7 +15,7 @@ from .registry import fault
 # Addresses differ from process to process, and a test must not: these draw in their place, from a seed.
 
 
-@fault("repeat.graph_builds.*")
+@fault("repeat.graph_builds.*", cause="counted twice")
 def wrong_in_one_of_five_graph_builds() -> Target:
     """In one of five graph builds a parameter is counted twice."""
     drawn = random.Random(5)  # noqa: S311 (a repeatable stand-in for addresses)
@@ -37,12 +37,17 @@ def sums_in_the_order_of_a_set() -> Target:
     return target(param_grads(edit))
 
 
-@fault("repeat.graph_builds.tied-adjacent", "repeat.graph_builds.looped-block", "repeat.graph_builds.tied-apart")
+@fault(
+    "repeat.graph_builds.tied-adjacent",
+    "repeat.graph_builds.looped-block",
+    "repeat.graph_builds.tied-apart",
+    cause="scaled by 0.5|0.5 × ",
+)
 def tied_weight_wrong_in_some_graph_builds() -> Target:
-    """A tied weight is halved in one of ten graphs, as where a set of nodes is walked in the order of addresses."""
+    """A tied weight is halved in one of five graphs, as where a set of nodes is walked in the order of addresses."""
     drawn = random.Random(7)  # noqa: S311 (a repeatable stand-in for addresses)
 
     def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
-        return added * (0.5 if len(graph.users_of(parameter)) > 1 and drawn.random() < 0.1 else 1.0)
+        return added * (0.5 if len(graph.users_of(parameter)) > 1 and drawn.random() < 0.2 else 1.0)
 
     return target(param_grads(edit))

@@ -35,7 +35,7 @@ def partial_update_before_raising() -> Target:
     return target(Functions(full=full))
 
 
-@fault("grad_tuple.wrong.*-split", "misuse.next_microbatch.split")
+@fault("grad_tuple.wrong.*-split", "misuse.next_microbatch.split", cause="never accumulated")
 def parameters_left_frozen_by_an_error() -> Target:
     """I freezes the parameters while it runs, and does not thaw them where it raises."""
 
@@ -112,7 +112,7 @@ def next_session_poisoned() -> Target:
     return target(_poisoned())
 
 
-@fault("misuse.next_microbatch.*")
+@fault("misuse.next_microbatch.*", cause="micro-batch 2 missing")
 def next_microbatch_poisoned() -> Target:
     """An error leaves a flag in the session, and the next backward that accumulates does nothing."""
     return per_session(lambda _: _poisoned())
@@ -137,7 +137,7 @@ def contexts_cleared_by_an_error() -> Target:
     return with_session(Session)
 
 
-@fault("misuse.weight_twice.*")
+@fault("misuse.weight_twice.*", cause="counted twice")
 def contexts_can_be_used_again() -> Target:
     """A second W of a micro-batch adds its gradients again."""
 

@@ -148,7 +148,7 @@ def inputs_kept() -> Target:
     return per_session(make)
 
 
-@fault("lifetime.dropped.*")
+@fault("lifetime.dropped.*", cause="never accumulated")
 def outputs_referred_to_weakly() -> Target:
     """The weight context refers to the outputs weakly, and W does nothing where they are gone."""
 

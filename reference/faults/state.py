@@ -230,7 +230,12 @@ def stage_left_in_eval_mode() -> Target:
     return with_session(Session)
 
 
-@fault("*.gradients.mlp", "accumulate.steps.full-no-zero", "accumulate.steps.split-no-zero")
+@fault(
+    "*.gradients.mlp",
+    "accumulate.steps.full-no-zero",
+    "accumulate.steps.split-no-zero",
+    cause="cleared after it was accumulated",
+)
 def gradients_wiped_at_finish() -> Target:
     """The end of a step clears the parameter gradients."""
 

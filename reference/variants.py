@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -265,6 +265,106 @@ def biases_in_the_input_pass() -> object:
     return _adapter(_EarlyBiases, input_pass_touches_params=True, hooks="early", parameter_input=False)
 
 
+class _MainGrad(_Returned):
+    """Keeps the sums in float32 at least, whatever the parameters are, as ``main_grad`` is kept."""
+
+    def store(self, name: str, grad: Tensor | None) -> None:
+        wide = None if grad is None else grad.to(torch.promote_types(grad.dtype, torch.float32))
+        super().store(name, wide)
+
+
+def main_grad_in_float32() -> object:
+    """Return an adapter that accumulates the gradients of bfloat16 and float16 parameters in float32."""
+    return _adapter(_MainGrad, grads_in_param_grad=False, hooks="never")
+
+
+class _Deferred(torch.autograd.Function):
+    """Linear whose backward leaves the weight's gradient to a function in ``store``, while there is a store."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, store: _Store) -> Tensor:
+        ctx.save_for_backward(x)
+        # The parameter itself: a checkpoint hands out a detached copy of what is saved, and its .grad reaches nobody.
+        ctx.weight, ctx.store = weight, store
+        return torch.nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (saved,), weight, store = ctx.saved_tensors, ctx.weight, ctx.store
+        x: Tensor = saved.detach()  # what is deferred must not hold the graph before this layer
+        rows = grad.reshape(-1, grad.shape[-1])
+        grad_x = grad @ weight.conj() if ctx.needs_input_grad[0] else None
+        grad_bias = rows.sum(0) if ctx.needs_input_grad[2] else None
+
+        def weight_grad() -> Tensor:
+            return rows.T @ x.reshape(-1, x.shape[-1]).conj()
+
+        if not ctx.needs_input_grad[1]:
+            return grad_x, None, grad_bias, None
+        if store.deferred is None:
+            return grad_x, weight_grad(), grad_bias, None
+        store.deferred.append((weight, weight_grad))
+        return grad_x, None, grad_bias, None
+
+
+class _Store:
+    """Where the backward of a swapped Linear leaves its weight function; ``deferred`` is None outside of an I."""
+
+    def __init__(self) -> None:
+        self.deferred: list[tuple[Tensor, Callable[[], Tensor]]] | None = None
+
+
+class _DeferredLinear(nn.Linear):
+    store: _Store
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's own name)
+        result: Any = _Deferred.apply(input, self.weight, self.bias, self.store)  # type: ignore[no-untyped-call] # torch's
+        return cast("Tensor", result)
+
+
+class _Swapped(_Session):
+    """Swaps every Linear in place; I runs a plain backward, W what the Linears left behind for their weights."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        super().__init__(stage, spec)
+        self.store = _Store()
+        self.waiting: dict[int, list[tuple[Tensor, Callable[[], Tensor]]]] = {}
+        self.swapped = [module for module in stage.modules() if type(module) is nn.Linear]
+        for module in self.swapped:
+            module.__class__ = _DeferredLinear
+            vars(module)["store"] = self.store
+
+    def backward_input(self, mb: int, output_grads: Any) -> Grads:
+        self.store.deferred = []
+        try:
+            found = self.backward(mb, output_grads)
+            self.waiting[mb] = self.store.deferred
+        finally:
+            self.store.deferred = None
+        return found
+
+    def backward_weight(self, mb: int) -> None:
+        if mb not in self.waiting:
+            msg = f"W of micro-batch {mb} has nothing to do: there was no I, or its W has run"
+            raise RuntimeError(msg)
+        with torch.no_grad():
+            for weight, weight_grad in self.waiting.pop(mb):
+                weight.grad = _add(weight.grad, weight_grad())
+
+    def close(self) -> None:
+        super().close()
+        self.waiting.clear()
+        for module in self.swapped:
+            del vars(module)["store"]
+            module.__class__ = nn.Linear
+
+
+def linears_swapped() -> object:
+    """Return an adapter that swaps layers for such with deferred weight functions, as zero-bubble pipelines do."""
+    claims = {"input_pass_touches_params": True, "hooks": "never", "parameter_input": False}
+    return _adapter(_Swapped, **claims)
+
+
 #: The right variants by name.
 VARIANTS: dict[str, Callable[[], object]] = {
     "everything-in-the-input-pass": everything_in_the_input_pass,
@@ -272,4 +372,6 @@ VARIANTS: dict[str, Callable[[], object]] = {
     "flat-buffer": flat_buffer,
     "first-in-first-out": first_in_first_out,
     "biases-in-the-input-pass": biases_in_the_input_pass,
+    "main-grad-in-float32": main_grad_in_float32,
+    "linears-swapped": linears_swapped,
 }

@@ -15,7 +15,9 @@ class Fault:
 
     ``topic`` is the module it stands in, ``idea`` says in one sentence what it does wrong, ``named`` are globs over the
     ids of the checks one would name for it: all that they match must fail. ``raises`` says that it may show by an
-    exception that plain autograd does not raise. ``make`` returns a new target.
+    exception that plain autograd does not raise. ``make`` returns a new target. ``cause`` is a pattern of what a
+    message has to say on a fault of values, None where the cause cannot be named. ``dtypes`` are those in which it is a
+    fault, None for all: an error of 1e-5 is none in bfloat16.
     """
 
     name: str
@@ -24,13 +26,17 @@ class Fault:
     named: tuple[str, ...]
     raises: bool
     make: Callable[[], Target]
+    cause: str | None = None
+    dtypes: tuple[str, ...] | None = None
 
 
 #: Every fault by name, in order of registration.
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(*named: str, raises: bool = False) -> Callable[[Callable[[], Target]], Callable[[], Target]]:
+def fault(
+    *named: str, raises: bool = False, cause: str | None = None, dtypes: tuple[str, ...] | None = None
+) -> Callable[[Callable[[], Target]], Callable[[], Target]]:
     """Register a function that makes a wrong target; its name is the fault's, its docstring the idea.
 
     Raises ``ValueError`` for a name that is taken, or where no check is named.
@@ -42,7 +48,7 @@ def fault(*named: str, raises: bool = False) -> Callable[[Callable[[], Target]],
         if name in FAULTS or not named or not idea:
             msg = f"fault {name!r} needs a name of its own, an idea in its docstring, and the checks one would name"
             raise ValueError(msg)
-        FAULTS[name] = Fault(name, make.__module__.rpartition(".")[2], idea, named, raises, make)
+        FAULTS[name] = Fault(name, make.__module__.rpartition(".")[2], idea, named, raises, make, cause, dtypes)
         return make
 
     return register

@@ -17,7 +17,12 @@ from .graph import Graph
 from .registry import fault
 
 
-@fault("accumulate.iterations.full-3", "accumulate.iterations.split-3", "accumulate.prior.*")
+@fault(
+    "accumulate.iterations.full-3",
+    "accumulate.iterations.split-3",
+    "accumulate.prior.*",
+    cause="only micro-batch \\d+: overwritten instead of accumulated|what was there before missing",
+)
 def overwrite() -> Target:
     """Each micro-batch's parameter gradients replace those that stand."""
 
@@ -28,19 +33,24 @@ def overwrite() -> Target:
     return target(param_grads(edit))
 
 
-@fault("accumulate.iterations.*", "full.gradients.mlp", "split.gradients.mlp")
+@fault("accumulate.iterations.*", "full.gradients.mlp", "split.gradients.mlp", cause="counted twice")
 def doubled() -> Target:
     """Each micro-batch's parameter gradients are added twice."""
     return target(param_grads(lambda _, added, __: added + added))
 
 
-@fault("accumulate.iterations.full-3", "accumulate.iterations.split-3", "accumulate.iterations.split-10-deferred")
+@fault(
+    "accumulate.iterations.full-3",
+    "accumulate.iterations.split-3",
+    "accumulate.iterations.split-10-deferred",
+    cause="micro-batch 1 missing|only micro-batch 0",
+)
 def first_microbatch_only() -> Target:
     """Where a gradient stands already, nothing is added."""
     return target(param_grads(lambda parameter, added, _: added if parameter.grad is None else torch.zeros_like(added)))
 
 
-@fault("accumulate.iterations.full-3", "accumulate.iterations.split-3")
+@fault("accumulate.iterations.full-3", "accumulate.iterations.split-3", cause="scaled by 0.5|0.5 × ")
 def averaged_with_what_stands() -> Target:
     """A running mean takes the place of the sum."""
 
@@ -53,7 +63,12 @@ def averaged_with_what_stands() -> Target:
     return target(param_grads(edit))
 
 
-@fault("accumulate.iterations.full-10", "accumulate.iterations.split-10", "accumulate.iterations.split-10-deferred")
+@fault(
+    "accumulate.iterations.full-10",
+    "accumulate.iterations.split-10",
+    "accumulate.iterations.split-10-deferred",
+    cause="2.0 × micro-batch 5: counted twice",
+)
 def wrong_after_the_fifth_call() -> Target:
     """From the sixth micro-batch of a session on, gradients are added twice."""
 
@@ -87,7 +102,7 @@ def first_call_assigns() -> Target:
     return per_session(make)
 
 
-@fault("accumulate.steps.*-zero-none", "accumulate.steps.*-zero-fill")
+@fault("accumulate.steps.*-zero-none", "accumulate.steps.*-zero-fill", cause="added as well: a running sum")
 def written_behind_zero_grad() -> Target:
     """The sum is kept by the implementation and written to .grad, so that zero_grad clears a copy."""
 
@@ -105,7 +120,12 @@ def written_behind_zero_grad() -> Target:
     return per_session(make)
 
 
-@fault("accumulate.iterations.full-3", "accumulate.iterations.split-3", "accumulate.stage.*")
+@fault(
+    "accumulate.iterations.full-3",
+    "accumulate.iterations.split-3",
+    "accumulate.stage.*",
+    cause="divided by the number of micro-batches",
+)
 def divided_by_microbatches() -> Target:
     """Parameter gradients are divided by the number of micro-batches, though the loss is not."""
     return per_session(lambda spec: param_grads(lambda _, added, __: added / spec.n_microbatches))
@@ -123,7 +143,7 @@ def new_tensor_per_microbatch() -> Target:
     return target(param_grads(edit))
 
 
-@fault("accumulate.reused_input.*")
+@fault("accumulate.reused_input.*", cause="added as well: a running sum")
 def running_sum_of_an_input() -> Target:
     """An input's gradient is accumulated in its .grad, and what stands there is returned."""
 

@@ -16,14 +16,24 @@ from .graph import Graph
 from .registry import fault
 
 
-@fault("*.gradients.mlp", "*.gradients.conv2d", "*.gradients.layer-norm", "*.gradients.frozen-weight")
+@fault(
+    "*.gradients.mlp",
+    "*.gradients.conv2d",
+    "*.gradients.layer-norm",
+    "*.gradients.frozen-weight",
+    cause="never accumulated",
+)
 def biases() -> Target:
     """Parameters of one dimension get no gradient."""
     return target(without(lambda parameter, _: parameter.dim() == 1))
 
 
 @fault(
-    "*.gradients.embedding", "*.gradients.embedding-sparse", "*.loss.embedding", "*.gradients.embedding-tied-decoder"
+    "*.gradients.embedding",
+    "*.gradients.embedding-sparse",
+    "*.loss.embedding",
+    "*.gradients.embedding-tied-decoder",
+    cause="never accumulated",
 )
 def embeddings() -> Target:
     """The table of an Embedding gets no gradient."""
@@ -39,6 +49,7 @@ def _used_by(parameter: nn.Parameter, graph: Graph, kind: str) -> bool:
     "*.gradients.sliced-weight",
     "*.gradients.output-is-parameter",
     "*.gradients.derived-weight-twice",
+    cause="never accumulated",
 )
 def parameter_only_paths() -> Target:
     """A parameter that meets no input at its first use gets no gradient."""
@@ -50,19 +61,19 @@ def parameter_only_paths() -> Target:
     return target(without(lone))
 
 
-@fault("*.gradients.scalar-parameter")
+@fault("*.gradients.scalar-parameter", cause="never accumulated")
 def parameters_without_a_dimension() -> Target:
     """A 0-d parameter gets no gradient."""
     return target(without(lambda parameter, _: parameter.dim() == 0))
 
 
-@fault("*.gradients.complex", "*.gradients.complex-parameter")
+@fault("*.gradients.complex", "*.gradients.complex-parameter", cause="never accumulated")
 def complex_parameters() -> Target:
     """A complex parameter gets no gradient."""
     return target(without(lambda parameter, _: parameter.is_complex()))
 
 
-@fault("*.gradients.parameter-only-outputs", "*.gradients.parameter-only-output")
+@fault("*.gradients.parameter-only-outputs", "*.gradients.parameter-only-output", cause="never accumulated")
 def outputs_that_reach_no_input() -> Target:
     """The backward starts only at outputs from which an input can be reached."""
 
@@ -77,7 +88,7 @@ def outputs_that_reach_no_input() -> Target:
     return target(output_grads(edit))
 
 
-@fault("*.gradients.fixed-inputs", "*.gradients.embedding", "*.loss.fixed-inputs")
+@fault("*.gradients.fixed-inputs", "*.gradients.embedding", "*.loss.fixed-inputs", cause="never accumulated")
 def stages_whose_inputs_need_no_gradient() -> Target:
     """Where no input needs a gradient, nothing is done at all."""
 
@@ -133,7 +144,12 @@ def output_returned_twice() -> Target:
     return target(output_grads(edit))
 
 
-@fault("split.gradients.frozen-layer", "split.gradients.frozen-weight", "accumulate.prior.frozen")
+@fault(
+    "split.gradients.frozen-layer",
+    "split.gradients.frozen-weight",
+    "accumulate.prior.frozen",
+    cause="never accumulated|micro-batch 0 missing",
+)
 def stages_with_a_frozen_parameter() -> Target:
     """W does nothing where any parameter is frozen."""
 
@@ -196,7 +212,13 @@ def _later_uses_cut(graph: Graph, leaves: Sequence[Tensor]) -> Iterator[None]:
             handle.remove()
 
 
-@fault("*.gradients.tied-apart", "*.gradients.tied-adjacent", "*.gradients.rnn", "*.gradients.looped-block")
+@fault(
+    "*.gradients.tied-apart",
+    "*.gradients.tied-adjacent",
+    "*.gradients.rnn",
+    "*.gradients.looped-block",
+    cause="uses of the tied parameter: the others are missing",
+)
 def later_uses_of_a_tied_weight() -> Target:
     """Of the uses of a parameter only the first that is met counts."""
 

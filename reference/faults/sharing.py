@@ -34,25 +34,26 @@ from .registry import fault
     "*.loss.looped-block",
     "split.gradients.rnn",
     "accumulate.prior.tied",
+    cause="counted twice",
 )
 def tied_weight_doubled() -> Target:
     """A parameter that is used at two places is counted twice."""
     return target(param_grads(lambda parameter, added, graph: added * (1 + (len(graph.users_of(parameter)) > 1))))
 
 
-@fault("*.gradients.tied-parallel", "*.gradients.tied-transposed", "*.gradients.tied-adjacent")
+@fault("*.gradients.tied-parallel", "*.gradients.tied-transposed", "*.gradients.tied-adjacent", cause="scaled by 0.5")
 def tied_weight_halved() -> Target:
     """The gradient of a parameter is averaged over its uses."""
     return target(param_grads(lambda parameter, added, graph: added / max(len(graph.users_of(parameter)), 1)))
 
 
-@fault("*.gradients.tied-apart", "*.gradients.tied-apart-reordered")
+@fault("*.gradients.tied-apart", "*.gradients.tied-apart-reordered", cause="counted twice")
 def tied_weight_doubled_if_a_layer_lies_between() -> Target:
     """A parameter is counted twice where another layer lies between its two uses."""
     return target(param_grads(lambda parameter, added, graph: added * (1 + (graph.apart(parameter) > 2))))
 
 
-@fault("split.gradients.tied-apart-reordered")
+@fault("split.gradients.tied-apart-reordered", cause="counted twice")
 def tied_weight_doubled_if_registered_last() -> Target:
     """W counts a parameter twice that is used at two places and registered behind another one."""
 
@@ -68,7 +69,7 @@ def tied_weight_doubled_if_registered_last() -> Target:
     return target(Functions(weight_pass=weight_pass))
 
 
-@fault("*.gradients.duplicate-input", "*.loss.duplicate-input")
+@fault("*.gradients.duplicate-input", "*.loss.duplicate-input", cause="counted twice")
 def input_passed_twice_doubled() -> Target:
     """A tensor passed twice gets its gradient once per slot, summed in each of them."""
 
@@ -79,7 +80,7 @@ def input_passed_twice_doubled() -> Target:
     return target(input_grads(edit))
 
 
-@fault("*.gradients.duplicate-input", "*.loss.duplicate-input")
+@fault("*.gradients.duplicate-input", "*.loss.duplicate-input", cause="scaled by 0.5")
 def input_passed_twice_lost_in_both() -> Target:
     """A tensor passed twice gets half of its gradient in the first slot and None in the second."""
 
@@ -95,7 +96,7 @@ def input_passed_twice_lost_in_both() -> Target:
     return target(input_grads(edit))
 
 
-@fault("full.gradients.parameter-input", "full.loss.parameter-input")
+@fault("full.gradients.parameter-input", "full.loss.parameter-input", cause="never accumulated")
 def parameter_input_not_accumulated() -> Target:
     """A parameter passed as an argument gets an input gradient, and none of its own."""
 
@@ -122,7 +123,7 @@ def parameter_input_without_input_gradient() -> Target:
     return target(input_grads(edit))
 
 
-@fault("accumulate.order.split-deferred", "accumulate.order.split-reversed")
+@fault("accumulate.order.split-deferred", "accumulate.order.split-reversed", cause="contexts are swapped")
 def two_weight_passes_swapped() -> Target:
     """Where two W are deferred, each does the other's work."""
 
@@ -142,6 +143,7 @@ def two_weight_passes_swapped() -> Target:
     "accumulate.order.split-input-reversed",
     "lifetime.dropped.mlp",
     "misuse.forgotten_weight.same-step",
+    cause="contexts are swapped",
 )
 def weight_passes_first_in_first_out() -> Target:
     """W takes the oldest context, whichever micro-batch it is asked for."""
@@ -153,7 +155,12 @@ def weight_passes_first_in_first_out() -> Target:
     return with_session(Session)
 
 
-@fault("accumulate.order.split-deferred", "accumulate.order.split-interleaved", "split.gradients.mlp")
+@fault(
+    "accumulate.order.split-deferred",
+    "accumulate.order.split-interleaved",
+    "split.gradients.mlp",
+    cause="contexts are swapped",
+)
 def weight_passes_last_in_first_out() -> Target:
     """W takes the newest context, whichever micro-batch it is asked for."""
 
@@ -274,7 +281,7 @@ def ring_of_eight_contexts() -> Target:
     return with_session(Session)
 
 
-@fault("accumulate.order.mixed", "accumulate.order.mixed-weight-last")
+@fault("accumulate.order.mixed", "accumulate.order.mixed-weight-last", cause="micro-batch 1 missing")
 def full_backward_clears_the_contexts() -> Target:
     """A B clears the weight contexts that are deferred, as at the end of a step."""
 
@@ -289,7 +296,12 @@ def full_backward_clears_the_contexts() -> Target:
     return with_session(Session)
 
 
-@fault("*.gradients.duplicate-input", "*.gradients.layer-norm", "*.gradients.custom-two-outputs")
+@fault(
+    "*.gradients.duplicate-input",
+    "*.gradients.layer-norm",
+    "*.gradients.custom-two-outputs",
+    cause="parameters are mixed up",
+)
 def parameters_of_one_shape_swapped() -> Target:
     """Gradients are looked up by shape: of parameters of one shape the last is taken for all."""
 

@@ -1,0 +1,111 @@
+"""The kill matrix as lines of text: per fault what killed it, per area what it killed, and the verdict last."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gradconform.report.lines import Line, Role, count, heading, wrapped
+from gradconform.selftest.matrix import KillMatrix
+from gradconform.selftest.subject import Outcome
+
+
+def kill_lines(matrix: KillMatrix, width: int) -> list[Line]:
+    """Return all that the self-test has to say; the verdict is the last line."""
+    question = matrix.question
+    where = f"{question.device} {question.dtype}, profile {question.profile}, {len(matrix.checks)} checks"
+    return [
+        heading(f"kill matrix: {where}", width),
+        *(_fault(outcome, len(matrix.checks)) for outcome in matrix.faults),
+        *(_variant(outcome) for outcome in matrix.variants),
+        Line(),
+        *_areas(matrix, width),
+        *_listed("survived: no check failed", [f"{o.name}: {o.idea}" for o in matrix.survivors], width, "bad"),
+        *_listed("not failed by a check that names it", _unnamed(matrix), width, "warning"),
+        *_listed("could not be judged", [f"{o.name}: {_broke(o)}" for o in matrix.broken], width, "bad"),
+        *_listed("right variants accused", [f"{o.name}: {_accused(o)}" for o in matrix.accused], width, "bad"),
+        *_idle(matrix, width),
+        *_causes(matrix, width),
+        verdict_line(matrix),
+    ]
+
+
+def _fault(outcome: Outcome, checks: int) -> Line:
+    if outcome.broke is not None:
+        return Line(f"  broke     {outcome.name}", "bad")
+    named = len(outcome.named) - len(outcome.named_passed)
+    text = f"{len(outcome.failed):>4} of {checks} checks, {named} of {len(outcome.named)} named"
+    return Line(f"  {'killed  ' if outcome.failed else 'SURVIVED'}  {outcome.name:<46} {text}", _role(outcome))
+
+
+def _variant(outcome: Outcome) -> Line:
+    text = f"{outcome.passed:>4} passed, {len(outcome.failed)} failed, {len(outcome.errors)} errors"
+    return Line(f"  {'clean   ' if outcome.right else 'ACCUSED '}  {outcome.name:<46} {text}", _role(outcome))
+
+
+def _role(outcome: Outcome) -> Role:
+    return "plain" if outcome.right else "bad"
+
+
+def _areas(matrix: KillMatrix, width: int) -> list[Line]:
+    """Return one line per area: its checks, and how many faults they killed."""
+    checks = Counter(check.partition(".")[0] for check in matrix.checks)
+    killed: Counter[str] = Counter()
+    for outcome in matrix.faults:
+        killed.update({check.partition(".")[0] for check in outcome.failed})
+    lines = [heading("per area", width)]
+    kills = matrix.kills
+    for area, number in checks.items():
+        own = [kills[check] for check in matrix.checks if check.partition(".")[0] == area]
+        each = f"{min(own)} to {max(own)} per check"
+        lines.append(Line(f"  {area:<12} {number:>4} checks killed {killed[area]:>4} faults, {each}"))
+    return [*lines, Line()]
+
+
+def _unnamed(matrix: KillMatrix) -> list[str]:
+    return [f"{o.name}: {', '.join(o.named_passed)}" for o in matrix.faults if o.named_passed and o.failed]
+
+
+def _broke(outcome: Outcome) -> str:
+    if outcome.broke is not None:
+        return outcome.broke
+    check, message = outcome.errors[0]
+    return f"{count(len(outcome.errors), 'error')} of the kit, the first in {check}: {message}"
+
+
+def _accused(outcome: Outcome) -> str:
+    return ", ".join(outcome.failed) if outcome.failed else "not one check judged it"
+
+
+def _listed(name: str, texts: list[str], width: int, role: Role) -> list[Line]:
+    if not texts:
+        return []
+    lines = [heading(f"{name}: {len(texts)}", width, role)]
+    for text in texts:
+        lines += wrapped(" ".join(text.split()), width, indent=2, hanging=4)
+    return [*lines, Line()]
+
+
+def _idle(matrix: KillMatrix, width: int) -> list[Line]:
+    if not matrix.complete:
+        return [Line("Which checks killed nothing is told only where every fault is run."), Line()]
+    return _listed("checks that killed nothing", matrix.idle, width, "warning")
+
+
+def _causes(matrix: KillMatrix, width: int) -> list[Line]:
+    values = matrix.values
+    if not values:
+        return []
+    said = sum(outcome.said for outcome in values)
+    text = f"{said} of {len(values)} faults of values ({said / len(values):.0%}) were told with their cause"
+    return wrapped(text, width)
+
+
+def verdict_line(matrix: KillMatrix) -> Line:
+    """Return the verdict on the kit, in one line."""
+    killed = sum(bool(outcome.failed) for outcome in matrix.faults)
+    clean = sum(outcome.right for outcome in matrix.variants)
+    counts = f"{killed} of {count(len(matrix.faults), 'fault')} killed, "
+    counts += f"{clean} of {count(len(matrix.variants), 'right variant')} clean"
+    if matrix.good:
+        return Line(f"The contract finds what it must on this device: {counts}", "good")
+    return Line(f"The contract does NOT find what it must on this device: {counts}", "bad")

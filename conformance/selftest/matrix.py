@@ -1,0 +1,78 @@
+"""The kill matrix: which check fails which fault, and what follows from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradconform.selftest.subject import Outcome, Question
+
+
+@dataclass(frozen=True, slots=True)
+class KillMatrix:
+    """All outcomes of one self-test. ``checks`` are the ids that were run, ``complete`` says that every fault was."""
+
+    question: Question
+    checks: tuple[str, ...]
+    outcomes: tuple[Outcome, ...]
+    complete: bool = True
+
+    @property
+    def faults(self) -> list[Outcome]:
+        """The outcomes of faults."""
+        return [outcome for outcome in self.outcomes if outcome.role == "fault"]
+
+    @property
+    def variants(self) -> list[Outcome]:
+        """The outcomes of right variants."""
+        return [outcome for outcome in self.outcomes if outcome.role == "variant"]
+
+    @property
+    def survivors(self) -> list[Outcome]:
+        """Faults that no check failed."""
+        return [outcome for outcome in self.faults if not outcome.failed and outcome.broke is None]
+
+    @property
+    def broken(self) -> list[Outcome]:
+        """Subjects that hung, crashed their worker, or could not be judged."""
+        return [outcome for outcome in self.outcomes if outcome.broke is not None or outcome.errors]
+
+    @property
+    def accused(self) -> list[Outcome]:
+        """Right variants that failed a check, or of which nothing was judged."""
+        return [outcome for outcome in self.variants if not outcome.right and outcome not in self.broken]
+
+    @property
+    def kills(self) -> Counter[str]:
+        """How many faults each check killed; checks that killed none are in it with 0."""
+        counts = Counter(dict.fromkeys(self.checks, 0))
+        counts.update(check for outcome in self.faults for check in outcome.failed)
+        return counts
+
+    @property
+    def idle(self) -> list[str]:
+        """The checks that killed nothing."""
+        return sorted(check for check, count in self.kills.items() if not count)
+
+    @property
+    def values(self) -> list[Outcome]:
+        """The faults of values, for which a cause is looked for."""
+        return [outcome for outcome in self.faults if outcome.value]
+
+    @property
+    def good(self) -> bool:
+        """Whether every fault was killed and every right variant is clean."""
+        return bool(self.outcomes) and all(outcome.right for outcome in self.outcomes)
+
+    def areas(self) -> dict[tuple[str, str], int]:
+        """Return how many faults of a topic an area killed, by area and topic."""
+        found: Counter[tuple[str, str]] = Counter()
+        for outcome in self.faults:
+            found.update({(check.partition(".")[0], outcome.topic) for check in outcome.failed})
+        return dict(found)
+
+
+def unique(names: Sequence[str]) -> list[str]:
+    """Return each name once, in the order in which it first comes."""
+    return list(dict.fromkeys(names))

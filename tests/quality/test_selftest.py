@@ -1,0 +1,120 @@
+"""The self-test finds what it is for: a fault that survives, a variant that fails, a worker that hangs or dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from gradconform.cli import main
+from gradconform.cli.selftest import run_selftest
+from gradconform.report.kill_matrix import kill_lines
+from gradconform.report.kill_matrix_page import kill_page
+from gradconform.selftest import KillMatrix, Question, judge_all
+
+PLANTED = """
+import os
+import time
+from gradconform.reference import split
+from gradconform.reference.faults import FAULTS, Fault
+from gradconform.reference.variants import VARIANTS
+from gradconform.targets import resolve
+
+def hang():
+    time.sleep(60)
+
+def crash():
+    os._exit(7)
+
+def planted(name, make):
+    return Fault(name, "planted", "<b>a planted & right one</b>", ("split.gradients.mlp",), False, make)
+
+FAULTY = {
+    "doubled": FAULTS["doubled"],
+    "survivor": planted("survivor", lambda: resolve(split)),
+    "hangs": planted("hangs", hang),
+    "crashes": planted("crashes", crash),
+    "biases": FAULTS["biases"],
+}
+RIGHT = {"first-in-first-out": VARIANTS["first-in-first-out"], "wrong": lambda: FAULTS["doubled"].make()}
+"""
+
+
+@pytest.fixture
+def question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Question:
+    (tmp_path / "planted_catalogue.py").write_text(PLANTED, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)  # spawned workers have the path of this process
+    return Question(profile="quick", faults="planted_catalogue:FAULTY", variants="planted_catalogue:RIGHT")
+
+
+def text_of(matrix: KillMatrix) -> str:
+    return "\n".join(map(str, kill_lines(matrix, 100)))
+
+
+def test_survivors_and_failing_variants_are_told(question: Question) -> None:
+    subjects = [("fault", name) for name in question.catalogue("fault") if name not in {"hangs", "crashes"}]
+    subjects += [("variant", name) for name in question.catalogue("variant")]
+    outcomes = judge_all(question, subjects, workers=2)  # type: ignore[arg-type] # names and roles as above
+    matrix = KillMatrix(question, tuple(outcomes[0].failed), tuple(outcomes))
+    assert [outcome.name for outcome in outcomes] == [name for _, name in subjects]
+    assert [outcome.name for outcome in matrix.survivors] == ["survivor"]
+    assert [outcome.name for outcome in matrix.accused] == ["wrong"]
+    assert not matrix.good
+    assert "2 of 3 faults killed, 1 of 2 right variants clean" in text_of(matrix)
+    page = kill_page(matrix)
+    assert "<b>a planted" not in page
+    assert "&lt;b&gt;a planted &amp; right one" in page
+    root = ET.fromstring(page.partition("\n")[2])  # noqa: S314 (written by the kit a line above)
+    cells = root.findall(".//{http://www.w3.org/2000/svg}rect")
+    assert len(cells) == sum(len(set(fault.failed) & set(matrix.checks)) for fault in matrix.faults)
+
+
+def test_a_fault_that_hangs_or_ends_its_process_is_told_and_the_others_are_judged(question: Question) -> None:
+    subjects = [("fault", name) for name in ("hangs", "crashes", "biases")]
+    outcomes = judge_all(question, subjects, workers=1, time_limit=15.0)  # type: ignore[arg-type] # as above
+    assert [outcome.broke for outcome in outcomes] == [
+        "hung: no verdict after 15 s",
+        "crashed its worker, exit code 7",
+        None,
+    ]
+    assert outcomes[2].right
+    matrix = KillMatrix(question, outcomes[2].failed, tuple(outcomes))
+    assert not matrix.good
+    assert [outcome.name for outcome in matrix.broken] == ["hangs", "crashes"]
+    assert "crashed its worker" in text_of(matrix)
+
+
+def test_the_command_exits_with_0_where_all_is_killed_and_1_where_a_fault_survives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "matrix.html"
+    assert main(["selftest", "--profile", "quick", "--faults", "doubled", "--html", str(page)]) == 0
+    assert "1 of 1 fault killed, 7 of 7 right variants clean" in capsys.readouterr().out.splitlines()[-1]
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    # Profile quick has no check for it, which the self-test says.
+    assert main(["selftest", "--profile", "quick", "--faults", "input-passed-twice-doubled"]) == 1
+    assert "survived: no check failed: 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--faults", "doubbled"], "--faults 'doubbled' matches no fault; nearest: doubled"),
+        (["--dtype", "float31"], "float31"),
+        (["--html", "."], "--html '.' is a folder"),
+    ],
+)
+def test_a_wrong_option_is_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["selftest", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_every_fault_is_killed_by_all_it_names_and_every_check_kills(record_property: Callable[..., None]) -> None:
+    matrix = run_selftest(Question())
+    assert matrix.good, text_of(matrix)
+    assert matrix.idle == []
+    assert [outcome.name for outcome in matrix.faults if outcome.named_passed] == []
+    record_property("causes", sum(outcome.said for outcome in matrix.values) / len(matrix.values))
