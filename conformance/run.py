@@ -28,7 +28,7 @@ from gradconform.targets import Target
 from gradconform.trial import Trial
 
 #: How many trials keep their evidence, for the next check that reads them.
-KEPT = 256
+KEPT = 64
 
 
 @contextlib.contextmanager
