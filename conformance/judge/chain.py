@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradconform.evidence import Evidence
 from gradconform.judge.finding import Finding
-from gradconform.judge.gradients import between_input_and_weight, gradients, one_of, sum_of
+from gradconform.judge.gradients import between_input_and_weight, gradients, narrowed, one_of, sum_of
 from gradconform.judge.values import compare
 from gradconform.observation import Step
 from gradconform.program import parse
@@ -77,7 +77,9 @@ def _of_step(evidence: Evidence, step: Step, sums: dict[int, Sums]) -> Iterator[
     if evidence.capabilities.input_pass_touches_params and between_input_and_weight(evidence, step):
         return
     for name, grad in own.items():
-        yield from compare(evidence, step, name, step.param_grads.get(name), grad, sum_of(evidence, name, step))
+        stored = step.param_grads.get(name)
+        got = stored if evidence.capabilities.grads_in_param_grad else narrowed(stored, grad)
+        yield from compare(evidence, step, name, got, grad, sum_of(evidence, name, step))
 
 
 def _sum(before: Tensor | None, grad: Tensor | None) -> Tensor | None:

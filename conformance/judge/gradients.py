@@ -89,7 +89,7 @@ def _param_grads(evidence: Evidence, step: Step, judged: Judged, known: Collecti
         if same_bits(got, expected):
             evidence.headrooms.append(0.0)
             continue
-        shown = got if evidence.capabilities.grads_in_param_grad else _narrowed(got, expected)
+        shown = got if evidence.capabilities.grads_in_param_grad else narrowed(got, expected)
         by_hand = bool(evidence.trial.hand_grads)  # plain autograd itself is the reference of what was put in
         reference = None if by_hand else sum_of(evidence, name, step)
         explain = None if by_hand or not evidence.diagnose else partial(diagnosis.of_param, evidence, name, step)
@@ -100,7 +100,7 @@ def _param_grads(evidence: Evidence, step: Step, judged: Judged, known: Collecti
             yield replace(finding, cause=cause) if missing else finding
 
 
-def _narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
+def narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
     """Return a gradient kept outside ``.grad`` in the parameter's dtype: a main_grad may be a wider float."""
     wider = (
         isinstance(got, Tensor)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from faults import FAULTS
-from right_variants import VARIANTS
 
 from gradconform.fixtures.random_stages import recipe_of
 from gradconform.fuzz.blob import BlobError, from_blob, to_blob
 from gradconform.fuzz.campaign import Campaign, run_campaign
 from gradconform.fuzz.hunt import Hunt
+from gradconform.reference.faults import FAULTS
+from gradconform.reference.variants import VARIANTS
 from gradconform.run import Runner
 from gradconform.targets import Target, resolve
 
