@@ -11,10 +11,10 @@ from torch import Tensor
 from gradconform.adapter import UnsupportedError
 from gradconform.evidence import Evidence
 from gradconform.judge.finding import Finding
+from gradconform.judge.gradients import one_of
 from gradconform.judge.refusal import same
 from gradconform.judge.values import compare
 from gradconform.observation import Observation, Step
-from gradconform.tolerance import Partials
 
 
 def raised(observation: Observation) -> Iterator[Finding]:
@@ -82,12 +82,8 @@ def input_grad_attributes(evidence: Evidence) -> Iterator[Finding]:
             continue
         for slot, (got, expected) in enumerate(zip(step.arg_grads, wanted.input_grads, strict=True)):
             if got is not None:
-                grads = evidence.reference(step.action.stage, step.action.mb).inputs
-                yield from compare(evidence, step, f".grad of input {slot}", got, expected, _reference(grads[slot]))
-
-
-def _reference(grad: Tensor | None) -> Any:
-    return lambda: (grad, Partials())
+                reference = one_of(evidence, step, "inputs", slot)
+                yield from compare(evidence, step, f".grad of input {slot}", got, expected, reference)
 
 
 def returned_stays(evidence: Evidence) -> Iterator[Finding]:
