@@ -12,6 +12,7 @@ from gradconform.report.terminal import opening, tally_line
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
     from gradconform.plan import Item
     from gradconform.report.lines import Line
@@ -90,11 +91,11 @@ class _Areas:
 
 
 @contextlib.contextmanager
-def _bar(items: tuple[Item, ...], console: Console | None) -> Iterator[Callable[[Result], None]]:
-    """Show a bar with the check that runs now and the failures so far; nothing where there is no terminal."""
-    if console is None:
-        yield lambda _: None
-        return
+def progress_bar(console: Console, *, name_width: int, counted: str) -> Iterator[Progress]:
+    """Open a bar on ``console``: what runs now, how much is done, and the tasks' field ``count``.
+
+    ``name_width`` is in columns; ``counted`` says what the field counts. The bar is gone when it is closed.
+    """
     from rich.progress import (  # noqa: PLC0415 (only a terminal needs it)
         BarColumn,
         MofNCompleteColumn,
@@ -104,23 +105,33 @@ def _bar(items: tuple[Item, ...], console: Console | None) -> Iterator[Callable[
     )
 
     columns = (
-        TextColumn(f"{{task.description:<{_ID_WIDTH}}}", markup=False),
+        TextColumn(f"{{task.description:<{name_width}}}", markup=False),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[failed]} failed", markup=False),
+        TextColumn(f"{{task.fields[count]}} {counted}", markup=False),
         TimeElapsedColumn(),
     )
-    failed = 0
     # Beyond the standard output nothing is redirected: what the target prints stays where it belongs.
     with Progress(*columns, console=console, transient=True, expand=True, redirect_stderr=False) as progress:
-        task = progress.add_task(_short(items[0].check.id), total=len(items), failed=0)
+        yield progress
+
+
+@contextlib.contextmanager
+def _bar(items: tuple[Item, ...], console: Console | None) -> Iterator[Callable[[Result], None]]:
+    """Show a bar with the check that runs now and the failures so far; nothing where there is no terminal."""
+    if console is None:
+        yield lambda _: None
+        return
+    failed = 0
+    with progress_bar(console, name_width=_ID_WIDTH, counted="failed") as progress:
+        task = progress.add_task(_short(items[0].check.id), total=len(items), count=0)
 
         def advance(result: Result) -> None:
             nonlocal failed
             failed += result.status in {"failed", "error"}
             done = int(progress.tasks[0].completed) + 1
             now = items[done].check.id if done < len(items) else items[-1].check.id
-            progress.update(task, advance=1, description=_short(now), failed=failed)
+            progress.update(task, advance=1, description=_short(now), count=failed)
 
         yield advance
 

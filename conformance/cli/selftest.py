@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gradconform.cli.console import complain, on_terminal, terminal, width, write
 from gradconform.cli.json_file import JsonFileError, check_writable, write_json
+from gradconform.cli.progress import progress_bar
 from gradconform.results import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, EXIT_USAGE
 
 if TYPE_CHECKING:
@@ -78,28 +79,13 @@ def _bar(total: int) -> Iterator[Callable[[Outcome], None]]:
     if not on_terminal():
         yield lambda _: None
         return
-    from rich.progress import (  # noqa: PLC0415 (only a terminal needs it)
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description:<46}", markup=False),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[wrong]} survived or accused", markup=False),
-        TimeElapsedColumn(),
-    )
     wrong = 0
-    with Progress(*columns, console=terminal(), transient=True, expand=True, redirect_stderr=False) as progress:
-        task = progress.add_task("starting", total=total, wrong=0)
+    with progress_bar(terminal(), name_width=46, counted="survived or accused") as progress:
+        task = progress.add_task("starting", total=total, count=0)
 
         def advance(outcome: Outcome) -> None:
             nonlocal wrong
             wrong += not outcome.right
-            progress.update(task, advance=1, description=outcome.name, wrong=wrong)
+            progress.update(task, advance=1, description=outcome.name, count=wrong)
 
         yield advance
