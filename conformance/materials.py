@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradconform.devices.device import cpu_rng_state, device_of
 from gradconform.fixtures.grad_tuples import WRONG_PATTERNS, apply_pattern, draw_output_grads
 from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.fixtures.stages.case import StageCase
@@ -27,6 +28,8 @@ def stable_seed(*parts: object) -> int:
 #: What is added to a seed for the targets of a loss, which are drawn as output gradients are.
 _TARGETS = 1_000_003
 
+_CPU = torch.device("cpu")
+
 
 class Materials:
     """Copies of what a trial runs on, for one dtype, device and seed."""
@@ -35,6 +38,8 @@ class Materials:
         """Draw nothing yet: each part is drawn when first asked for, from a seed of its own."""
         self.trial, self.dtype, self.device, self.seed = trial, dtype, device, seed
         self._example_args: dict[int, tuple[Any, ...]] = {}
+        #: Stages of a chain that run as one model, by number and whether in float64: every micro-batch takes the same.
+        self.whole_model: dict[tuple[int, bool], nn.Module] = {}
 
     def seed_of(self, lane: int) -> int:
         """Return the seed of one stage: two stages of one kind are not equal, so that mixing them up shows."""
@@ -77,7 +82,7 @@ class Materials:
 
         A wrong pattern is handed to misuses (``B1!``) only; the other actions of the program get right gradients.
         """
-        grads = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.device, self.seed_of(lane), mb)
+        grads = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.seed_of(lane), mb)
         pattern = self.trial.output_grads
         return apply_pattern(grads, "normal" if pattern in WRONG_PATTERNS and not misuse else pattern, self.device)
 
@@ -88,16 +93,20 @@ class Materials:
 
     def target(self, lane: int, mb: int) -> Tree:
         """Return the target of the loss for micro-batch ``mb``: values like the outputs'."""
-        drawn = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.device, self.seed_of(lane) + _TARGETS, mb)
+        drawn = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.seed_of(lane) + _TARGETS, mb)
         return apply_pattern(drawn, "normal", self.device)
 
     def example_outputs(self, lane: int) -> Tree:
         """Return the outputs of a first forward, for shapes, dtypes and which of them need a gradient."""
-        return map_leaves(_bare, _example_outputs(self.trial.stages[lane], self.dtype, self.device, self.seed_of(lane)))
+        return map_leaves(_bare, _example_outputs(self.trial.stages[lane], self.dtype, self.seed_of(lane)))
 
-    def rng_state(self, mb: int) -> Tensor:
-        """Return the CPU generator's state with which every forward of ``mb`` starts."""
-        return _rng_state(stable_seed(self.seed, "rng", mb))
+    def rng_seed(self, mb: int) -> int:
+        """Return the seed of all generators with which every forward of ``mb`` starts."""
+        return stable_seed(self.seed, "rng", mb)
+
+    def forget(self) -> None:
+        """Let go of the tensors on the device."""
+        self._example_args.clear()
 
     def draw_all(self) -> None:
         """Draw what every micro-batch needs: draws are kept, and would count as growth where they come one by one."""
@@ -106,7 +115,7 @@ class Materials:
                 self.drawn(action.stage, action.mb)
                 draw = self.target if self.trial.loss_at(action.stage) else self.output_grads
                 draw(action.stage, action.mb)
-                self.rng_state(action.mb)
+                cpu_rng_state(self.rng_seed(action.mb))
 
     def drawn(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:
         """Return what was drawn for the arguments of ``mb``: CPU tensors, None where nothing is random."""
@@ -140,10 +149,10 @@ def _drawn_arguments(case: StageCase, dtype: torch.dtype, seed: int, mb: int) ->
 
 
 @lru_cache(maxsize=512)
-def _example_outputs(case: StageCase, dtype: torch.dtype, device: torch.device, seed: int) -> Tree:
-    stage = case.make(dtype=dtype, device=device, seed=seed)
-    args = place_arguments(case.inputs, _drawn_arguments(case, dtype, seed, 0), stage, device)
-    with torch.random.fork_rng(devices=[]):
+def _example_outputs(case: StageCase, dtype: torch.dtype, seed: int) -> Tree:
+    stage = case.make(dtype=dtype, device=_CPU, seed=seed)
+    args = place_arguments(case.inputs, _drawn_arguments(case, dtype, seed, 0), stage, _CPU)
+    with device_of(_CPU).generators_kept():
         outputs = stage(*args)
     return map_leaves(_bare, outputs)
 
@@ -152,15 +161,10 @@ def _bare(leaf: Any) -> Any:
     """Return a tensor of the same shape, dtype and need of a gradient that holds no graph."""
     if not isinstance(leaf, Tensor):
         return leaf
-    return torch.zeros_like(leaf, device="cpu").detach().requires_grad_(leaf.requires_grad)
+    return torch.zeros_like(leaf).detach().requires_grad_(leaf.requires_grad)
 
 
 @lru_cache(maxsize=2048)
-def _drawn_output_grads(case: StageCase, dtype: torch.dtype, device: torch.device, seed: int, mb: int) -> Tree:
-    example = _example_outputs(case, dtype, device, seed)
+def _drawn_output_grads(case: StageCase, dtype: torch.dtype, seed: int, mb: int) -> Tree:
+    example = _example_outputs(case, dtype, seed)
     return draw_output_grads(example, seed=stable_seed(seed, case.name, "output_grads", mb))
-
-
-@lru_cache(maxsize=256)
-def _rng_state(seed: int) -> Tensor:
-    return torch.Generator().manual_seed(seed).get_state()

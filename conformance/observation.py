@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gradconform.dispatched import Executed
 from gradconform.program import Action
 
 #: How many characters of an exception's message a report shows.
@@ -76,7 +77,8 @@ class Step:
     accumulated gradient of every parameter afterwards. ``loss``: what the loss function gave in F, before any scale.
     ``shared``: pairs of names whose tensors share storage.
     ``grad_places``: the storage of every parameter gradient. ``alive`` and ``live_tensors``: what lives on, where
-    that is watched.
+    that is watched. ``misplaced``: the device of every tensor that does not sit on the trial's; all copies sit on the
+    CPU.
     """
 
     action: Action
@@ -95,6 +97,7 @@ class Step:
     grad_places: dict[str, int] = field(default_factory=dict)
     alive: dict[int, Alive] = field(default_factory=dict)
     live_tensors: int | None = None
+    misplaced: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -102,12 +105,13 @@ class Observation:
     """The steps of one run.
 
     ``changed_later`` names returned gradients that did not stay as they were returned; ``close_raised`` is what the
-    session raised when it was closed.
+    session raised when it was closed; ``executed`` which operations ran where, if that was recorded.
     """
 
     steps: list[Step] = field(default_factory=list)
     changed_later: list[str] = field(default_factory=list)
     close_raised: Raised | None = None
+    executed: Executed | None = None
 
     @property
     def raised(self) -> Step | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from gradconform.materials import Materials
-from gradconform.observation import Observation
 from gradconform.reference64 import MicrobatchGrads
 from gradconform.trial import Trial
 
@@ -18,24 +18,24 @@ Key = tuple[Trial, str, str, int, float]
 class OracleCache:
     """Keeps what depends on the trial and its place and on no target; its owner decides how long it lives."""
 
-    _observations: dict[tuple[Key, bool], Observation] = field(default_factory=dict)
-    _grads: dict[Key, dict[tuple[int, int], MicrobatchGrads]] = field(default_factory=dict)
+    _found: dict[tuple[Key, str], Any] = field(default_factory=dict)
+    _grads: dict[tuple[Key, bool], dict[tuple[int, int], MicrobatchGrads]] = field(default_factory=dict)
 
-    def observation(
-        self, materials: Materials, loss_scale: float, observe: Callable[[], Observation], *, again: bool = False
-    ) -> Observation:
-        """Return plain autograd's observation of a trial; ``observe`` is called for one that is new.
+    def of(self, materials: Materials, loss_scale: float, what: str, make: Callable[[], Any]) -> Any:
+        """Return what is known by the name ``what`` of plain autograd on a trial; ``make`` makes it the first time."""
+        key = (_key(materials, loss_scale), what)
+        if key not in self._found:
+            self._found[key] = make()
+        return self._found[key]
 
-        ``again`` asks for a second run, to be compared with the first.
+    def grads(
+        self, materials: Materials, loss_scale: float, *, wide: bool = True
+    ) -> dict[tuple[int, int], MicrobatchGrads]:
+        """Return the gradients by stage and micro-batch that are known of a trial, to be read and added to.
+
+        They are those of float64 where ``wide``, else those of the trial's own dtype.
         """
-        key = (_key(materials, loss_scale), again)
-        if key not in self._observations:
-            self._observations[key] = observe()
-        return self._observations[key]
-
-    def grads(self, materials: Materials, loss_scale: float) -> dict[tuple[int, int], MicrobatchGrads]:
-        """Return the float64 gradients by stage and micro-batch that are known of a trial, to be read and added to."""
-        return self._grads.setdefault(_key(materials, loss_scale), {})
+        return self._grads.setdefault((_key(materials, loss_scale), wide), {})
 
 
 def _key(materials: Materials, loss_scale: float) -> Key:

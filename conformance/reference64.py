@@ -7,20 +7,20 @@ against.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node, get_gradient_edge
 
+from gradconform.devices.device import device_of
 from gradconform.fixtures.inputs import place_arguments
 from gradconform.fixtures.trees import Tree, as_tuple, leaves, map_leaves
 from gradconform.materials import Materials, mean_squares
 from gradconform.program import frozen_at
 from gradconform.reference.autograd import pair_roots
 from gradconform.tolerance import Partials
+from gradconform.watch import on_cpu
 
 _CPU = torch.device("cpu")
 
@@ -62,7 +62,7 @@ def microbatch_grads(
 ) -> dict[int, MicrobatchGrads]:
     """Return what one micro-batch of ``materials`` gives: on stage ``lane``, in a chain on every stage.
 
-    In float64 on the CPU where ``wide``, else in the trial's dtype on its device.
+    In float64 where ``wide``, else in the trial's dtype and computed on its device; what is returned lies on the CPU.
     """
     forward = _forward(materials, lane, mb, loss_scale, wide=wide)
     sought = {
@@ -74,21 +74,18 @@ def microbatch_grads(
     found: list[Tensor | None] = [None] * len(sought)
     if forward.roots and sought:
         found = list(torch.autograd.grad(forward.roots, list(sought.values()), forward.grads, allow_unused=True))
+        found = found if wide or materials.device.type == "cpu" else list(map(on_cpu, found))
     grads = dict(zip(sought, found, strict=True))
     last = max(forward.passed)
     return {
         index: MicrobatchGrads(
             tuple(grads.get(id(arg)) for arg in passed.args),
             {name: grads.get(id(parameter)) for name, parameter in passed.stage.named_parameters()},
-            tuple(map(_detached, dict(leaves(as_tuple(passed.outputs))).values())),
-            _detached(forward.loss) if index == last else None,
+            tuple(map(on_cpu, dict(leaves(as_tuple(passed.outputs))).values())),
+            on_cpu(forward.loss) if index == last else None,
         )
         for index, passed in forward.passed.items()
     }
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value
 
 
 def widen(value: Any) -> Any:
@@ -106,39 +103,27 @@ def widened(stage: nn.Module) -> nn.Module:
     return stage
 
 
-def uses_of(materials: Materials, lane: int, mb: int, name: str, loss_scale: float) -> list[Tensor]:
-    """Return the float64 gradient of every use of parameter ``name``: what arrives along each edge of the graph."""
-    forward = _forward(materials, lane, mb, loss_scale, wide=True)
-    roots, grads = forward.roots, forward.grads
-    parameter = forward.passed[lane].stage.get_parameter(name)
-    if not (roots and parameter.requires_grad):
-        return []
-    accumulator = get_gradient_edge(parameter).node
-    found: list[Tensor] = []
-    seen: set[Node] = set()
-    stack = [get_gradient_edge(root).node for root in roots]
-    handles = []
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        stack += [child for child, _ in node.next_functions if child is not None]
-        slots = [slot for slot, (child, _) in enumerate(node.next_functions) if child is accumulator]
-        if slots:
-            handles.append(node.register_hook(_collector(slots, found)))
-    torch.autograd.backward(roots, grads, inputs=[parameter])
-    for handle in handles:
-        handle.remove()
-    return found
+def passed64(materials: Materials, lane: int, mb: int, *, training: bool) -> tuple[nn.Module, tuple[Any, ...], Tree]:
+    """Return one stage after its forward in float64: the module, its arguments, which are leaves, and its outputs.
+
+    In a chain the stages before are run as well. ``training`` is the mode that the stage is in.
+    """
+    trial = materials.trial
+    handed: tuple[Any, ...] | None = None
+    device = device_of(_CPU)
+    for index in range(0 if trial.chain else lane, lane + 1):
+        stage = _frozen(materials, index, mb, wide=True)
+        stage.train(stage.training and (training or index != lane))
+        args = _args(materials, index, mb, stage, wide=True) if handed is None else handed
+        with device.generators_kept():
+            device.seed(materials.rng_seed(mb))
+            outputs = stage(*args)
+        handed = tuple(map(_leaf, as_tuple(outputs)))
+    return stage, args, outputs
 
 
-def _collector(slots: list[int], found: list[Tensor]) -> Callable[..., None]:
-    def hook(grad_inputs: tuple[Tensor | None, ...], grad_outputs: object) -> None:
-        del grad_outputs
-        found.extend(grad for slot in slots if (grad := grad_inputs[slot]) is not None)
-
-    return hook
+def _leaf(value: Any) -> Any:
+    return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
 
 
 def _forward(materials: Materials, lane: int, mb: int, loss_scale: float, *, wide: bool) -> _Forward:
@@ -146,15 +131,13 @@ def _forward(materials: Materials, lane: int, mb: int, loss_scale: float, *, wid
     trial = materials.trial
     lanes = range(len(trial.stages)) if trial.chain else range(lane, lane + 1)
     passed: dict[int, _Passed] = {}
+    device = device_of(_CPU if wide else materials.device)
     for index in lanes:
-        stage = _stage(materials, index, wide=wide)
-        frozen = frozen_at(trial.actions, index, mb)
-        for place, parameter in enumerate(stage.parameters()):
-            if place in frozen:
-                parameter.requires_grad = False
-        args = as_tuple(passed[index - 1].outputs) if index - 1 in passed else _args(materials, index, mb, stage, wide)
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(materials.rng_state(mb))
+        stage = _frozen(materials, index, mb, wide=wide)
+        before = passed.get(index - 1)
+        args = _args(materials, index, mb, stage, wide=wide) if before is None else as_tuple(before.outputs)
+        with device.generators_kept():
+            device.seed(materials.rng_seed(mb))
             passed[index] = _Passed(stage, tuple(args), stage(*args))
     last = lanes[-1]
     outputs = passed[last].outputs
@@ -166,14 +149,25 @@ def _forward(materials: Materials, lane: int, mb: int, loss_scale: float, *, wid
     return _Forward(passed, *pair_roots(loss * loss_scale if loss_scale != 1.0 else loss, None), loss)
 
 
-def _stage(materials: Materials, lane: int, *, wide: bool) -> nn.Module:
-    """Return the stage without prior gradients."""
+def _frozen(materials: Materials, lane: int, mb: int, *, wide: bool) -> nn.Module:
+    """Return the stage without prior gradients, its parameters frozen as they are when ``mb`` runs forward."""
+    known = materials.whole_model.get((lane, wide))
+    if known is not None:
+        return known
     device = _CPU if wide else materials.device
     stage = materials.trial.stages[lane].make(dtype=materials.dtype, device=device, seed=materials.seed_of(lane))
-    return widened(stage) if wide else stage
+    frozen = frozen_at(materials.trial.actions, lane, mb)
+    for place, parameter in enumerate(stage.parameters()):
+        if place in frozen:
+            parameter.requires_grad = False
+    made = widened(stage) if wide else stage
+    # In a chain nothing is frozen midway, and no gradient is left behind: a stage without buffers stays what it is.
+    if materials.trial.chain and device == _CPU and not any(True for _ in made.buffers()):
+        materials.whole_model[lane, wide] = made
+    return made
 
 
-def _args(materials: Materials, lane: int, mb: int, stage: nn.Module, wide: bool) -> tuple[Any, ...]:  # noqa: FBT001 (as _stage)
+def _args(materials: Materials, lane: int, mb: int, stage: nn.Module, *, wide: bool) -> tuple[Any, ...]:
     if not wide:
         return materials.args(lane, mb, stage)
     drawn = tuple(widen(values) for values in materials.drawn(lane, mb))

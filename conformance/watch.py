@@ -13,21 +13,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradconform.devices.device import device_of
 from gradconform.fixtures.trees import Tree, leaves, tensors
 from gradconform.observation import Alive, HookCall, State
 
 
 def copy_of(value: Any, before: Any = None) -> Any:
-    """Return a detached copy of a tensor; anything else as it is.
+    """Return a detached copy of a tensor on the CPU; anything else as it is.
 
-    Where the tensor is equal to ``before``, an earlier copy, that copy is returned: what is the same object is known to
-    be the same, and need not be judged again.
+    What is judged lies on the CPU: a device that is itself in question compares nothing, and evidence holds none of
+    its memory. Where the tensor is equal to ``before``, an earlier copy, that copy is returned: what is the same
+    object is known to be the same, and need not be judged again.
     """
     if not isinstance(value, Tensor):
         return value
-    if isinstance(before, Tensor) and _same_form(value, before) and torch.equal(value, before):
+    own = value if value.is_cpu else on_cpu(value)
+    if isinstance(before, Tensor) and _same_form(own, before) and torch.equal(own, before):
         return before
-    return value.detach().clone()
+    return own.detach().clone() if own is value else own
+
+
+def on_cpu(value: Any) -> Any:
+    """Return a detached tensor on the CPU, the tensor's own memory where it lies there; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach() if value.is_cpu else device_of(value.device).to_cpu(value)
 
 
 def _same_form(one: Tensor, other: Tensor) -> bool:
@@ -176,9 +186,10 @@ def snapshot(
     stage: nn.Module,
     args: Mapping[int, tuple[Any, ...]],
     output_grads: Mapping[int, Tree],
+    device: torch.device,
     before: State | None = None,
 ) -> State:
-    """Copy what an action must not change; what is as it was ``before`` is not copied again."""
+    """Copy what an action must not change on ``device``; what is as it was ``before`` is not copied again."""
     last = _NOTHING if before is None else before
     held = _by_name(args)
     params = dict(stage.named_parameters())
@@ -191,13 +202,20 @@ def snapshot(
         params=_copies(params, last.params),
         buffers=_copies(dict(stage.named_buffers()), last.buffers),
         requires_grad=flags,
-        rng=torch.get_rng_state(),
+        rng=device_of(device).generator_states(),
     )
 
 
 def place_of(tensor: Tensor) -> int:
-    """Return where the values of ``tensor`` lie in memory; of a sparse tensor, where its object lies."""
-    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else id(tensor)
+    """Return where the values of ``tensor`` lie in memory; of one without storage, where its object lies."""
+    if tensor.layout != torch.strided:
+        return id(tensor)
+    try:
+        if tensor.data_ptr() == 0 and tensor.numel():  # asked first: on lazy, untyped_storage() may end the process
+            return id(tensor)
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # a device whose tensors have no storage, such as lazy's
+        return id(tensor)
 
 
 def shared_storage(
@@ -233,7 +251,7 @@ def _overlap(one: Tensor, other: Tensor) -> bool:
 
 def _places(tensor: Tensor) -> set[int]:
     """Return where every element of ``tensor`` begins in memory: columns of one buffer interleave and do not meet."""
-    places = torch.tensor(tensor.data_ptr())
+    places = torch.tensor(_start(tensor))
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         places = places.unsqueeze(-1) + torch.arange(size) * stride * tensor.element_size()
     return set(places.flatten().tolist())
@@ -242,4 +260,9 @@ def _places(tensor: Tensor) -> set[int]:
 def _extent(tensor: Tensor) -> tuple[int, int]:
     """Return the first byte of ``tensor`` in memory and the first one behind it."""
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
+    return _start(tensor), _start(tensor) + (reach + 1) * tensor.element_size()
+
+
+def _start(tensor: Tensor) -> int:
+    """Return the first byte of ``tensor``; ``data_ptr()`` fails on a device whose tensors have no storage."""
+    return place_of(tensor) + int(tensor.storage_offset()) * tensor.element_size()

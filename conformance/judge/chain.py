@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradconform.evidence import Evidence
 from gradconform.judge.finding import Finding
-from gradconform.judge.gradients import between_input_and_weight, gradients, narrowed, one_of, sum_of
+from gradconform.judge.gradients import between_input_and_weight, gradients, handed_on, narrowed, one_of, sum_of
 from gradconform.judge.values import compare
 from gradconform.observation import Step
 from gradconform.program import parse
@@ -68,7 +68,7 @@ def _of_step(evidence: Evidence, step: Step, sums: dict[int, Sums]) -> Iterator[
             yield from compare(evidence, step, f"output {index}", got, output, one_of(evidence, step, "outputs", index))
         if step.loss is not None:
             yield from compare(evidence, step, "the loss", step.loss, wanted.loss, one_of(evidence, step, "loss"))
-    if action.kind in {"B", "I"}:
+    if action.kind in {"B", "I"} and handed_on(evidence, step):
         for slot, (got, grad) in enumerate(zip(step.input_grads or (), wanted.inputs, strict=True)):
             yield from compare(evidence, step, f"input {slot}", got, grad, one_of(evidence, step, "inputs", slot))
     own = sums.setdefault(action.stage, dict.fromkeys(wanted.params))

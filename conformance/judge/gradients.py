@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby, islice
 from typing import Any
@@ -58,19 +57,32 @@ def _of_one_run(evidence: Evidence, observation: Observation, lane: int | None) 
 def _of_step(evidence: Evidence, step: Step) -> Iterator[Finding]:
     """Yield what is wrong with outputs, loss and input gradients of one step."""
     wanted = evidence.oracle_step(step)
+    far = evidence.trial.chain or evidence.place is not None  # another device has other kernels
+    yield from _places(step, wanted)
     if step.outputs is not None and wanted.outputs is not None:
         if len(step.outputs) != len(wanted.outputs):
             text = f"{len(step.outputs)} outputs were returned, the stage has {len(wanted.outputs)}"
             yield Finding("shape", "the returned outputs", str(step.action), text)
         for index, (got, output) in enumerate(zip(step.outputs, wanted.outputs, strict=False)):
             # Of a stage alone plain autograd's outputs are the reference; in a chain the errors of all before add up.
-            reference = one_of(evidence, step, "outputs", index) if evidence.trial.chain else None
-            yield from compare(evidence, step, f"output {index}", got, output, reference)
+            reference = one_of(evidence, step, "outputs", index) if far else None
+            explain = partial(diagnosis.of_output, evidence, index, step) if evidence.diagnose else None
+            yield from compare(evidence, step, f"output {index}", got, output, reference, explain)
     if step.loss is not None and wanted.loss is not None:
-        reference = one_of(evidence, step, "loss") if evidence.trial.chain else None
+        reference = one_of(evidence, step, "loss") if far else None
         yield from compare(evidence, step, "the loss", step.loss, wanted.loss, reference)
-    if step.input_grads is not None and wanted.input_grads is not None and not step.action.misuse:
+    judged = not step.action.misuse and handed_on(evidence, step)
+    if step.input_grads is not None and wanted.input_grads is not None and judged:
         yield from _input_grads(evidence, step, wanted)
+
+
+def _places(step: Step, wanted: Step) -> Iterator[Finding]:
+    """Yield what sits on another device than under plain autograd."""
+    if step.misplaced != wanted.misplaced:
+        for where, place in step.misplaced.items():
+            if wanted.misplaced.get(where) != place:
+                text = f"sits on {place}, not on the device of the stage, as it does under plain autograd"
+                yield Finding("device", where, str(step.action), text)
 
 
 def _param_grads(evidence: Evidence, step: Step, judged: Judged, known: Collection[str]) -> Iterator[Finding]:
@@ -92,12 +104,8 @@ def _param_grads(evidence: Evidence, step: Step, judged: Judged, known: Collecti
         shown = got if evidence.capabilities.grads_in_param_grad else narrowed(got, expected)
         by_hand = bool(evidence.trial.hand_grads)  # plain autograd itself is the reference of what was put in
         reference = None if by_hand else sum_of(evidence, name, step)
-        explain = None if by_hand or not evidence.diagnose else partial(diagnosis.of_param, evidence, name, step)
-        for finding in compare(evidence, step, name, shown, expected, reference, explain):
-            cleared = last is not None and isinstance(last[0], Tensor)
-            missing = finding.kind == "missing" and got is None
-            cause = "cleared after it was accumulated" if cleared else "never accumulated"
-            yield replace(finding, cause=cause) if missing else finding
+        explain = partial(diagnosis.of_param, evidence, name, step) if evidence.diagnose else None
+        yield from compare(evidence, step, name, shown, expected, reference, explain)
 
 
 def narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
@@ -121,10 +129,18 @@ def between_input_and_weight(evidence: Evidence, step: Step) -> bool:
     return {action.mb for action in own if action.kind == "I"} != {action.mb for action in own if action.kind == "W"}
 
 
+def handed_on(evidence: Evidence, step: Step) -> bool:
+    """Tell whether input gradients of this stage are claimed: nobody stands before the first one to read them."""
+    first = evidence.trial.chain and step.action.stage == 0
+    return evidence.capabilities.first_stage_input_grads or not first
+
+
 def one_of(evidence: Evidence, step: Step, field: str, index: int | None = None) -> Reference:
     """Return the float64 reference of an output, an input gradient or the loss of the step's own micro-batch."""
 
     def reference() -> tuple[Tensor | None, Partials]:
+        if evidence.draws:
+            return None, Partials()
         found = getattr(evidence.reference(step.action.stage, step.action.mb), field)
         return (found if index is None else found[index]), Partials()
 
@@ -136,7 +152,7 @@ def sum_of(evidence: Evidence, name: str, step: Step) -> Reference:
 
     def reference() -> tuple[Tensor | None, Partials]:
         expected = evidence.expected_param(name, step)
-        return expected.total, expected.partials
+        return None if evidence.draws else expected.total, expected.partials
 
     return reference
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradconform import diagnosis
 from gradconform.adapter import UnsupportedError
 from gradconform.evidence import Evidence
 from gradconform.judge.finding import Finding
@@ -15,6 +17,8 @@ from gradconform.judge.gradients import one_of
 from gradconform.judge.refusal import same
 from gradconform.judge.values import compare
 from gradconform.observation import Observation, Step
+from gradconform.tolerance import Partials
+from gradconform.tolerance import judge as judge_numbers
 
 
 def raised(observation: Observation) -> Iterator[Finding]:
@@ -27,9 +31,21 @@ def raised(observation: Observation) -> Iterator[Finding]:
 def as_under_autograd(evidence: Evidence, what: str) -> Iterator[Finding]:
     """Yield what of the state differs from plain autograd's after the same action.
 
-    ``what`` is a field of :class:`~gradconform.observation.State`: ``args``, ``output_grads``, ``params``,
-    ``buffers``, ``requires_grad`` or ``rng``.
+    ``what`` is a field of :class:`~gradconform.observation.State` that no action computes: ``args``,
+    ``output_grads``, ``params``, ``requires_grad`` or ``rng``.
     """
+    yield from _differing(evidence, what, same)
+
+
+def buffers_as_under_autograd(evidence: Evidence) -> Iterator[Finding]:
+    """Yield buffers that differ from plain autograd's after the same action.
+
+    They are computed, and a device may add up in another order each time: off the CPU the numeric rule decides.
+    """
+    yield from _differing(evidence, "buffers", partial(_as_computed, evidence))
+
+
+def _differing(evidence: Evidence, what: str, alike: Callable[[Any, Any], bool]) -> Iterator[Finding]:
     yield from raised(evidence.observation)
     told: set[str] = set()
     for step in evidence.observation.steps:
@@ -37,11 +53,22 @@ def as_under_autograd(evidence: Evidence, what: str) -> Iterator[Finding]:
         if step.state is None or wanted is None:
             continue
         for name, got, expected in _entries(what, getattr(step.state, what), getattr(wanted, what)):
-            if name not in told and not same(got, expected):
+            if name not in told and not alike(got, expected):
                 told.add(name)
                 yield Finding(
                     "changed", name, str(step.action), f"is not as under plain autograd{_numbers(got, expected)}"
                 )
+
+
+def _as_computed(evidence: Evidence, got: object, expected: object) -> bool:
+    if same(got, expected):
+        return True
+    if evidence.materials.device.type == "cpu" or not isinstance(got, Tensor) or not isinstance(expected, Tensor):
+        return False
+    if got.shape != expected.shape or got.dtype != expected.dtype or not expected.is_floating_point():
+        return False
+    spread = evidence.spread.get(id(expected), 0.0)
+    return judge_numbers(got, expected, None, Partials(), spread=spread).passed
 
 
 def _entries(what: str, got: Any, expected: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -83,7 +110,8 @@ def input_grad_attributes(evidence: Evidence) -> Iterator[Finding]:
         for slot, (got, expected) in enumerate(zip(step.arg_grads, wanted.input_grads, strict=True)):
             if got is not None:
                 reference = one_of(evidence, step, "inputs", slot)
-                yield from compare(evidence, step, f".grad of input {slot}", got, expected, reference)
+                explain = partial(diagnosis.of_input_attribute, evidence, slot, step) if evidence.diagnose else None
+                yield from compare(evidence, step, f".grad of input {slot}", got, expected, reference, explain)
 
 
 def returned_stays(evidence: Evidence) -> Iterator[Finding]:
@@ -153,7 +181,8 @@ def weight_result(evidence: Evidence) -> Iterator[Finding]:
         own = evidence.reference(step.action.stage, step.action.mb).params
         for name, got in zip(names, result, strict=True):
             stands = evidence.oracle_step(step).param_grads[name]
-            found = list(compare(evidence, step, f"what W returns for {name}", got, stands, None))
+            explain = partial(diagnosis.of_weight_result, evidence, name, step) if evidence.diagnose else None
+            found = list(compare(evidence, step, f"what W returns for {name}", got, stands, None, explain))
             if found and not _is_own(got, own[name]):
                 yield from found
 

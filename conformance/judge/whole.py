@@ -9,7 +9,8 @@ from gradconform.judge import hooks, state
 from gradconform.judge.finding import Finding
 from gradconform.judge.gradients import gradients
 
-_STATE = ("args", "output_grads", "params", "buffers", "requires_grad", "rng")
+#: What no action computes.
+_STATE = ("args", "output_grads", "params", "requires_grad", "rng")
 
 
 def whole(evidence: Evidence) -> Iterator[Finding]:
@@ -24,6 +25,7 @@ def whole(evidence: Evidence) -> Iterator[Finding]:
     if "state" in evidence.trial.watch:
         for what in _STATE:
             yield from state.as_under_autograd(evidence, what)
+        yield from state.buffers_as_under_autograd(evidence)
         if not evidence.capabilities.input_pass_touches_params:
             yield from state.params_untouched_by_input_pass(evidence)
         yield from state.returned_stays(evidence)

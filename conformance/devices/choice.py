@@ -1,0 +1,243 @@
+"""The devices and dtypes of a run: what a user names, found usable; what was only discovered may be left out, told.
+
+Where only the CPU is named nothing is probed: it is known to work. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from gradconform.devices.asking import Probe
+from gradconform.devices.names import DeviceName, device_names
+from gradconform.devices.plugins import registered_entries
+from gradconform.devices.probing import probe_all, probe_here
+from gradconform.devices.questions import Request
+from gradconform.devices.registered import registered_types
+from gradconform.devices.requests import requests_for
+from gradconform.devices.selection import DTYPE_NAMES, SelectionError, UnusableDeviceError, dtype_name, nearest
+from gradconform.devices.sharing import allowed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """What ``auto`` or ``all`` has found and a run leaves out: a device, or a dtype on it."""
+
+    device: str
+    dtype: str | None = None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What a run is on: ``cells`` of device and dtype, and what was found out about the devices.
+
+    A device that is named by its type alone runs on the first of its ``places``; workers share them.
+    """
+
+    cells: tuple[tuple[str, str], ...]
+    probes: tuple[Probe, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    plugins: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices, in the order of the cells."""
+        return tuple(dict.fromkeys(device for device, _ in self.cells))
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The types of the devices, in the order of the cells."""
+        return tuple(dict.fromkeys(device.partition(":")[0] for device in self.devices))
+
+    @property
+    def described(self) -> dict[str, dict[str, Any]]:
+        """What torch tells of the devices that were probed, by name: their model and driver."""
+        found = {name: self.probe_of(places[0]) for name, places in self.places.items() if places}
+        return {name: dict(probe.facts.get("description") or {}) for name, probe in found.items() if probe is not None}
+
+    def probe_of(self, place: str) -> Probe | None:
+        """Return what was found out about the device at ``place``."""
+        return next((probe for probe in self.probes if probe.device == place), None)
+
+    @property
+    def told(self) -> dict[str, Any] | None:
+        """What a report says of the devices, as JSON values; None where the CPU alone was named."""
+        if not (self.probes or self.skipped):
+            return None
+        values = self.to_dict()
+        return {name: values[name] for name in ("probes", "skipped", "places")}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the choice as JSON values, for another process."""
+        return {
+            "cells": [list(cell) for cell in self.cells],
+            "probes": [probe.to_dict() for probe in self.probes],
+            "skipped": [asdict(skipped) for skipped in self.skipped],
+            "places": {name: list(places) for name, places in self.places.items()},
+            "plugins": list(self.plugins),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Choice:
+        """Return the choice that :meth:`to_dict` wrote."""
+        return cls(
+            cells=tuple((device, dtype) for device, dtype in values["cells"]),
+            probes=tuple(Probe.from_dict(probe) for probe in values["probes"]),
+            skipped=tuple(Skipped(**skipped) for skipped in values["skipped"]),
+            places={name: tuple(places) for name, places in values["places"].items()},
+            plugins=tuple(values["plugins"]),
+        )
+
+
+def choose(
+    devices: Iterable[object] = ("cpu",),
+    dtypes: Iterable[object] = ("float32",),
+    *,
+    plugins: Iterable[str] = (),
+    here: Iterable[str] = (),
+) -> Choice:
+    """Return the devices and dtypes that are named, after trying them; the same question is asked once in a process.
+
+    ``plugins`` are modules that make devices usable. ``here`` are types of devices that only this process knows, as
+    are those that it has registered: they are tried in it.
+    Raises :class:`~gradconform.devices.UnusableDeviceError` for what is named and cannot be used, with the call that
+    failed, and :class:`~gradconform.devices.SelectionError` for what is no name at all.
+    """
+    names = tuple(device_names(devices))
+    asked = [text.strip() for given in dtypes for text in str(given).split(",")]
+    wanted = tuple(dict.fromkeys(text if text == "all" else dtype_name(text) for text in asked))
+    if not (names and wanted):
+        msg = "nothing to run on: name at least one device and one dtype"
+        raise SelectionError(msg)
+    ours = frozenset({*here, *registered_types()})
+    ours -= frozenset(registered_entries()) if ours else ours
+    return _chosen(names, wanted, tuple(dict.fromkeys(plugins)), ours)
+
+
+@lru_cache(maxsize=64)
+def _chosen(
+    names: tuple[DeviceName, ...], dtypes: tuple[str, ...], plugins: tuple[str, ...], here: frozenset[str]
+) -> Choice:
+    found = _Found(names, plugins, here)
+    chosen: dict[str, bool] = {}
+    for name in names:
+        for device in found.devices(name):
+            chosen[device] = chosen.get(device, True) and name.discovers is not None
+    cells = [cell for device, discovered in chosen.items() for cell in found.cells(device, dtypes, discovered)]
+    if not cells:
+        msg = f"nothing to run on: {', '.join(n.text for n in names)} in {', '.join(dtypes)}; {_told(found.skipped)}"
+        raise UnusableDeviceError(msg)
+    places = {device: found.places(device) for device in chosen if not is_cpu(device)}
+    used = {place for several in places.values() for place in several}
+    probes = tuple(probe for probe in found.probes if probe.device in used)
+    return Choice(cells=tuple(cells), probes=probes, skipped=tuple(found.skipped), places=places, plugins=plugins)
+
+
+def is_cpu(device: str) -> bool:
+    """Tell whether a device's name is the CPU's."""
+    return device.partition(":")[0] == "cpu"
+
+
+def _told(skipped: Sequence[Skipped]) -> str:
+    return "; ".join(" ".join(filter(None, (one.device, one.dtype, one.reason))) for one in skipped) or "nothing found"
+
+
+def _or_here(request: Request, found: list[Probe]) -> list[Probe]:
+    """Return what was found; ask in this process where it knows a type of device that no other one does."""
+    torch = sys.modules.get("torch")
+    if torch is None or request.type is None or not any(probe.unknown for probe in found):
+        return found
+    try:
+        torch.device(request.type)
+    except RuntimeError:
+        return found
+    return probe_here(request)
+
+
+class _Found:
+    """What was found out about every type of device that is named or discovered."""
+
+    def __init__(self, names: Sequence[DeviceName], plugins: tuple[str, ...], here: frozenset[str]) -> None:
+        self.skipped: list[Skipped] = []
+        requests = requests_for(names, plugins, here)
+        apart = [request for request in requests if request.type not in here]
+        answers = iter(probe_all(apart) if apart else [])
+        by_request = [(r, probe_here(r) if r.type in here else _or_here(r, next(answers))) for r in requests]
+        self._accelerator = [probe for request, probes in by_request if request.type is None for probe in probes]
+        known = {probe.device: probe for _, probes in by_request for probe in probes}
+        self.probes = list(known.values())
+
+    def devices(self, name: DeviceName) -> list[str]:
+        """Return the devices that one name stands for."""
+        if name.discovers == "all":
+            return ["cpu", *(probe.device for probe in self._usable(probe for probe in self.probes))]
+        if name.discovers == "auto":
+            hardware = [probe for probe in self._in_order() if not probe.simulated]
+            return [probe.device for probe in self._usable(hardware)][:1] or ["cpu"]
+        if name.is_cpu:
+            return ["cpu" if name.index == "*" else name.text]
+        probes = [probe for probe in self.probes if probe.type == name.type]
+        if name.index is not None and name.index != "*":
+            probes = [probe for probe in probes if probe.device in {name.text, name.type}]
+        broken = [probe for probe in probes if probe.reason is not None]
+        if broken and (name.index is not None or len(broken) == len(probes)):
+            raise _unusable(name, broken[0], self.probes)
+        return [probe.device for probe in probes] if name.index == "*" else [name.text]
+
+    def cells(self, device: str, dtypes: Sequence[str], discovered: bool) -> list[tuple[str, str]]:  # noqa: FBT001 (read beside its name)
+        """Return the cells of one device; what was only discovered may lack a dtype, and so may one of ``all``."""
+        cells = []
+        for dtype in dict.fromkeys(d for given in dtypes for d in (DTYPE_NAMES if given == "all" else (given,))):
+            reason = self._lacks(device, dtype)
+            if reason is None:
+                cells.append((device, dtype))
+            elif discovered or dtype not in dtypes:
+                self.skipped.append(Skipped(device=device, dtype=dtype, reason=reason))
+            else:
+                msg = (
+                    f"dtype {dtype!r} cannot be used on device {device!r}: {reason}; "
+                    "leave it out, or name --dtype all, which takes those that a device has"
+                )
+                raise UnusableDeviceError(msg)
+        return cells
+
+    def places(self, device: str) -> tuple[str, ...]:
+        """Return the indices that a name stands for: those that can be used, and that the environment allows."""
+        if ":" in device:
+            return (device,)
+        return allowed(device, [p.device for p in self.probes if p.type == device and p.reason is None])
+
+    def _lacks(self, device: str, dtype: str) -> str | None:
+        """Return why a dtype cannot be used at one of a device's places, or None."""
+        if is_cpu(device):
+            return None
+        known = {probe.device: probe for probe in self.probes}
+        return next((r for place in self.places(device) if (r := known[place].dtypes.get(dtype))), None)
+
+    def _usable(self, probes: Iterable[Probe]) -> list[Probe]:
+        usable = []
+        for probe in probes:
+            if probe.reason is None:
+                usable.append(probe)
+            elif not any(skipped.device == probe.device for skipped in self.skipped):
+                self.skipped.append(Skipped(device=probe.device, reason=probe.reason))
+        return usable
+
+    def _in_order(self) -> list[Probe]:
+        """Return the records in the order of ``auto``: torch's own accelerator first."""
+        return [*self._accelerator, *(probe for probe in self.probes if probe not in self._accelerator)]
+
+
+def _unusable(name: DeviceName, probe: Probe, probes: Sequence[Probe]) -> UnusableDeviceError:
+    usable = ["cpu", *(other.device for other in probes if other.reason is None)]
+    msg = f"device {name.text!r} cannot be used: {probe.reason}; usable here: {', '.join(usable)}"
+    if probe.unknown:
+        entries = registered_entries()
+        near = f", such as {nearest(name.type, entries)}" if entries else ""
+        msg += f". A device that torch does not know needs --device-plugin MODULE, or a registered name{near}"
+    return UnusableDeviceError(f"{msg} ('gradconform doctor' shows all)")

@@ -1,0 +1,206 @@
+"""One device as the kit uses it: seeded, waited for, read and measured by its own object, else in the generic way."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradconform.devices.registered import registered_device
+from gradconform.devices.selection import DTYPE_NAMES, dtype_name
+from gradconform.tolerance import refuse_no_tolerances
+
+_MIB = 1 << 20
+#: What torch says of a backend that cannot wait; any other error is the device's own.
+_NO_WAITING = "Backend doesn't support synchronizing"
+
+
+class Device:
+    """A device, by ``torch_device``, with what is registered for its type (:mod:`gradconform.devices.registered`)."""
+
+    def __init__(self, device: str | torch.device, registered: object | None = None) -> None:
+        """Keep the device and its object, which may be None."""
+        self.torch_device = torch.device(device)
+        self._registered = registered
+
+    @property
+    def type(self) -> str:
+        """The type of device, as torch spells it."""
+        return self.torch_device.type
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether this is the CPU, which needs no generator, copy or clock of its own."""
+        return self.type == "cpu"
+
+    def device_count(self) -> int:
+        """Return how many indices there are: of the object, of torch's module, else the one that is named."""
+        own = self._part("device_count")
+        if own is not None:
+            return int(own())
+        if self._is_accelerator:
+            return torch.accelerator.device_count()
+        count = getattr(self._module, "device_count", None)
+        return int(count()) if count is not None else (self.torch_device.index or 0) + 1
+
+    def synchronize(self, *tensors: Tensor) -> None:
+        """Wait for what was started; where nothing can wait, an element of each of ``tensors`` is read."""
+        own = self._part("synchronize")
+        if own is not None:
+            own(self.torch_device)
+        elif not (self.is_cpu or self._waited()):
+            for tensor in tensors:
+                tensor.detach().reshape(-1)[:1].cpu()
+
+    def _waited(self) -> bool:
+        """Wait in torch's way; return False where the device has none."""
+        if self._is_accelerator:
+            try:
+                torch.accelerator.synchronize(self.torch_device)
+            except RuntimeError as error:
+                if _NO_WAITING in str(error):
+                    return False
+                raise
+            return True
+        if hasattr(self._module, "synchronize"):
+            self._module.synchronize(self.torch_device)
+            return True
+        return False
+
+    def to_cpu(self, tensor: Tensor) -> Tensor:
+        """Return the values on the CPU, without a graph; of a CPU tensor the tensor itself."""
+        own = self._part("to_cpu")
+        copied: Tensor = own(tensor.detach()) if own is not None else tensor.detach().cpu()
+        return copied
+
+    def seed(self, seed: int) -> None:
+        """Seed the generators of the CPU and of this device."""
+        if self.is_cpu:
+            torch.set_rng_state(cpu_rng_state(seed))  # a tenth of the time of torch.manual_seed
+            return
+        torch.manual_seed(seed)
+        own = self._part("seed")
+        if own is not None:
+            own(seed)
+
+    @contextlib.contextmanager
+    def generators_kept(self) -> Iterator[None]:
+        """Put the generators of the CPU and of this device back as they were, where the device tells their state."""
+        state = torch.get_rng_state()
+        put_back = None if self.is_cpu else self._generator_kept()
+        try:
+            yield
+        finally:
+            torch.set_rng_state(state)
+            if put_back is not None:
+                put_back()
+
+    def generator_states(self) -> Tensor:
+        """Return the state of the CPU's generator, followed by this device's where it tells it."""
+        state = torch.get_rng_state()
+        if self.is_cpu or not hasattr(self._module, "get_rng_state"):
+            return state
+        return torch.cat([state, self._module.get_rng_state(self.torch_device).cpu()])
+
+    def _generator_kept(self) -> Callable[[], None] | None:
+        """Return what puts this device's generator back as it is now, or None where it does not tell its state."""
+        module, device = self._module, self.torch_device
+        if not (hasattr(module, "get_rng_state") and hasattr(module, "set_rng_state")):
+            return None
+        state = module.get_rng_state(device)
+        return lambda: module.set_rng_state(state, device)
+
+    def reset_peak_memory(self) -> None:
+        """Start the measure of the peak anew; nothing where no counter was proven to move."""
+        if self.counts_memory:
+            self._counter(reset=True)
+
+    def peak_memory(self) -> int | None:
+        """Return the peak in bytes since the last reset, or None where no counter was proven to move."""
+        return self._counter(reset=False) if self.counts_memory else None
+
+    @cached_property
+    def counts_memory(self) -> bool:
+        """Whether there is a counter of memory, and it moves with an allocation."""
+        try:
+            self._counter(reset=True)
+            before = self._counter(reset=False)
+            block = torch.empty(_MIB, dtype=torch.uint8, device=self.torch_device)
+            return self._counter(reset=False) - before >= block.numel()
+        except Exception:  # noqa: BLE001 (backends raise what they like where they have no counter)
+            return False
+
+    def _counter(self, *, reset: bool) -> int:
+        """Return the peak in bytes; with ``reset`` start anew first. Raises where there is no counter."""
+        own = self._part("peak_memory")
+        if own is not None:
+            return int(own(self.torch_device, reset=reset))
+        counters: Any = torch.accelerator if self._is_accelerator else self._module
+        if reset:
+            counters.reset_peak_memory_stats(self.torch_device)
+        return int(counters.max_memory_allocated(self.torch_device))
+
+    @property
+    def dtypes(self) -> tuple[str, ...] | None:
+        """The names of the dtypes that the object says are worth trying, or None."""
+        found = self._value("dtypes")
+        return None if found is None else tuple(str(name).removeprefix("torch.") for name in found)
+
+    @cached_property
+    def tolerances(self) -> dict[str, float]:
+        """``c`` of the numeric rule that the object has, by dtype; raises ``ValueError`` for what is no such number."""
+        own = self._part("tolerance")
+        found = dict(own) if isinstance(own, Mapping) else {n: own(n) for n in DTYPE_NAMES} if callable(own) else {}
+        told = {dtype_name(str(name)): value for name, value in found.items() if value is not None}
+        refuse_no_tolerances(told)
+        return told
+
+    @property
+    def known_limits(self) -> Mapping[str, Any]:
+        """What the object says that the device cannot do, by name."""
+        return dict(self._value("known_limits") or {})
+
+    def _part(self, name: str) -> Any:
+        return getattr(self._registered, name, None)
+
+    def _value(self, name: str) -> Any:
+        part = self._part(name)
+        return part() if callable(part) else part
+
+    @cached_property
+    def _module(self) -> Any:
+        """Torch's module of the device type, such as ``torch.cuda``; None where there is none."""
+        try:
+            return torch.get_device_module(self.type)
+        except RuntimeError:
+            return None
+
+    @property
+    def _is_accelerator(self) -> bool:
+        """Whether torch.accelerator speaks of this type: in a build for another one it does not."""
+        current = torch.accelerator.current_accelerator()
+        return current is not None and current.type == self.type
+
+
+def device_of(device: str | torch.device) -> Device:
+    """Return the :class:`Device`, with the object that is registered for its type."""
+    found = torch.device(device)
+    own = registered_device(found.type)
+    key = (str(found), id(own))
+    if key not in _DEVICES:
+        _DEVICES[key] = Device(found, own)
+    return _DEVICES[key]
+
+
+#: Kept, so that what a device was asked once (whether it counts memory) is not asked again.
+_DEVICES: dict[tuple[str, int], Device] = {}
+
+
+@lru_cache(maxsize=256)
+def cpu_rng_state(seed: int) -> Tensor:
+    """Return the state of the CPU's generator that is seeded with ``seed``."""
+    return torch.Generator().manual_seed(seed).get_state()

@@ -1,0 +1,71 @@
+"""The dtypes that a run can be asked for, and what a device makes of a dtype: found by trying."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradconform.devices.asking import WrongAnswerError
+from gradconform.devices.device import Device
+from gradconform.devices.selection import DTYPE_NAMES, dtype_name
+
+#: The dtypes that a run can be asked for.
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
+
+#: What is tried besides: complex stages of the contract run in the complex dtype that goes with the dtype of the run.
+COMPLEX = ("complex64", "complex128")
+
+
+def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
+    """Return the dtype; raise :class:`~gradconform.devices.SelectionError` for one that the kit does not run in."""
+    return DTYPES[dtype_name(dtype)]
+
+
+def try_dtype(device: Device, name: str) -> None:
+    """Raise where ``device`` cannot do in a dtype what a stage does: keep values, multiply, go backward."""
+    dtype: torch.dtype = getattr(torch, name)
+    real = dtype.to_real() if dtype.is_complex else dtype
+    # One more than 1 in the last place: what holds fewer digits, a float64 that is a float32 in disguise, loses it.
+    fine = torch.tensor([[1.0, 1.0 + torch.finfo(real).eps], [2.0, 3.0]], dtype=real).to(dtype)
+    placed = fine.to(device.torch_device)
+    _same("a round trip", device, placed, fine)
+    _same("x * 1", device, placed * 1, fine)
+    whole = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=real).to(dtype).to(device.torch_device)
+    # Written out: what is computed on the CPU here would be wrong where torch itself is.
+    _same("a matrix product", device, whole @ whole, torch.tensor([[7.0, 10.0], [15.0, 22.0]], dtype=real).to(dtype))
+    _same("a gradient", device, _gradient(whole), torch.tensor([[7.0, 11.0], [9.0, 13.0]], dtype=real).to(dtype))
+
+
+def _gradient(values: Tensor) -> Tensor:
+    leaf = values.detach().requires_grad_()
+    product = leaf @ leaf
+    (product.real if product.is_complex() else product).sum().backward()
+    if leaf.grad is None:
+        msg = "no gradient came"
+        raise WrongAnswerError(msg)
+    return leaf.grad
+
+
+def _same(what: str, device: Device, got: Tensor, wanted: Tensor) -> None:
+    seen = device.to_cpu(got)
+    for place, found in (("", got), (" on its way back", seen)):
+        if found.dtype != wanted.dtype:
+            msg = f"{what} silently became {found.dtype}{place}"
+            raise WrongAnswerError(msg)
+    if not torch.equal(seen, wanted):
+        msg = f"{what} is wrong: expected {_shown(wanted)}, got {_shown(seen)}"
+        raise WrongAnswerError(msg)
+
+
+def _shown(tensor: Tensor) -> Any:
+    return tensor.detach().tolist()
+
+
+def product_keeps_digits(device: Device) -> bool:
+    """Tell whether a float32 product keeps all digits of its factors: rounded to TF32 it does not."""
+    fine = torch.full((16, 16), 1.0 + 2**-20)
+    unit = torch.eye(16)
+    product = device.to_cpu(fine.to(device.torch_device) @ unit.to(device.torch_device))
+    return torch.equal(product, fine)

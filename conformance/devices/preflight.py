@@ -1,0 +1,176 @@
+"""A device's pre-flight: what must hold on it before a gradient says anything about an implementation.
+
+A line that does not hold is a fault of the device and is never charged to the implementation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.devices.asking import WrongAnswerError
+from gradconform.devices.device import Device
+
+Check = Callable[[Device], None]
+
+
+def _put(device: Device, values: Tensor) -> Tensor:
+    return values.to(device.torch_device)
+
+
+def _want(device: Device, got: Tensor, wanted: Any) -> None:
+    seen = device.to_cpu(got).tolist()
+    if seen != wanted:
+        msg = f"expected {wanted}, got {seen}"
+        raise WrongAnswerError(msg)
+
+
+def copy_is_bitwise(device: Device) -> None:
+    """Copying to the device and back MUST give the same bits."""
+    values = torch.tensor([float("inf"), -float("inf"), -0.0, 1e-40, 1.0 + 2**-23, 3.4e38])
+    back = device.to_cpu(_put(device, values))
+    if back.dtype != values.dtype or back.view(torch.int32).tolist() != values.view(torch.int32).tolist():
+        msg = f"{values.tolist()} came back as {back.tolist()} in {back.dtype}"
+        raise WrongAnswerError(msg)
+    if not torch.isnan(device.to_cpu(_put(device, torch.tensor([float("nan")])))).all():
+        msg = "NaN came back as a number"
+        raise WrongAnswerError(msg)
+    whole = torch.tensor([0, -1, 2**40 + 1])
+    _want(device, _put(device, whole), whole.tolist())
+
+
+def index_is_kept(device: Device) -> None:
+    """A tensor, its results and their gradients MUST stay on the index that was named."""
+    x = torch.ones(2, device=device.torch_device, requires_grad=True)
+    y = x * 2
+    y.sum().backward()
+    places = [tensor.device for tensor in (x, y, x.grad, _put(device, torch.ones(1))) if tensor is not None]
+    named = device.torch_device
+    strayed = [place for place in places if place.type != named.type or named.index not in {None, place.index}]
+    if strayed:
+        msg = f"found on {', '.join(map(str, strayed))}"
+        raise WrongAnswerError(msg)
+
+
+def view_writes_through(device: Device) -> None:
+    """Writing through a view MUST change what it is a view of."""
+    whole = _put(device, torch.zeros(3, 2))
+    whole[1].fill_(3.0)
+    whole.t()[0, 2] = 5.0
+    _want(device, whole, [[0.0, 0.0], [3.0, 3.0], [5.0, 0.0]])
+
+
+def strided_is_read(device: Device) -> None:
+    """What is transposed or strided MUST be read by its strides."""
+    whole = _put(device, torch.arange(6.0).reshape(2, 3))
+    _want(device, whole.t().contiguous(), [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]])
+    _want(device, whole.t() @ whole, [[9.0, 12.0, 15.0], [12.0, 17.0, 22.0], [15.0, 22.0, 29.0]])
+    _want(device, whole[:, ::2] + 1, [[1.0, 3.0], [4.0, 6.0]])
+
+
+def clone_is_apart(device: Device) -> None:
+    """A clone MUST have memory of its own."""
+    whole = _put(device, torch.ones(3))
+    whole.clone().add_(1)
+    _want(device, whole, [1.0, 1.0, 1.0])
+
+
+def second_backward_accumulates(device: Device) -> None:
+    """A second backward MUST add to `.grad`."""
+    weight = _put(device, torch.ones(3)).requires_grad_()
+    (weight * 2).sum().backward()
+    (weight * 3).sum().backward()
+    if weight.grad is None:
+        msg = "`.grad` is None"
+        raise WrongAnswerError(msg)
+    _want(device, weight.grad, [5.0, 5.0, 5.0])
+
+
+def requires_grad_survives(device: Device) -> None:
+    """Moving a module or a tensor MUST keep what requires a gradient, and the graph."""
+    module = nn.Linear(2, 2).to(device.torch_device)
+    if not all(p.requires_grad and p.is_leaf for p in module.parameters()):
+        msg = "a parameter of the module that was moved is no leaf that requires a gradient"
+        raise WrongAnswerError(msg)
+    if not module(_put(device, torch.ones(1, 2))).requires_grad:
+        msg = "the output of the module that was moved requires no gradient"
+        raise WrongAnswerError(msg)
+    leaf = torch.ones(2, requires_grad=True)
+    (leaf.to(device.torch_device) * 3).sum().backward()
+    if leaf.grad is None or leaf.grad.tolist() != [3.0, 3.0]:
+        msg = f"a leaf on the CPU got {leaf.grad} through its copy on the device, expected [3.0, 3.0]"
+        raise WrongAnswerError(msg)
+
+
+def version_is_counted(device: Device) -> None:
+    """Changing in place what a backward needs MUST be noticed by that backward."""
+    leaf = _put(device, torch.ones(3)).requires_grad_()
+    output = leaf.exp()
+    output.add_(1)
+    try:
+        output.sum().backward()
+    except RuntimeError:
+        return
+    msg = "the backward went through"
+    raise WrongAnswerError(msg)
+
+
+def mixing_is_refused(device: Device) -> None:
+    """Adding or multiplying a tensor on the CPU and one on the device MUST be refused."""
+    ours, theirs = _put(device, torch.ones(2, 2)), torch.ones(2, 2)
+    for name, operation in (("a sum", torch.add), ("a matrix product", torch.matmul)):
+        with contextlib.suppress(Exception):  # how it is refused is the backend's own choice
+            device.to_cpu(operation(ours, theirs))
+            msg = f"{name} gave a result"
+            break
+    else:
+        return
+    raise WrongAnswerError(msg)
+
+
+def seeding_reproduces(device: Device) -> None:
+    """The same seed MUST give the same random numbers and dropout, and another seed others."""
+    first, again, other = (_drawn(device, seed) for seed in (7, 7, 8))
+    if first != again:
+        msg = "two draws after the same seed differ"
+        raise WrongAnswerError(msg)
+    if first == other:
+        msg = "two seeds gave the same draws"
+        raise WrongAnswerError(msg)
+
+
+def _drawn(device: Device, seed: int) -> list[list[float]]:
+    device.seed(seed)
+    ones = torch.ones(64, device=device.torch_device)
+    draws = (torch.rand(8, device=device.torch_device), torch.dropout(ones, 0.5, train=True))
+    return [device.to_cpu(draw).tolist() for draw in draws]
+
+
+def draws_as_the_cpu(device: Device) -> bool:
+    """Tell whether dropout after one seed drops what it drops on the CPU."""
+    cpu = Device("cpu")
+    return all(_drawn(device, seed) == _drawn(cpu, seed) for seed in (7, 8))
+
+
+#: In the order of the report. The CPU has nothing to be mixed with, nor an index.
+PREFLIGHT: tuple[Check, ...] = (
+    copy_is_bitwise,
+    index_is_kept,
+    view_writes_through,
+    strided_is_read,
+    clone_is_apart,
+    second_backward_accumulates,
+    requires_grad_survives,
+    version_is_counted,
+    mixing_is_refused,
+    seeding_reproduces,
+)
+
+
+def requirement(check: Check) -> str:
+    """Return the sentence that a line of the pre-flight stands for."""
+    return (check.__doc__ or "").splitlines()[0].rstrip(".")

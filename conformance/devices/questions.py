@@ -1,0 +1,173 @@
+"""What one type of device is asked, in the order in which a failure says most. torch is imported by the first question.
+
+Runs in a process of its own (:mod:`gradconform.devices.probing`): backends raise, abort, crash and hang when asked.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gradconform.devices.asking import Asker, Line, Probe, WrongAnswerError
+from gradconform.devices.plugins import ENTRY_POINTS, load_entry, load_module, registered_entries
+
+if TYPE_CHECKING:
+    from gradconform.devices.device import Device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked about one type of device; None stands for the accelerator that torch itself knows of.
+
+    ``indices`` are those that were named. ``every`` asks about all that there are; a type that was named without an
+    index stands for all of its own as well, since workers share them. ``plugins`` are imported first, from ``path``
+    where it is given.
+    """
+
+    type: str | None
+    indices: tuple[int, ...] = ()
+    every: bool = False
+    plugins: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+
+
+def probes(request: Request, asker: Asker) -> list[Probe]:
+    """Return what is found out; one record with a reason where the type as a whole cannot be used."""
+    named = request.type or "accelerator"
+    for module in ("torch", *request.plugins):
+        answer = asker.ask(f"import {module}", partial(load_module, module), again=True)
+        sys.path[:] = request.path or sys.path  # from here on: nothing there may stand for torch
+        if not answer.ok:
+            return [Probe(device=named, reason=answer.message)]
+    if request.type is None:
+        found = asker.ask("torch.accelerator.current_accelerator()", _accelerator)
+        if not found.ok:
+            return [Probe(device=named, reason=found.message)]
+        return [] if found.value is None else _of_type(found.value, request, asker)
+    return _of_type(request.type, request, asker)
+
+
+def _accelerator() -> str | None:
+    import torch  # noqa: PLC0415 (importing it is a question of its own)
+
+    current = torch.accelerator.current_accelerator(check_available=True)
+    return None if current is None else current.type
+
+
+def _of_type(name: str, request: Request, asker: Asker) -> list[Probe]:
+    if name in registered_entries():
+        question = f"the import of {registered_entries()[name].value!r} (entry point of {ENTRY_POINTS})"
+        loaded = asker.ask(question, lambda: load_entry(name), again=True)
+        if not loaded.ok:
+            return [Probe(device=name, reason=loaded.message)]
+    known = asker.ask(f"torch.device({name!r})", lambda: _known(name))
+    if not known.ok:
+        return [Probe(device=name, reason=known.message, unknown=True)]
+    counted = asker.ask(f"device_count() of {name}", lambda: _count(name))
+    if not counted.ok:
+        return [Probe(device=name, reason=counted.message)]
+    every = [f"{name}:{index}" for index in range(counted.value)] if request.every or not request.indices else []
+    named = [f"{name}:{index}" for index in request.indices]
+    texts = ["cpu"] if name == "cpu" else dict.fromkeys([*every, *named]) or [name]  # of none, the failing call is told
+    return [_of_device(text, counted.value, asker) for text in texts]
+
+
+def _known(name: str) -> None:
+    import torch  # noqa: PLC0415 (as above)
+
+    torch.device(name)
+
+
+def _count(name: str) -> int:
+    from gradconform.devices.device import device_of  # noqa: PLC0415 (it imports torch)
+
+    return 1 if name == "cpu" else device_of(name).device_count()
+
+
+def _of_device(text: str, count: int, asker: Asker) -> Probe:
+    from gradconform.devices.device import device_of  # noqa: PLC0415 (it imports torch)
+
+    device = device_of(text)
+    for question, call in _uses(text):
+        answer = asker.ask(question, call)
+        if not answer.ok:
+            return Probe(device=text, reason=answer.message)
+    return Probe(
+        device=text,
+        dtypes=dict(_dtypes(device, text, asker)),
+        preflight=tuple(_preflight(device, text, asker)),
+        facts={"count": count, **_facts(device, text, asker)},
+    )
+
+
+def _uses(name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the calls without which a device is of no use."""
+    import torch  # noqa: PLC0415 (as above)
+
+    made = f"torch.ones(2, device={name!r}, requires_grad=True)"
+
+    yield made, lambda: torch.ones(2, device=name, requires_grad=True) is None
+    yield f"(x * x).sum().backward() of x = {made}", lambda: _gradient(name) is None
+    yield f"x.grad.cpu() of x = {made}", partial(read_gradient, name)
+
+
+def _gradient(name: str) -> Any:
+    import torch  # noqa: PLC0415 (as above)
+
+    leaf = torch.ones(2, device=name, requires_grad=True)
+    (leaf * leaf).sum().backward()
+    return leaf.grad
+
+
+def read_gradient(name: str) -> None:
+    """Compute a gradient on a device and read it; raise where it is wrong."""
+    grad = _gradient(name)
+    seen = None if grad is None else grad.cpu().tolist()
+    if seen != [2.0, 2.0]:
+        msg = f"expected [2.0, 2.0], got {seen}"
+        raise WrongAnswerError(msg)
+
+
+def _dtypes(device: Device, name: str, asker: Asker) -> Iterator[tuple[str, str]]:
+    from gradconform.devices.dtypes import COMPLEX, DTYPES, try_dtype  # noqa: PLC0415 (it imports torch)
+
+    claimed = device.dtypes
+    for dtype in (*DTYPES, *COMPLEX):
+        if claimed is not None and dtype not in claimed:
+            yield dtype, "the device's object does not name it"
+            continue
+        answer = asker.ask(f"{dtype} on {name}", partial(try_dtype, device, dtype))
+        yield dtype, answer.message
+
+
+def _preflight(device: Device, name: str, asker: Asker) -> Iterator[Line]:
+    from gradconform.devices.preflight import PREFLIGHT, mixing_is_refused, requirement  # noqa: PLC0415 (as above)
+
+    for check in PREFLIGHT:
+        if not (device.is_cpu and check is mixing_is_refused):
+            answer = asker.ask(f"{check.__name__} on {name}", partial(check, device))
+            yield Line(requirement=requirement(check), held=answer.ok, message=answer.message)
+
+
+def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
+    """Return what is told besides; a fact that could not be found out is told as None."""
+    from gradconform.devices.dtypes import product_keeps_digits  # noqa: PLC0415 (it imports torch)
+    from gradconform.devices.preflight import draws_as_the_cpu  # noqa: PLC0415 (as above)
+    from gradconform.environment import description  # noqa: PLC0415 (as above)
+
+    asked: dict[str, Callable[[], Any]] = {
+        "counts_memory": lambda: device.counts_memory,
+        "float32_product_keeps_digits": lambda: product_keeps_digits(device),
+        "draws_as_the_cpu": lambda: draws_as_the_cpu(device),
+        "description": partial(description, name),
+        "tolerance": lambda: dict(device.tolerances),
+        "known_limits": lambda: {str(key): _plain(value) for key, value in device.known_limits.items()},
+    }
+    return {fact: asker.ask(f"{fact} of {name}", call).value for fact, call in asked.items()}
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float, str)) or value is None else str(value)

@@ -1,0 +1,37 @@
+"""The device ``lazy`` that every torch brings: operations are recorded, and run when a value is asked for.
+
+Importing this module starts torch's TorchScript backend for it, which computes on the CPU.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import _lazy  # underscored, as all of this device is; where it goes, the device goes with it
+from torch._lazy import ts_backend
+
+known_limits = {
+    "simulated": "TorchScript runs what was recorded on the CPU",
+    "checkpoint": "torch.utils.checkpoint asks for torch.lazy, a module that torch does not have",
+    "generator": "there is no torch.Generator of this device: torch.manual_seed seeds all that is drawn on it",
+    "lstm": "nn.LSTM and nn.GRU make their first hidden state on the CPU, which this device refuses",
+    "as_strided": "there is no such view",
+    "sparse": "no sparse tensors",
+    "layout": "every tensor is contiguous",
+    "unused parts": "torch makes the zeros for the parts of an output that nobody uses on the CPU",
+    "expanded gradients": "what is added in place to a tensor of strides 0, such as a sum's gradient, adds up",
+    "storage": "a tensor has no storage and no address, so what shares memory cannot be seen",
+    "peak_memory": "nothing counts its memory",
+}
+
+ts_backend.init()
+
+
+def device_count() -> int:
+    """Return 1: all indices are one CPU."""
+    return 1
+
+
+def synchronize(device: torch.device) -> None:
+    """Run what was recorded, and wait for it."""
+    _lazy.mark_step(f"lazy:{device.index or 0}", wait=True)
+    _lazy.wait_device_ops()  # of all indices: it takes no names yet

@@ -1,0 +1,169 @@
+"""What simx can be asked for, by the environment or by :func:`~gradconform.plugins.devices.simx.inject`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from gradconform.devices import nearest
+
+PREFIX = "SIMX_"
+MOST_DEVICES = 16
+_DTYPES = frozenset(
+    # as in csrc/options.h
+    {"float64", "float32", "float16", "bfloat16", "complex64", "complex128"}
+    | {"int64", "int32", "int16", "int8", "uint8", "bool"}
+)
+_WRONG = ("index", "transpose", "stale")
+#: What torch composes on a CPU and asks an accelerator for as a whole; simx has a kernel for each.
+_OWN_KERNELS = frozenset(
+    {
+        "aten::_copy_from",
+        "aten::_local_scalar_dense",
+        "aten::convolution",
+        "aten::convolution_backward",
+        "aten::_thnn_fused_lstm_cell",
+        "aten::_thnn_fused_lstm_cell_backward_impl",
+        "aten::_thnn_fused_gru_cell",
+        "aten::_thnn_fused_gru_cell_backward",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: what its value looks like, what it does, and what is wrong with a value (None: nothing)."""
+
+    example: str
+    meaning: str
+    complaint: Callable[[str], str | None]
+
+
+def _flag(value: str) -> str | None:
+    return None if value in {"0", "1"} else "expected 1 or 0"
+
+
+def _count(value: str) -> str | None:
+    fine = value.isdecimal() and 1 <= int(value) <= MOST_DEVICES
+    return None if fine else f"expected a number of devices from 1 to {MOST_DEVICES}"
+
+
+def _bytes(value: str) -> str | None:
+    return None if value.isdecimal() and int(value) > 0 else "expected a number of bytes above 0"
+
+
+def _dtypes(value: str) -> str | None:
+    for name in value.split(","):
+        if name not in _DTYPES:
+            return f"{name!r} is no dtype; expected some of {nearest(name, _DTYPES)}"
+    return None
+
+
+def _operations(value: str) -> str | None:
+    for name in value.split(","):
+        if complaint := _operation(name):
+            return complaint
+    return None
+
+
+def _operation(name: str) -> str | None:
+    """Return what is wrong with the name of an operation: it has to be one that reaches the device."""
+    namespace, colons, short = name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), short, None) if colons and namespace and short else None
+    if packet is None:
+        return f"{name!r} is no operation; expected one as torch's schemas name it, such as aten::mm"
+    # Private: the only way to ask which operations a backend is asked for. Without it, every name would be accepted,
+    # and a fault in an operation that torch composes of others would never strike.
+    reaches = any(
+        torch._C._dispatch_has_kernel_for_dispatch_key(f"{name}.{overload}".removesuffix(".default"), "CPU")  # noqa: SLF001 (as said above)
+        for overload in packet.overloads()
+    )
+    if reaches or name in _OWN_KERNELS:
+        return None
+    return f"{name!r} never reaches the device: torch composes it of other operations; name one of those"
+
+
+def _pairs(kind: str, fine: Callable[[str], bool]) -> Callable[[str], str | None]:
+    def complaint(value: str) -> str | None:
+        for pair in value.split(","):
+            name, _, setting = pair.rpartition(":")
+            if not fine(setting):
+                return f"{pair!r} ends with {setting!r}; expected OPERATION:{kind}"
+            if wrong := _operation(name):
+                return wrong
+        return None
+
+    return complaint
+
+
+def _moment(value: str) -> str | None:
+    name, _, number = value.rpartition(":")
+    if not (number.isdecimal() and int(number) > 0):
+        return "expected N or OPERATION:N, counted from 1"
+    return _operation(name) if name else None
+
+
+def _is_number(value: str) -> bool:
+    return value.isdecimal()
+
+
+#: Every option by name; the environment variable is the name in capitals after SIMX_.
+OPTIONS: dict[str, Option] = {
+    "devices": Option("3", "how many indices there are, 2 where nothing is said; fixed once loaded", _count),
+    "memory_limit": Option("1048576", "bytes per index; beyond them `torch.OutOfMemoryError`", _bytes),
+    "no_memory_stats": Option("1", "the memory counters stand still", _flag),
+    "no_dtypes": Option("float64,bfloat16", "dtypes that raise `TypeError`", _dtypes),
+    "narrow_float64": Option("1", "what is asked for as float64 is float32, without a word", _flag),
+    "no_ops": Option("aten::gelu", "operations that raise `NotImplementedError`", _operations),
+    "cpu_result": Option("aten::gelu", "operations whose result is left on the CPU", _operations),
+    "cpu_fallback": Option("aten::gelu", "operations for which torch copies to the CPU and back", _operations),
+    "tf32": Option("1", "factors of float32 products and convolutions rounded to TF32", _flag),
+    "bfloat16_accumulate": Option("1", "matrix products and sums in bfloat16 add up in bfloat16", _flag),
+    "flush_denormals": Option("1", "denormal results are 0", _flag),
+    "nondeterministic": Option("1", "matrix products and sums add up in an order that no seed decides", _flag),
+    "wrong": Option(
+        "aten::mm:transpose",
+        "an operation's first result is wrong: `index` (each element from its neighbour), `transpose`, or `stale` "
+        "(that of the call before)",
+        _pairs(f"{{{','.join(_WRONG)}}}", _WRONG.__contains__),
+    ),
+    "copying_views": Option("1", "views are copies, so that writes through them are lost", _flag),
+    "mix_with_cpu": Option("1", "tensors of the CPU are accepted beside those of the device", _flag),
+    "one_index": Option("1", "whatever the index, tensors land on index 0", _flag),
+    "unseeded": Option("1", "random numbers do not depend on the seed", _flag),
+    "slow": Option("aten::mm:50", "an operation takes so many milliseconds longer", _pairs("MILLISECONDS", _is_number)),
+    "lost_at": Option("100", "the N-th operation raises `torch.AcceleratorError`, as does all after it", _moment),
+    "hang_at": Option("100", "the N-th operation never returns", _moment),
+    "abort_at": Option("aten::mm:3", "the N-th operation ends the process with SIGABRT", _moment),
+    "segfault_at": Option("100", "the N-th operation ends the process with SIGSEGV", _moment),
+    "abort_at_exit": Option("1", "the process ends with SIGABRT when all is done", _flag),
+}
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that SIMX_ variables set; raise ``ValueError`` for a name or value that is none."""
+    given = {name.removeprefix(PREFIX): value for name, value in environment.items() if name.startswith(PREFIX)}
+    return {
+        name.lower(): _checked(name.lower(), value, PREFIX + name) for name, value in sorted(given.items()) if value
+    }
+
+
+def from_arguments(arguments: Mapping[str, str | int]) -> dict[str, str]:
+    """Return the options that Python sets, True and False for 1 and 0; raise ``ValueError`` as for the environment."""
+    return {
+        name: _checked(name, str(int(value)) if isinstance(value, int) else value, name)
+        for name, value in arguments.items()
+    }
+
+
+def _checked(name: str, value: str, spelled: str) -> str:
+    if name not in OPTIONS:
+        known = {PREFIX + known.upper() if spelled.startswith(PREFIX) else known for known in OPTIONS}
+        msg = f"simx has no option {spelled}; nearest: {nearest(spelled, known)}"
+        raise ValueError(msg)
+    if complaint := OPTIONS[name].complaint(value):
+        msg = f"{spelled}={value!r}: {complaint}"
+        raise ValueError(msg)
+    return value
