@@ -57,7 +57,7 @@ def _text(alike: str, group: list[Result]) -> str:
 
 def cause(result: Result) -> str:
     """Return in one line what the first finding of ``result`` says, without the name of the tensor."""
-    if not result.findings:
+    if not result.findings or (result.kind == "device" and result.status == "error"):
         lines = [line for line in result.message.splitlines() if line.strip()] or ["no message"]
         # The last line of a traceback names the exception, the first one of any other message says what is wrong.
         return lines[-1].strip() if result.kind == "kit" else lines[0].strip()

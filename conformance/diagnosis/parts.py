@@ -1,0 +1,124 @@
+"""The parts that a gradient should be the sum of, or that may have got into it: one per micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradconform.diagnosis.question import dense
+from gradconform.evidence import Evidence
+from gradconform.fixtures.trees import leaves
+from gradconform.observation import Observation, Step
+from gradconform.reference64 import widen
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One thing a gradient may be made of: its name, its float64 value, and how often it belongs in.
+
+    ``own``: it is what the action itself has to add.
+    """
+
+    name: str
+    value: Tensor
+    wanted: float
+    own: bool = False
+
+
+def param_parts(evidence: Evidence, name: str, step: Step) -> Iterator[Part]:
+    """Yield what parameter ``name`` may hold after ``step``."""
+    lane = step.action.stage
+    done: dict[int, float] = {}
+    cleared = False
+    for action in evidence.trial.actions[: step.position + 1]:
+        if action.stage == lane and not action.misuse and action.kind in {"B", "W"}:
+            done[action.mb] = done.get(action.mb, 0.0) + 1.0
+        elif action.kind in {"zero_none", "zero_fill"}:
+            done, cleared = dict.fromkeys(done, 0.0), True
+    if evidence.trial.prior_grads:
+        yield Part("what was there before", prior(evidence, name, lane), 0.0 if cleared else 1.0)
+    adds = step.action.kind in {"B", "W"}
+    for mb in microbatches(evidence, lane):
+        grad = evidence.reference(lane, mb).params.get(name)
+        if grad is not None:
+            yield Part(f"micro-batch {mb}", dense(grad), done.get(mb, 0.0), adds and mb == step.action.mb)
+
+
+def input_parts(evidence: Evidence, slot: int, step: Step) -> Iterator[Part]:
+    """Yield what the gradient of input ``slot`` may hold."""
+    lane = step.action.stage
+    for mb in microbatches(evidence, lane):
+        grad = evidence.reference(lane, mb).inputs[slot]
+        if grad is not None:
+            yield Part(f"micro-batch {mb}", dense(grad), float(mb == step.action.mb), mb == step.action.mb)
+
+
+def microbatches(evidence: Evidence, lane: int) -> list[int]:
+    """Return the micro-batches that run forward on a stage."""
+    return sorted({action.mb for action in evidence.trial.actions if action.kind == "F" and action.stage == lane})
+
+
+def prior(evidence: Evidence, name: str, lane: int) -> Tensor:
+    """Return what a parameter holds before the first action."""
+    names = list(evidence.reference(lane, 0).params)
+    found: Tensor = widen(evidence.materials.prior(lane)[names.index(name)])
+    return found
+
+
+def sum_of(parts: list[Part]) -> Tensor | None:
+    """Return the right value: every part as often as it belongs in."""
+    wanted = [part.value * part.wanted for part in parts if part.wanted]
+    return torch.stack(wanted).sum(0) if wanted else None
+
+
+def output_grads_at(evidence: Evidence, lane: int, mb: int, paths: list[str] | None = None) -> tuple[object, ...]:
+    """Return the right output gradients of one stage, one per leaf of its outputs; none where it ends in a loss.
+
+    They come in the order of ``paths``, those of the outputs, or as they are handed over.
+    """
+    if evidence.trial.loss_at(lane):
+        return ()
+    if evidence.trial.chain and lane + 1 < len(evidence.trial.stages):
+        return evidence.reference(lane + 1, mb).inputs
+    given = dict(leaves(evidence.materials.output_grads(lane, mb)))
+    return tuple(given[path] for path in (given if paths is None else paths))
+
+
+def run_of(evidence: Evidence, step: Step) -> Observation:
+    """Return the observation that ``step`` is of: a trial may be run several times."""
+    return next(seen for seen in evidence.observations if any(known is step for known in seen.steps))
+
+
+def step_before(evidence: Evidence, step: Step) -> Step | None:
+    """Return the step before on the same stage, None for the first."""
+    earlier = [
+        known
+        for known in run_of(evidence, step).steps
+        if known.position < step.position and known.action.stage == step.action.stage
+    ]
+    return earlier[-1] if earlier else None
+
+
+def held_before(evidence: Evidence, name: str, step: Step) -> Tensor | None:
+    """Return, in float64, what parameter ``name`` held before ``step``, as it was seen."""
+    before = step_before(evidence, step)
+    if before is not None:
+        held = before.param_grads.get(name)
+        return None if held is None else dense(widen(held))
+    return prior(evidence, name, step.action.stage) if evidence.trial.prior_grads else None
+
+
+def added(evidence: Evidence, step: Step) -> bool:
+    """Tell whether any parameter's gradient changed in an action."""
+    before = step_before(evidence, step)
+    held = {} if before is None else before.param_grads
+    return any(not _same(held.get(name), grad) for name, grad in step.param_grads.items())
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None or one is other:
+        return one is other
+    return one.shape == other.shape and torch.equal(dense(one), dense(other))

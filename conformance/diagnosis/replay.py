@@ -1,0 +1,146 @@
+"""Micro-batches run again in float64, their graph kept, so that other output gradients can be tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+from gradconform.diagnosis.parts import output_grads_at
+from gradconform.diagnosis.question import dense
+from gradconform.evidence import Evidence
+from gradconform.fixtures.trees import as_tuple, leaves, map_leaves
+from gradconform.materials import mean_squares
+from gradconform.reference64 import passed64, widen
+
+Start = Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Grads:
+    """What a backward gives: one gradient per argument, and one per parameter; None for none."""
+
+    inputs: tuple[Tensor | None, ...]
+    params: dict[str, Tensor | None]
+
+
+class Replay:
+    """One micro-batch of one stage after its forward in float64.
+
+    ``roots`` is where a backward starts: the leaves of the outputs, the loss, or the outputs of the node into whose
+    weight context gradients were put by hand. None stands for a leaf without a gradient. ``given`` are the right
+    gradients there.
+    """
+
+    def __init__(self, evidence: Evidence, lane: int, mb: int, *, training: bool = True) -> None:
+        """Run the forward."""
+        self.stage, self.args, outputs = passed64(evidence.materials, lane, mb, training=training)
+        self.outputs = dict(leaves(as_tuple(outputs)))
+        self.roots: list[Tensor | GradientEdge | None] = [
+            leaf if isinstance(leaf, Tensor) and leaf.requires_grad else None for leaf in self.outputs.values()
+        ]
+        self.given: list[Start] = []
+        if evidence.trial.loss_at(lane):
+            loss = mean_squares(outputs, map_leaves(widen, evidence.materials.target(lane, mb)))
+            self.roots, self.given = [loss], [torch.full_like(loss, evidence.loss_scale)]
+        elif evidence.trial.hand_grads:
+            node = next(get_gradient_edge(leaf).node for leaf in self.outputs.values() if isinstance(leaf, Tensor))
+            self.given = [widen(grad) for grad in evidence.materials.hand_grads(lane, mb)]
+            self.roots = [GradientEdge(node, slot) for slot in range(len(self.given))]
+        else:
+            self.given = [widen(grad) for grad in output_grads_at(evidence, lane, mb, list(self.outputs))]
+
+    @property
+    def shapes(self) -> list[torch.Size | None]:
+        """The shapes that gradients have at the roots; None where none can flow."""
+        leaves_ = list(self.outputs.values())  # the outputs of a node are those of the stage, in the trials there are
+        return [
+            None if root is None else root.shape if isinstance(root, Tensor) else leaves_[place].shape
+            for place, root in enumerate(self.roots)
+        ]
+
+    def starts_otherwise(self, starts: Sequence[Start]) -> bool:
+        """Tell whether a backward can start from ``starts``, and would be another one than the right one."""
+        if len(starts) != len(self.roots):
+            return False
+        different = False
+        for root, shape, start, given in zip(self.roots, self.shapes, starts, self.given, strict=True):
+            if root is None:
+                continue
+            if start is not None and start.shape != shape:
+                return False
+            same = start is given or (start is not None and given is not None and torch.equal(start, given))
+            different = different or not same
+        return different
+
+    def grads(self, starts: Sequence[Start]) -> Grads:
+        """Run backward from ``starts``, one per root."""
+        sought = list(self._sought())
+        pairs = [(r, s) for r, s in zip(self.roots, starts, strict=True) if r is not None and s is not None]
+        found: Sequence[Tensor | None] = [None] * len(sought)
+        if pairs and sought:
+            roots, grads = [root for root, _ in pairs], [grad for _, grad in pairs]
+            found = torch.autograd.grad(roots, sought, grads, retain_graph=True, allow_unused=True)  # type: ignore[arg-type] # torch takes both kinds in one list
+        known = {id(leaf): grad if grad is None else dense(grad) for leaf, grad in zip(sought, found, strict=True)}
+        return Grads(
+            tuple(known.get(id(arg)) for arg in self.args),
+            {name: known.get(id(parameter)) for name, parameter in self.stage.named_parameters()},
+        )
+
+    def uses(self, leaf: Tensor) -> list[Tensor]:
+        """Return what arrives at ``leaf`` along each edge of the graph: their sum is its gradient."""
+        pairs = [(r, s) for r, s in zip(self.roots, self.given, strict=True) if r is not None and s is not None]
+        if not pairs or not leaf.requires_grad:
+            return []
+        found = [start for root, start in pairs if root is leaf]
+        handles = [
+            node.register_hook(_collector(slots, found)) for node, slots in _users(get_gradient_edge(leaf).node, pairs)
+        ]
+        roots, grads = [root for root, _ in pairs], [grad for _, grad in pairs]
+        torch.autograd.grad(roots, [leaf], grads, retain_graph=True, allow_unused=True)  # type: ignore[arg-type] # torch takes both kinds in one list
+        for handle in handles:
+            handle.remove()
+        return [dense(grad) for grad in found]
+
+    def _sought(self) -> Iterator[Tensor]:
+        known: set[int] = set()
+        for tensor in (*self.args, *self.stage.parameters()):
+            if isinstance(tensor, Tensor) and tensor.requires_grad and id(tensor) not in known:
+                known.add(id(tensor))
+                yield tensor
+
+
+def replay(evidence: Evidence, lane: int, mb: int, *, training: bool = True) -> Replay:
+    """Return a micro-batch run again; forwards are kept for the next question about the trial."""
+    key = ("replay", lane, mb, training)
+    if key not in evidence.recomputed:
+        evidence.recomputed[key] = Replay(evidence, lane, mb, training=training)
+    found: Replay = evidence.recomputed[key]
+    return found
+
+
+def _users(accumulator: Node, pairs: Sequence[tuple[Any, Tensor]]) -> Iterator[tuple[Node, list[int]]]:
+    """Yield the nodes that hand a gradient to ``accumulator``, each with the slots that do."""
+    stack = [root.node if isinstance(root, GradientEdge) else get_gradient_edge(root).node for root, _ in pairs]
+    seen: set[Node] = set()
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        stack += [child for child, _ in node.next_functions if child is not None]
+        slots = [slot for slot, (child, _) in enumerate(node.next_functions) if child is accumulator]
+        if slots:
+            yield node, slots
+
+
+def _collector(slots: list[int], found: list[Tensor]) -> Any:
+    def hook(grad_inputs: tuple[Tensor | None, ...], grad_outputs: object) -> None:
+        del grad_outputs
+        found.extend(grad for slot in slots if (grad := grad_inputs[slot]) is not None)
+
+    return hook
