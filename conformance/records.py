@@ -1,0 +1,241 @@
+"""A run as a stream of records, one JSON object a line: what survives a crash, and what goes from worker to parent.
+
+===========  ============================================================================================
+record       what it says
+===========  ============================================================================================
+``run``      the first line: what is judged, how and where, and every item that is planned (:class:`Header`)
+``started``  an item begins: check, device, dtype, and the level and requirement its result will have
+``result``   the result of an item, as :meth:`gradconform.results.Result.to_dict` gives it
+``resumed``  another process goes on with the run; ``results`` counts what was there
+``end``      the last line, of a run that has a result for every planned item
+===========  ============================================================================================
+
+A run that was killed has no ``end``, and its last line may be cut off. :func:`read_run` reads all of this again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gradconform.results import EXIT_USAGE, Report, Result
+from gradconform.version import KIT_VERSION
+
+SCHEMA = "gradconform-records"
+SCHEMA_VERSION = 1
+
+Record = Mapping[str, Any]
+
+
+class RecordsError(ValueError):
+    """A file of records that cannot be read, or cannot be written to; ``exit_code`` is what the command ends with."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
+        """Keep both."""
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Place(NamedTuple):
+    """One item of a plan by name: a check id, on a device, in a dtype."""
+
+    check: str
+    device: str
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        """The item's name, as pytest shows it: ``full.gradients.mlp[cpu-float32]``."""
+        return f"{self.check}[{self.device}-{self.dtype}]"
+
+    @classmethod
+    def of(cls, result: Result) -> Place:
+        """Return the place that ``result`` is the result of."""
+        return cls(result.check, result.device, result.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a run is, before anything has run.
+
+    ``report`` holds the fields of a report without results, ``places`` all items in the order of the plan, ``options``
+    what was asked for as the command ``run`` takes it (empty where no command can repeat it).
+    """
+
+    report: Mapping[str, Any]
+    places: tuple[Place, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    kit: str = KIT_VERSION
+
+    @property
+    def cells(self) -> list[tuple[str, str]]:
+        """The devices and dtypes of the run, in the order of the plan."""
+        return list(dict.fromkeys((place.device, place.dtype) for place in self.places))
+
+    def report_of(self, results: Mapping[Place, Result]) -> Report:
+        """Return the report that holds ``results``, in the order of the plan."""
+        start = {**self.report, "schedules": tuple(self.report.get("schedules", ()))}
+        return Report(**start, results=[results[place] for place in self.places if place in results])
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the record ``run``."""
+        return {
+            "record": "run",
+            "schema": SCHEMA,
+            "schema_version": SCHEMA_VERSION,
+            "kit": self.kit,
+            "options": dict(self.options),
+            "report": dict(self.report),
+            "places": [list(place) for place in self.places],
+        }
+
+    @classmethod
+    def from_record(cls, record: Record) -> Header:
+        """Return the header that :meth:`to_record` gave; raise :class:`RecordsError` for what is none."""
+        if record.get("record") != "run" or record.get("schema") != SCHEMA:
+            msg = f"expected a record 'run' of {SCHEMA}, got {_shown(record)}"
+            raise RecordsError(msg)
+        if record.get("schema_version") != SCHEMA_VERSION:
+            msg = (
+                f"schema version {record.get('schema_version')!r} is unknown to gradconform {KIT_VERSION}, "
+                f"which reads version {SCHEMA_VERSION}"
+            )
+            raise RecordsError(msg)
+        try:
+            header = cls(
+                report=record["report"],
+                places=tuple(Place(*map(_text, place)) for place in record["places"]),
+                options=record["options"],
+                kit=_text(record["kit"]),
+            )
+            header.report_of({})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            msg = f"the record 'run' cannot be read: {type(error).__name__}: {error}"
+            raise RecordsError(msg) from error
+        return header
+
+
+def header_of(report: Report, places: tuple[Place, ...], options: Mapping[str, Any] | None = None) -> Header:
+    """Return the header of the run that ``report`` is the empty report of."""
+    start = {one.name: getattr(report, one.name) for one in fields(Report) if one.init and one.name != "results"}
+    # Through JSON: torch's version is a subclass of str, a tuple comes back as a list.
+    return Header(report=json.loads(json.dumps(start)), places=places, options=options or {})
+
+
+def started(place: Place, level: str, requirement: str) -> dict[str, Any]:
+    """Return the record that an item begins."""
+    return {"record": "started", **place._asdict(), "level": level, "requirement": requirement}
+
+
+def finished(result: Result) -> dict[str, Any]:
+    """Return the record of a result."""
+    return {"record": "result", **result.to_dict()}
+
+
+def as_result(record: Record) -> Result:
+    """Return the result in a record ``result``; raise :class:`RecordsError` where it holds none."""
+    try:
+        result = Result.from_dict({name: value for name, value in record.items() if name != "record"})
+        Place(*map(_text, Place.of(result)))
+    except (TypeError, ValueError, AttributeError) as error:
+        msg = f"this is no result: {error}: {_shown(record)}"
+        raise RecordsError(msg) from error
+    return result
+
+
+def as_line(record: Record) -> bytes:
+    """Return a record as its line, standard JSON in ASCII, so that no line break of a message can end it."""
+    return json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+@dataclass(slots=True, kw_only=True)
+class RecordedRun:
+    """A run as it was read from a file.
+
+    ``started`` is the item that had begun and has no result; ``whole`` how many bytes of the file are whole lines;
+    ``ended`` says that the run came to its end.
+    """
+
+    path: Path
+    header: Header
+    results: dict[Place, Result] = field(default_factory=dict)
+    started: Place | None = None
+    ended: bool = False
+    whole: int = 0
+
+    @property
+    def missing(self) -> list[Place]:
+        """The planned items that have no result, in the order of the plan."""
+        return [place for place in self.header.places if place not in self.results]
+
+    def report(self) -> Report:
+        """Return the report of what has a result."""
+        return self.header.report_of(self.results)
+
+
+def read_run(path: str | Path) -> RecordedRun:
+    """Read a file of records. A last line that was cut off is left out: whoever wrote it was killed.
+
+    Raises :class:`RecordsError` that names the file, the line and what is wrong with it.
+    """
+    where = Path(path)
+    try:
+        content = where.read_bytes()
+    except OSError as error:
+        msg = f"{str(path)!r} cannot be read: {error.strerror}"
+        raise RecordsError(msg) from error
+    whole = content.rfind(b"\n") + 1
+    lines = content[:whole].splitlines() or [b"{}"]
+    number = 1
+    try:
+        run = RecordedRun(path=where, header=Header.from_record(_record(lines[0])), whole=whole)
+        known = frozenset(run.header.places)
+        for number, line in enumerate(lines[1:], 2):  # noqa: B007 (named in the error)
+            _take(run, _record(line), known)
+    except (ValueError, TypeError, RecursionError) as error:
+        msg = f"{str(path)!r}, line {number}: {error}"
+        raise RecordsError(msg) from error
+    return run
+
+
+def _take(run: RecordedRun, record: Record, known: frozenset[Place]) -> None:
+    """Add what one record says."""
+    kind = record.get("record")
+    if kind == "result":
+        result = as_result(record)
+        place = Place.of(result)
+        if place not in known:
+            msg = f"a result of {place.name}, which the first line does not plan"
+            raise RecordsError(msg)
+        run.results[place] = result
+        run.started = None
+    elif kind == "started":
+        run.started = Place(*(_text(record.get(name)) for name in Place._fields))
+    elif kind == "end":
+        run.ended = True
+    elif kind != "resumed":
+        msg = f"expected a record of a run, got {_shown(record)}"
+        raise RecordsError(msg)
+
+
+def _record(line: bytes) -> Record:
+    record = json.loads(line)
+    if not isinstance(record, dict):
+        msg = f"expected a JSON object, got {_shown(record)}"
+        raise RecordsError(msg)
+    return record
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        msg = f"expected a text, got {value!r}"
+        raise TypeError(msg)
+    return value
+
+
+def _shown(value: object) -> str:
+    """Return the beginning of what stands in a file, for a message."""
+    return repr(value)[:120]
