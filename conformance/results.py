@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -20,7 +21,9 @@ STATUSES: tuple[Status, ...] = (
 )  # fmt: skip
 
 #: Exit codes of the command.
-EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_USAGE, EXIT_KIT, EXIT_ENVIRONMENT, EXIT_INCOMPLETE = range(6)
+EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_USAGE, EXIT_KIT, EXIT_ENVIRONMENT, EXIT_INCOMPLETE, EXIT_REGRESSED = range(7)
+#: What a shell gives to a command that ctrl-C ended.
+EXIT_INTERRUPTED = 130
 
 
 class NonConformingError(AssertionError):
@@ -33,9 +36,16 @@ class Result:
 
     ``headroom`` is the largest ratio of error to bound that was met (0 where everything was bit-equal to plain
     autograd, above 1 where a value was wrong), None where no value was compared. ``kind`` is the kind of the first
-    finding, or of the error (``kit``, ``environment``, ``adapter``). ``bit_equal`` says whether all values were those
+    finding, or of the error (``kit``, ``environment``, ``adapter``, ``device``); of what is unsupported it is
+    ``environment`` where plain autograd raised. ``bit_equal`` says whether all values were those
     of plain autograd bit by bit, ``repeats_bit_equal`` whether the repeats of a trial were those of the first; None
-    where nothing was compared. ``findings`` holds every difference with its numbers.
+    where nothing was compared. ``findings`` holds every difference with its numbers. ``waiver`` is the entry of the
+    waiver file that expects a failure of the check here, as JSON values.
+
+    Off the CPU: ``off_device_share`` is the share of the implementation's operations that did not run on the device;
+    ``memory`` its peak there in bytes, plain autograd's, and plain autograd's with B in place of I and W
+    (``undeferred``), of the trial that takes most beside plain autograd; ``oracle_spread`` how far two runs of plain
+    autograd were apart, as a part of the largest element, None where they were bit-equal.
     """
 
     check: str
@@ -50,6 +60,10 @@ class Result:
     kind: str | None = None
     bit_equal: bool | None = None
     repeats_bit_equal: bool | None = None
+    off_device_share: float | None = None
+    memory: Mapping[str, int] | None = None
+    oracle_spread: float | None = None
+    waiver: Mapping[str, Any] | None = None
     findings: tuple[Mapping[str, Any], ...] = ()
 
     @property
@@ -57,10 +71,17 @@ class Result:
         """Whether this result alone decides against conformance, SHOULD left aside."""
         return self.status == "error" or (self.status == "failed" and self.level == "MUST")
 
+    @property
+    def spares_target(self) -> bool:
+        """Whether this is an error that nobody charges to the target: of the device, or of the environment."""
+        return self.status == "error" and self.kind in {"device", "environment"}
+
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
         values = asdict(self)
         values["findings"] = [dict(finding) for finding in self.findings]
+        values["memory"] = None if self.memory is None else dict(self.memory)
+        values["waiver"] = None if self.waiver is None else dict(self.waiver)
         return values
 
     @classmethod
@@ -75,7 +96,9 @@ class Report:
 
     ``manifest`` is how many checks the contract has in this profile, on the devices and dtypes asked for; ``planned``
     how many of them were selected. ``schedules`` names the schedules of somebody's own that were judged in place of the
-    contract; then the manifest counts these.
+    contract; then the manifest counts these. ``shard`` says which part of a divided run this is, and ``waivers`` which
+    failures were expected; both as JSON values, None where there is none. ``devices`` holds what was found out about
+    the devices before the run, their pre-flight, and what was left out; None where the run is on the CPU alone.
     """
 
     profile: str
@@ -88,6 +111,10 @@ class Report:
     schedules: tuple[str, ...] = ()
     results: list[Result] = field(default_factory=list)
     contract: str = CONTRACT_VERSION
+    kit: str = KIT_VERSION
+    shard: Mapping[str, Any] | None = None
+    waivers: Mapping[str, Any] | None = None
+    devices: Mapping[str, Any] | None = None
 
     def __iter__(self) -> Iterator[Result]:
         """Iterate over the results."""
@@ -113,33 +140,64 @@ class Report:
 
     @property
     def failures(self) -> list[Result]:
-        """The results that failed or could not be judged, MUST before SHOULD."""
+        """The results that failed or could not be judged, without those that were waived; MUST before SHOULD."""
         found = [result for result in self.results if result.status in {"failed", "error"}]
         return sorted(found, key=lambda result: (not result.decisive, result.check))
 
     @property
+    def selected(self) -> int:
+        """How many checks were selected: those of all shards, where this is one of several."""
+        return self.planned if self.shard is None else int(self.shard["selected"])
+
+    @property
     def complete(self) -> bool:
-        """Whether every check of the manifest has a result, and at least one of them was judged."""
+        """Whether every check of the manifest, or of the shard's part of it, has a result, and one at least judged.
+
+        A device or an environment that fails, and a device that cannot do too large a part, leave a run incomplete.
+        """
         counts = self.summary
-        return counts["not_run"] == 0 and self.planned >= self.manifest and counts["ran"] > 0
+        whole = counts["not_run"] == 0 and self.selected >= self.manifest and counts["ran"] > 0
+        return whole and not self._spared and (self.shard is not None or not self.unjudged)
 
     @property
     def conforms(self) -> bool:
-        """Whether the target meets the contract in this profile. A selection of checks, or of schedules, never does."""
-        return self.complete and not self._decides_against and not self.schedules
+        """Whether the target meets the contract in this profile, by no waiver.
+
+        A selection of checks, a shard, or schedules of one's own never say so.
+        """
+        return self.verdict == "conforms"
 
     @property
     def _decides_against(self) -> bool:
-        return any(r.decisive or (self.strict and r.status == "failed") for r in self.results)
+        against_strictly = {"failed", "unexpectedly_passed"}
+        return any(
+            (r.decisive and not r.spares_target) or (self.strict and r.status in against_strictly) for r in self.results
+        )
+
+    @property
+    def unjudged(self) -> list[str]:
+        """Where plain autograd raised in so many checks that the rest is no verdict: one line per device, dtype, area.
+
+        More than a half of an area, or more than a quarter of all that was selected, is too much.
+        """
+        return too_much_unsupported(self.results)
 
     @property
     def verdict(self) -> str:
-        """``conforms``, ``does not conform`` or ``incomplete``; ``passed`` or ``failed`` of schedules of one's own."""
+        """``conforms``, ``conforms with waivers``, ``does not conform`` or ``incomplete``.
+
+        ``conforms with waivers`` is that of a target that would not conform without them. Schedules of one's own, and
+        a shard, have ``passed`` or ``failed``: they say nothing on the whole contract.
+        """
+        part = bool(self.schedules) or self.shard is not None
         if self._decides_against:
-            return "failed" if self.schedules else "does not conform"
+            return "failed" if part else "does not conform"
         if not self.complete:
             return "incomplete"
-        return "passed" if self.schedules else "conforms"
+        if part:
+            return "passed"
+        waived = any(r.status == "waived" and (self.strict or r.level == "MUST") for r in self.results)
+        return "conforms with waivers" if waived else "conforms"
 
     @property
     def scope(self) -> str:
@@ -150,17 +208,31 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """The command's exit code: 0, 1, 3 (an error of the kit), 4 (of the environment) or 5 (incomplete)."""
+        """The exit code: 0, 1, 2 (idle waivers), 3 (error of the kit), 4 (environment or device) or 5 (incomplete)."""
         kinds = {result.kind for result in self.results if result.status == "error"}
         if "kit" in kinds:
             return EXIT_KIT
         if self._decides_against:
-            return EXIT_ENVIRONMENT if kinds == {"environment"} and not self._failed else EXIT_DOES_NOT
-        return EXIT_CONFORMS if self.complete else EXIT_INCOMPLETE
+            return EXIT_DOES_NOT
+        if self._spared:
+            return EXIT_ENVIRONMENT
+        if not self.complete:
+            return EXIT_INCOMPLETE
+        return EXIT_USAGE if self.idle_waivers else EXIT_CONFORMS
 
     @property
-    def _failed(self) -> bool:
-        return any(result.status == "failed" for result in self.results)
+    def idle_waivers(self) -> list[int]:
+        """Positions of the waivers that met no result in a whole run of profile ``full``: they are to be removed."""
+        whole = self.complete and self.profile == "full" and self.shard is None and not self.schedules
+        if self.waivers is None or not whole:
+            return []
+        from gradconform.waivers.waiving import unmatched  # noqa: PLC0415 (it uses this module)
+
+        return unmatched(self)
+
+    @property
+    def _spared(self) -> bool:
+        return any(result.spares_target for result in self.results)
 
     def raise_if_failed(self) -> None:
         """Raise :class:`NonConformingError` with every failure's message, or where a check is missing.
@@ -169,6 +241,7 @@ class Report:
         """
         __tracebackhide__ = True
         decisive = [r for r in self.failures if r.decisive or self.strict]
+        decisive += [r for r in self.results if self.strict and r.status == "unexpectedly_passed"]
         counts = self.summary
         if not decisive and (counts["not_run"] or not counts["ran"]):
             unsupported = next((f"; the first: {r.check}: {r.message}" for r in self.results if r.message), "")
@@ -183,12 +256,15 @@ class Report:
         return {
             "schema": SCHEMA,
             "schema_version": SCHEMA_VERSION,
-            "kit": KIT_VERSION,
+            "kit": self.kit,
             "contract": self.contract,
             "profile": self.profile,
             "seed": self.seed,
             "strict": self.strict,
             "schedules": list(self.schedules),
+            "shard": None if self.shard is None else dict(self.shard),
+            "waivers": None if self.waivers is None else dict(self.waivers),
+            "devices": None if self.devices is None else dict(self.devices),
             "verdict": self.verdict,
             "conforms": self.conforms,
             "target": dict(self.target),
@@ -200,6 +276,50 @@ class Report:
     def to_json(self) -> str:
         """Return the report as JSON text, standard JSON without NaN."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, path_or_text: str | bytes | os.PathLike[str]) -> Report:
+        """Read the report that :meth:`to_json` wrote: a path, or the text itself, which starts with ``{``.
+
+        Raises :class:`~gradconform.schema.reading.ReportError` (a ``ValueError``) that says what is wrong, where, and
+        what was expected: for a file that cannot be read, is no JSON or does not meet the schema, and for one whose
+        counts, verdict or checks are not those of its results and its contract.
+        """
+        from gradconform.schema.agreement import refuse_disagreement  # noqa: PLC0415 (only who reads needs jsonschema)
+        from gradconform.schema.reading import named, read_values  # noqa: PLC0415 (as above)
+
+        values = read_values(path_or_text)
+        as_told = ("contract", "environment", "kit", "profile", "seed", "shard", "strict", "target", "waivers")
+        report = cls(
+            **{name: values[name] for name in as_told},
+            manifest=values["summary"]["manifest"],
+            planned=values["summary"]["planned"],
+            schedules=tuple(values["schedules"]),
+            devices=values["devices"],
+            results=[Result.from_dict(result) for result in values["results"]],
+        )
+        refuse_disagreement(report, values, named(path_or_text))
+        return report
+
+
+#: The share of an area, and of all results, that plain autograd may leave unsupported on one device and dtype.
+AREA_SHARE, WHOLE_SHARE = 0.5, 0.25
+
+
+def too_much_unsupported(results: Sequence[Result]) -> list[str]:
+    """Return one line per device and dtype, and per area there, of which plain autograd can do too little."""
+    counts: Counter[tuple[str, str]] = Counter()
+    raised: Counter[tuple[str, str]] = Counter()
+    for result in results:
+        for place in ("", result.check.partition(".")[0]):
+            key = (f"{result.device} {result.dtype}", place)
+            counts[key] += 1
+            raised[key] += result.status == "unsupported" and result.kind == "environment"
+    return [
+        f"{raised[key]} of {counts[key]} checks{f' of {key[1]}' if key[1] else ''} on {key[0]}"
+        for key in counts
+        if raised[key] > counts[key] * (AREA_SHARE if key[1] else WHOLE_SHARE)
+    ]
 
 
 def finite(value: float | None) -> float | None:

@@ -73,20 +73,23 @@ _VERDICTS = """\
 | unsupported | the target does not claim what the check needs, or refuses it in words; never a pass |
 | error | it could not be judged; the kind says by whose doing: `kit`, `environment` or `adapter` |
 | not_run | it was planned and has no result |
-| waived, unexpectedly_passed | a failure that was expected and recorded as such, and one that did not come |
+| waived | it failed in the very way that a waiver expects; told, and never a pass |
+| unexpectedly_passed | it has a waiver and passed; told, and decides with `--strict` |
 
 A target conforms when every check of the manifest (all checks of the profile, on every device and dtype asked for) has
 a result, at least one was judged, and none decides against it. A run of chosen checks only (`--checks`,
-`--exclude-checks`) never conforms. Only profile `full`, which also tries what is not claimed, supports a claim.
+`--exclude-checks`) never conforms, and a shard has no verdict on the whole. A target that would not conform but for its
+waivers *conforms with waivers*. Only profile `full`, which also tries what is not claimed, supports a claim.
 
 | exit code | meaning |
 |---|---|
 | 0 | conforms |
 | 1 | does not conform |
-| 2 | usage: a bad target, option, check pattern, device or dtype; nothing was run |
+| 2 | usage: a bad target, option, device, report or waiver; or an idle waiver after a whole run of `full` |
 | 3 | error of the kit |
 | 4 | error of the environment |
 | 5 | incomplete: nothing failed, but fewer checks ran than the manifest has |
+| 6 | `compare`: the new run is worse than the one before |
 | 130 | interrupted by ctrl-C; what ran until then is reported |
 
 """

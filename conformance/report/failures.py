@@ -74,7 +74,8 @@ def _seen(result: Result) -> _Seen:
     said = result.message.splitlines()
     told = len(result.findings)
     if not told:
-        return _Seen("", tuple(said) if len(said) > 1 else (), ())
+        # Of a crash of the kit the last line is the cause, of all else the first one.
+        return _Seen("", tuple(said if result.kind == "kit" and len(said) > 1 else said[1:]), ())
     head, findings = said[:-told], said[-told:]
     places = [str(finding["where"]) for finding in result.findings]
     where = "; ".join(head)

@@ -8,6 +8,8 @@ from gradconform.report.lines import Line, Role, count, heading, wrapped
 from gradconform.selftest.matrix import KillMatrix
 from gradconform.selftest.subject import Outcome
 
+_UNTRIED = "plain autograd itself can do none of the checks that name it here"
+
 
 def kill_lines(matrix: KillMatrix, width: int) -> list[Line]:
     """Return all that the self-test has to say; the verdict is the last line."""
@@ -19,10 +21,13 @@ def kill_lines(matrix: KillMatrix, width: int) -> list[Line]:
         *(_variant(outcome) for outcome in matrix.variants),
         Line(),
         *_areas(matrix, width),
-        *_listed("survived: no check failed", [f"{o.name}: {o.idea}" for o in matrix.survivors], width, "bad"),
+        *_listed("survived: no check that names it failed", [_survivor(o) for o in matrix.survivors], width, "bad"),
         *_listed("not failed by a check that names it", _unnamed(matrix), width, "warning"),
         *_listed("could not be judged", [f"{o.name}: {_broke(o)}" for o in matrix.broken], width, "bad"),
         *_listed("right variants accused", [f"{o.name}: {_accused(o)}" for o in matrix.accused], width, "bad"),
+        *_listed(f"no fault in {question.dtype}", [f"{name}: {why}" for name, why in matrix.left_out], width, "faint"),
+        *_listed("not tried", [f"{o.name}: {_UNTRIED}" for o in matrix.untried], width, "faint"),
+        *_listed("checks that plain autograd itself cannot do here", _impossible(matrix), width, "faint"),
         *_idle(matrix, width),
         *_causes(matrix, width),
         verdict_line(matrix),
@@ -32,9 +37,11 @@ def kill_lines(matrix: KillMatrix, width: int) -> list[Line]:
 def _fault(outcome: Outcome, checks: int) -> Line:
     if outcome.broke is not None:
         return Line(f"  broke     {outcome.name}", "bad")
+    if outcome.untried:
+        return Line(f"  not tried {outcome.name}", "faint")
     named = len(outcome.named) - len(outcome.named_passed)
     text = f"{len(outcome.failed):>4} of {checks} checks, {named} of {len(outcome.named)} named"
-    return Line(f"  {'killed  ' if outcome.failed else 'SURVIVED'}  {outcome.name:<46} {text}", _role(outcome))
+    return Line(f"  {'killed  ' if outcome.killed else 'SURVIVED'}  {outcome.name:<46} {text}", _role(outcome))
 
 
 def _variant(outcome: Outcome) -> Line:
@@ -62,7 +69,20 @@ def _areas(matrix: KillMatrix, width: int) -> list[Line]:
 
 
 def _unnamed(matrix: KillMatrix) -> list[str]:
-    return [f"{o.name}: {', '.join(o.named_passed)}" for o in matrix.faults if o.named_passed and o.failed]
+    return [f"{o.name}: {', '.join(o.named_passed)}" for o in matrix.faults if o.named_passed and o.killed]
+
+
+def _survivor(outcome: Outcome) -> str:
+    others = f"; {count(len(outcome.failed), 'other check')} failed: {outcome.failed[0]}" if outcome.failed else ""
+    return f"{outcome.name}: {outcome.idea} Named for it: {', '.join(outcome.named) or 'no check that ran'}{others}"
+
+
+def _impossible(matrix: KillMatrix) -> list[str]:
+    """Return one text per reason, with the checks that it stands in the way of."""
+    checks: dict[str, list[str]] = {}
+    for check, text in matrix.impossible.items():
+        checks.setdefault(text.rpartition(" at ")[0] or text, []).append(check)
+    return [f"{', '.join(those)}: {reason}" for reason, those in checks.items()]
 
 
 def _broke(outcome: Outcome) -> str:
@@ -102,10 +122,13 @@ def _causes(matrix: KillMatrix, width: int) -> list[Line]:
 
 def verdict_line(matrix: KillMatrix) -> Line:
     """Return the verdict on the kit, in one line."""
-    killed = sum(bool(outcome.failed) for outcome in matrix.faults)
+    tried = len(matrix.faults) - len(matrix.untried)
+    killed = sum(outcome.killed for outcome in matrix.faults)
     clean = sum(outcome.right for outcome in matrix.variants)
-    counts = f"{killed} of {count(len(matrix.faults), 'fault')} killed, "
+    counts = f"{killed} of {count(tried, 'fault')} killed, "
     counts += f"{clean} of {count(len(matrix.variants), 'right variant')} clean"
+    apart = len(matrix.untried) + len(matrix.left_out)
+    counts += f"; {count(apart, 'fault')} not tried in {matrix.question.dtype}" if apart else ""
     if matrix.good:
         return Line(f"The contract finds what it must on this device: {counts}", "good")
     return Line(f"The contract does NOT find what it must on this device: {counts}", "bad")

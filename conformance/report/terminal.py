@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from gradconform.report.causes import by_cause
+from gradconform.replay.command import can_be_replayed, replay_command
+from gradconform.report.causes import Cause, by_cause
+from gradconform.report.device_faults import device_fault_lines, device_number_lines
+from gradconform.report.device_lines import device_lines
+from gradconform.report.expected import expected_lines, idle_lines, named_file
 from gradconform.report.failures import cause_lines
 from gradconform.report.lines import Line, Role, count, heading, wrapped
 from gradconform.results import STATUSES, Report, Result
 from gradconform.version import KIT_VERSION
+
+_UNSURE = {"incomplete", "conforms with waivers"}
+#: How many places of which too much is unsupported are named.
+_PLACES = 3
 
 
 def title(report: Report) -> str:
@@ -27,6 +35,7 @@ def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> lis
         *wrapped(f"gradconform {KIT_VERSION} judges {title(report)}{named}", width, hanging=4, role="heading"),
         *([Line(f"file      {file}")] if file else []),
         *(line for one in report.schedules for line in wrapped(f"schedule  {one}", width, hanging=10)),
+        *named_file(report, width),
         *wrapped(
             f"{_scope(report)}{probed}: {_planned(report)} on {places}, seed {report.seed}",
             width,
@@ -38,7 +47,13 @@ def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> lis
 
 def _planned(report: Report) -> str:
     whole = report.planned == report.manifest
-    return count(report.planned, "check") if whole else f"{report.planned} of {report.manifest} checks"
+    checks = count(report.planned, "check") if whole else f"{report.planned} of {report.manifest} checks"
+    return f"{shard_name(report)}, {checks}" if report.shard else checks
+
+
+def shard_name(report: Report) -> str:
+    """Return which part of a divided run this is."""
+    return "shard {index} of {count}".format(**report.shard or {})
 
 
 def _scope(report: Report) -> str:
@@ -57,18 +72,23 @@ def tally_line(place: str, results: Sequence[Result], planned: int) -> Line:
 def closing(report: Report, width: int, stopped: str | None = None) -> list[Line]:
     """Return all that is to be said after a run; the verdict is the last line. ``stopped`` says why it ended early."""
     failed = [result for result in report.failures if result.status == "failed"]
-    errors = [result for result in report.failures if result.status == "error"]
+    errors = [result for result in report.failures if result.status == "error" and result.kind != "device"]
     must = [result for result in failed if result.level == "MUST"]
     should = [result for result in failed if result.level != "MUST"]
     aside = "" if report.strict else " (told, but only --strict lets them decide)"
     return [
         Line(),
+        *device_fault_lines(report, width),
         *_section("could not be judged", errors, report, width, "bad"),
         *_section("failed MUST", must, report, width, "bad"),
         *_section(f"failed SHOULD{aside}", should, report, width, "bad" if report.strict else "warning"),
+        *expected_lines(report, width),
         *_unsupported(report, width),
-        *_numbers(report, width),
+        *device_lines(report, width),
+        *number_lines(report, width),
+        *device_number_lines(report, width),
         *(wrapped(f"The run was stopped: {stopped}", width, role="warning") if stopped else []),
+        *idle_lines(report, width),
         *manifest_lines(report, width),
         verdict_line(report),
     ]
@@ -86,8 +106,18 @@ def _section(name: str, results: list[Result], report: Report, width: int, role:
     for number, cause in enumerate(causes, 1):
         # An id is never hidden, but where an adapter let nothing be judged and no check has anything of its own to say.
         every = len(cause.results) > 1 and cause.results[0].kind == "adapter"
-        lines += [*cause_lines(number, cause, width, cells=cells, every=every), Line()]
+        lines += [*cause_lines(number, cause, width, cells=cells, every=every), *_again(report, cause, width), Line()]
     return lines
+
+
+def _again(report: Report, cause: Cause, width: int) -> list[Line]:
+    """Return the command that runs the first check of a cause again, alone; other ids are given in its place."""
+    first = cause.results[0]
+    return (
+        wrapped(f"again: {replay_command(report, first)}", width, indent=4, hanging=4)
+        if can_be_replayed(report)
+        else []
+    )
 
 
 def _unsupported(report: Report, width: int) -> list[Line]:
@@ -100,7 +130,7 @@ def _unsupported(report: Report, width: int) -> list[Line]:
     return [*lines, Line()]
 
 
-def _numbers(report: Report, width: int) -> list[Line]:
+def number_lines(report: Report, width: int) -> list[Line]:
     """Say how near to plain autograd the passed checks are, and whether repeats gave the same bits."""
     compared = [result for result in report.results if result.status == "passed" and result.headroom is not None]
     if not compared:
@@ -126,9 +156,11 @@ def manifest_lines(report: Report, width: int) -> list[Line]:
     rest = [
         (counts["unsupported"], "unsupported"),
         (counts["not_run"], "planned but not run"),
-        (report.manifest - report.planned, "not selected"),
+        (report.selected - report.planned, "in other shards"),
+        (report.manifest - report.selected, "not selected"),
     ]
     more = "".join(f"; {number} {what}" for number, what in rest if number)
+    more += "".join(f"; too much is unsupported: {place}" for place in report.unjudged[:_PLACES])
     of = f"{report.manifest} checks of {report.scope}"
     return wrapped(f"{counts['ran']} of {of}, ran{more}", width, role="plain" if report.complete else "warning")
 
@@ -136,7 +168,7 @@ def manifest_lines(report: Report, width: int) -> list[Line]:
 def verdict_line(report: Report) -> Line:
     """Return the verdict; one line however long it is, so that the last line of a log has all of it."""
     role: Role = (
-        "good" if report.verdict in {"conforms", "passed"} else "warning" if report.verdict == "incomplete" else "bad"
+        "good" if report.verdict in {"conforms", "passed"} else "warning" if report.verdict in _UNSURE else "bad"
     )
     return Line(verdict(report), role)
 
@@ -149,9 +181,14 @@ def verdict(report: Report) -> str:
     failed = " and ".join(
         f"{number} {level}" for number, level in ((must, "MUST"), (counts["failed_should"], "SHOULD")) if number
     )
+    if report.strict and counts["unexpectedly_passed"]:
+        unexpected = f"{count(counts['unexpectedly_passed'], 'waived check')} passed"
+        failed = f"{failed} failed and {unexpected}" if failed else unexpected
     if kinds:
         told = f"; {failed} failed" if failed else ""
         return f"{name}: error: {', '.join(kinds)}: {count(counts['error'], 'check')} could not be judged{told}"
+    if report.shard is not None:
+        return f"{name}: {shard_name(report)}: {_of_the_shard(report, failed)}; 'gradconform merge' gives the verdict"
     if report.schedules and report.verdict != "incomplete":
         told = (
             f"{counts[report.verdict]} of {count(report.manifest, 'check')} {report.verdict} on schedules of your own"
@@ -161,10 +198,19 @@ def verdict(report: Report) -> str:
         part = "" if report.complete else ", and not all of the contract was run"
         return f"{name} does NOT conform: {failed} failed{part}"
     but = f"; {failed} failed" if failed else ""
-    if report.conforms:
+    if report.verdict.startswith("conforms"):
         held = f", {counts['unsupported']} are unsupported" if counts["unsupported"] else ""
+        held += f", {counts['waived']} are waived" if counts["waived"] else ""
+        aside = " with waivers" if not report.conforms else ""
         return (
-            f"{name} conforms to contract {report.contract} in profile {report.profile}: "
+            f"{name} conforms to contract {report.contract} in profile {report.profile}{aside}: "
             f"{counts['passed']} of {report.manifest} checks passed{held}{but}"
         )
     return f"{name}: incomplete, no verdict: {counts['ran']} of {report.manifest} checks ran{but or ', none failed'}"
+
+
+def _of_the_shard(report: Report, failed: str) -> str:
+    counts = report.summary
+    if report.verdict == "incomplete":
+        return f"incomplete: {counts['ran']} of {report.planned} checks ran{f'; {failed} failed' if failed else ''}"
+    return f"{failed} failed" if failed else f"{counts['passed']} of {report.planned} checks passed"

@@ -1,0 +1,1 @@
+"""Claims: the report of a run and all it rests on in one file, and whether such a file holds."""

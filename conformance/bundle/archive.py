@@ -1,0 +1,100 @@
+"""The file of a claim: a zip archive of a few files by name. All that is not exactly that is refused unread."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+#: All that a claim may hold; the last two only where there are such.
+CLAIM, REPORT, ENVIRONMENT, KIT, WAIVERS, RECORDS = NAMES = (
+    "claim.json", "report.json", "environment.json", "kit.json", "waivers.toml", "records.ndjson",
+)  # fmt: skip
+REQUIRED = (CLAIM, REPORT, ENVIRONMENT, KIT)
+
+#: A report of 5,000 results has about 5 MB, and packs to a twentieth of that.
+_LARGEST, _MOST_PACKED = 256 * 2**20, 1000
+_FIXED_TIME = (1980, 1, 1, 0, 0, 0)
+_PACKED = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+_ENCRYPTED, _KIND, _ORDINARY = 0x1, 0o170000, {0, 0o100000}
+
+
+class ArchiveError(ValueError):
+    """A file that is no archive of a claim, or one that nobody should unpack."""
+
+
+def packed(files: Mapping[str, bytes]) -> bytes:
+    """Return the archive of ``files``; the same files give the same bytes."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in NAMES:
+            if name in files:
+                entry = zipfile.ZipInfo(name, _FIXED_TIME)
+                entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+                archive.writestr(entry, files[name])
+    return out.getvalue()
+
+
+def unpacked(path: str | os.PathLike[str]) -> dict[str, bytes]:
+    """Return the files of a claim by name, in memory: nothing is written anywhere.
+
+    Raises :class:`ArchiveError` for what is no zip archive, for a name that no claim has (so for every path), for one
+    that is there twice, for a link, for what is encrypted, for what is larger than any claim or packed too well, and
+    for one whose checksum is wrong.
+    """
+    try:
+        if Path(path).stat().st_size > _LARGEST:
+            _refuse(path, f"is larger than {_LARGEST} bytes, as no claim is")
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            _refuse_foreign(path, entries)
+            return {entry.filename: _content(path, archive, entry) for entry in entries}
+    except OSError as error:
+        _refuse(path, f"cannot be read: {error.strerror or error}")
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error) as error:
+        if isinstance(error, ArchiveError):
+            raise
+        _refuse(path, f"is no zip archive that can be read: {error}")
+
+
+def _refuse_foreign(path: object, entries: list[zipfile.ZipInfo]) -> None:
+    names = [entry.filename for entry in entries]
+    foreign = [name for name in names if name not in NAMES]
+    if foreign:
+        _refuse(path, f"holds {foreign[0][:80]!r}, which is no file of a claim")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        _refuse(path, f"holds {twice[0]!r} twice")
+    missing = [name for name in REQUIRED if name not in names]
+    if missing:
+        _refuse(path, f"has no {', '.join(missing)}")
+    for entry in entries:
+        _refuse_odd(path, entry)
+
+
+def _refuse_odd(path: object, entry: zipfile.ZipInfo) -> None:
+    name = entry.filename
+    if entry.flag_bits & _ENCRYPTED or entry.compress_type not in _PACKED:
+        _refuse(path, f"has {name!r} encrypted or packed in a way that no claim is")
+    if (entry.external_attr >> 16) & _KIND not in _ORDINARY:
+        _refuse(path, f"has {name!r} as a link or another thing that is no ordinary file")
+    if entry.file_size > _LARGEST or entry.file_size > _MOST_PACKED * max(entry.compress_size, 1):
+        _refuse(path, f"has {name!r} of {entry.file_size} bytes packed into {entry.compress_size}, as no claim has")
+
+
+def _content(path: object, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """Return the content of an entry; what its header says of its size is not believed."""
+    with archive.open(entry) as file:
+        content = file.read(entry.file_size + 1)
+    if len(content) != entry.file_size:
+        _refuse(path, f"has {entry.filename!r} of another size than it says")
+    return content
+
+
+def _refuse(path: object, problem: str) -> NoReturn:
+    msg = f"{path}: {problem}; expected a file that gradconform bundle has written"
+    raise ArchiveError(msg)

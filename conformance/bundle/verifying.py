@@ -1,0 +1,183 @@
+"""Whether a claim holds: every reason why not. Nothing is asked of the network, and nothing of the claim is run."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gradconform.bundle.archive import CLAIM, ENVIRONMENT, KIT, RECORDS, REPORT, WAIVERS
+from gradconform.bundle.claim import SCHEMA, SCHEMA_VERSION, statement
+from gradconform.kit_files import altered_since_installation, kit_files, kit_sha256
+from gradconform.records import RecordsError, read_run
+from gradconform.results import Report
+from gradconform.schema.reading import ReportError
+from gradconform.version import KIT_VERSION
+from gradconform.waivers.file import WaiverError, read_waivers
+
+#: How many names of files a reason lists.
+_NAMED = 3
+
+_FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "schema": str, "schema_version": int, "statement": str, "made": str, "kit": str, "contract": str, "target": dict,
+    "files": dict,
+}  # fmt: skip
+
+
+def reasons_against(files: Mapping[str, bytes], *, today: dt.date | None = None) -> list[str]:
+    """Return each reason why the claim of ``files`` does not hold; none where it does."""
+    try:
+        claim, environment, kit = (_values(name, files[name]) for name in (CLAIM, ENVIRONMENT, KIT))
+        _refuse_other_schemas(claim)
+        report = Report.from_json(files[REPORT])
+    except ReportError as error:
+        return [str(error).replace("the report:", f"{REPORT}:", 1)]
+    return [
+        *_of_hashes(claim, files),
+        *_of_scope(report),
+        *_of_statement(claim, report, environment),
+        *_of_waivers(report, files.get(WAIVERS), today),
+        *_of_records(report, files.get(RECORDS)),
+        *_of_kit(report, kit),
+    ]
+
+
+def _values(name: str, content: bytes) -> dict[str, Any]:
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        msg = f"{name}: is no JSON: {error}"
+        raise ReportError(msg) from error
+    if not isinstance(values, dict):
+        msg = f"{name}: holds no object"
+        raise ReportError(msg)
+    return values
+
+
+def _refuse_other_schemas(claim: Mapping[str, Any]) -> None:
+    wrong = [name for name, kind in _FIELDS.items() if not isinstance(claim.get(name), kind)]
+    if wrong or set(claim) - set(_FIELDS):
+        msg = f"{CLAIM}: {', '.join(wrong) or 'there is'} not as in a claim; expected exactly {', '.join(_FIELDS)}"
+        raise ReportError(msg)
+    if (claim["schema"], claim["schema_version"]) != (SCHEMA, SCHEMA_VERSION):
+        found = f"{claim['schema']!r} version {claim['schema_version']}"
+        msg = f"{CLAIM}: is of schema {found[:80]}; expected {SCHEMA!r} version {SCHEMA_VERSION}"
+        raise ReportError(msg)
+
+
+def _of_hashes(claim: Mapping[str, Any], files: Mapping[str, bytes]) -> Iterator[str]:
+    given = {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != CLAIM}
+    for name in sorted({**given, **claim["files"]}):
+        if name not in given:
+            yield f"{name[:80]} is listed in the claim and not there"
+        elif claim["files"].get(name) != given[name]:
+            yield f"{name} is not the file that the claim lists: its SHA-256 is {given[name]}"
+
+
+def _of_scope(report: Report) -> Iterator[str]:
+    """Yield why a report supports no claim, whatever it found."""
+    if report.schedules:
+        yield "the run judged schedules of somebody's own, not the contract"
+    if report.shard is not None:
+        yield "the report is of one shard; merge the shards first"
+    if report.profile != "full":
+        yield f"the profile is {report.profile}; only full supports a claim"
+    if not report.complete:
+        counts = report.summary
+        yield (
+            f"the manifest is not complete: {counts['ran'] + counts['unsupported']} of {report.manifest} checks have a "
+            "verdict"
+        )
+    elif not report.verdict.startswith("conforms"):
+        yield f"the verdict is {report.verdict!r}"
+    if not report.target.get("sha256"):
+        yield "the report has no hash of the target's file, so it does not say which code was judged"
+    if report.environment.get("tolerances_changed"):
+        yield "the tolerances were changed for the run"
+    if any(probe["facts"].get("tolerance") for probe in (report.devices or {}).get("probes", ())):
+        yield "a device was judged by the tolerance of its own object, not by the contract's"
+
+
+def _of_statement(claim: Mapping[str, Any], report: Report, environment: Mapping[str, Any]) -> Iterator[str]:
+    told = {
+        "statement": (claim["statement"], statement(report)),
+        "target": (claim["target"], dict(report.target)),
+        "kit": (claim["kit"], report.kit),
+        "contract": (claim["contract"], report.contract),
+        "environment": (environment, dict(report.environment)),
+    }
+    for name, (claimed, reported) in told.items():
+        if claimed != reported:
+            yield f"the {name} is not that of the report"
+
+
+def _of_waivers(report: Report, content: bytes | None, today: dt.date | None) -> Iterator[str]:
+    """Yield waivers that are unlisted, expired or not those of the run."""
+    if report.waivers is None:
+        if content is not None:
+            yield f"{WAIVERS} is there, and the run went by no waivers"
+        return
+    if content is None:
+        yield f"the run went by waivers, and {WAIVERS} is not there"
+        return
+    if hashlib.sha256(content).hexdigest() != report.waivers["sha256"]:
+        yield f"{WAIVERS} is not the file that the run went by"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / WAIVERS
+        path.write_bytes(content)
+        try:
+            listed = [waiver.to_dict() for waiver in read_waivers(path, today=today).entries]
+        except WaiverError as error:
+            yield from str(error).replace(f"{folder}/", "").splitlines()
+            return
+    if listed != report.waivers["entries"]:
+        yield f"the report has other waivers than {WAIVERS}"
+    unlisted = sorted({r.check for r in report.results if r.waiver is not None and r.waiver not in listed})
+    if unlisted:
+        yield f"{len(unlisted)} checks have a waiver that {WAIVERS} does not list: {_few(unlisted)}"
+    if report.idle_waivers:
+        yield f"{len(report.idle_waivers)} waivers met no result; remove them, and run again"
+
+
+def _of_records(report: Report, content: bytes | None) -> Iterator[str]:
+    if content is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / RECORDS
+        path.write_bytes(content)
+        try:
+            run = read_run(path)
+            recorded = {(r.check, r.device, r.dtype): r.to_dict() for r in run.report().results}
+        except (RecordsError, ReportError, TypeError, KeyError) as error:
+            yield f"{RECORDS} cannot be read: {str(error).replace(f'{folder}/', '')}"
+            return
+    if not run.ended:
+        yield f"{RECORDS} is of a run that did not come to its end"
+    reported = {(r.check, r.device, r.dtype): r.to_dict() for r in report.results}
+    other = sorted(place[0] for place in {**recorded, **reported} if recorded.get(place) != reported.get(place))
+    if other:
+        yield f"{RECORDS} and the report differ in {len(other)} results: {_few(other)}"
+
+
+def _of_kit(report: Report, kit: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what speaks against the kit that ran, and against the kit that verifies."""
+    if report.environment.get("kit_sha256") != kit_sha256({str(name): str(digest) for name, digest in kit.items()}):
+        yield f"{KIT} does not list the files that ran: the report has another hash of the kit"
+    altered = altered_since_installation()
+    if altered:
+        yield f"the gradconform that verifies was altered since it was installed: {_few(altered)}"
+    if report.kit != KIT_VERSION:
+        yield f"the run was made by gradconform {report.kit}, and this is {KIT_VERSION}; verify with {report.kit}"
+        return
+    ours = kit_files()
+    other = sorted(name for name in {**ours, **kit} if ours.get(name) != kit.get(name))
+    if other:
+        yield f"{len(other)} files of the kit that ran are not those of gradconform {KIT_VERSION} here: {_few(other)}"
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(name[:80] for name in names[:_NAMED]) + (" ..." if len(names) > _NAMED else "")

@@ -1,0 +1,62 @@
+"""The kit's own files: a hash of each, and whether they are as they were installed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+_TOP = "gradconform"
+#: Folders that an editable install keeps beside the package's own.
+_BESIDE = ("fixtures", "plugins", "reference")
+_SOURCES = frozenset({".py", ".toml", ".json", ".csv", ".html", ".css", ".js", ".j2", ".cpp"})
+
+
+@lru_cache(maxsize=1)
+def kit_files() -> Mapping[str, str]:
+    """Return the SHA-256 of each file of the kit, by its path as installed; the same for each way of installing."""
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted(_found())}
+
+
+def kit_sha256(files: Mapping[str, str] | None = None) -> str:
+    """Return one SHA-256 for all files: of the lines ``path hash``, sorted."""
+    given = kit_files() if files is None else files
+    return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in sorted(given.items())).encode()).hexdigest()
+
+
+def _found() -> Iterator[tuple[str, Path]]:
+    for package in (_TOP, *(f"{_TOP}.{name}" for name in _BESIDE)):
+        spec = importlib.util.find_spec(package)
+        for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+            for path in Path(folder).rglob("*"):
+                if path.suffix in _SOURCES and path.is_file():
+                    yield f"{package.replace('.', '/')}/{path.relative_to(folder).as_posix()}", path
+
+
+def altered_since_installation() -> list[str] | None:
+    """Return the kit's files that are not as the installer recorded them; None where it recorded none of them.
+
+    An editable install records nothing of the sources.
+    """
+    recorded = {
+        str(file): file.hash.value
+        for file in importlib.metadata.distribution(_TOP).files or []
+        if file.hash is not None and file.hash.mode == "sha256" and str(file).startswith(f"{_TOP}/")
+    }
+    if f"{_TOP}/version.py" not in recorded:
+        return None
+    now = {name: _as_recorded(digest) for name, digest in kit_files().items()}
+    return sorted(name for name in {**now, **recorded} if _is_source(name) and now.get(name) != recorded.get(name))
+
+
+def _is_source(name: str) -> bool:
+    return Path(name).suffix in _SOURCES
+
+
+def _as_recorded(digest: str) -> str:
+    """Return a digest as RECORD files have it."""
+    return base64.urlsafe_b64encode(bytes.fromhex(digest)).rstrip(b"=").decode()

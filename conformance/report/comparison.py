@@ -1,0 +1,160 @@
+"""A comparison as text, as Markdown fit for the summary of a CI job, and as JSON values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradconform.compare.comparison import Change, Comparison
+from gradconform.compare.expression import Expression
+from gradconform.report.lines import Line, Role, count, wrapped
+from gradconform.report.markdown import escaped
+from gradconform.report.terminal import title
+from gradconform.results import Report, Result
+
+SCHEMA, SCHEMA_VERSION = "gradconform-comparison", 1
+
+#: In the order in which they are told, with their headings; what is in another one as well is left out.
+TOLD: dict[str, tuple[str, Role]] = {
+    "new_failures": ("new failures", "bad"),
+    "newly_unsupported": ("judged before, unsupported now", "bad"),
+    "newly_not_run": ("judged before, not run now", "bad"),
+    "other_failures": ("failing as before, in another way", "warning"),
+    "newly_waived": ("newly waived", "warning"),
+    "headroom_drift": ("error grown", "warning"),
+    "slower": ("slower", "plain"),
+    "fixed": ("fixed", "good"),
+}
+
+#: How many checks are listed under a heading.
+_LISTED = 50
+
+
+def comparison_lines(found: Comparison, condition: Expression, width: int) -> list[Line]:
+    """Return a comparison as lines of text; the last one says whether the condition holds."""
+    lines = [
+        *wrapped(f"base  {_run(found.base)}", width, hanging=6),
+        *wrapped(f"new   {_run(found.new)}", width, hanging=6),
+        Line(),
+    ]
+    for name, (heading, role) in TOLD.items():
+        changes = found.changes[name]
+        if changes:
+            lines += [Line(f"{heading}: {count(len(changes), 'check')}", role)]
+            lines += [line for one in changes[:_LISTED] for line in wrapped(_change(one), width, indent=2, hanging=4)]
+            lines += [Line(f"  and {len(changes) - _LISTED} more", "faint")] if len(changes) > _LISTED else []
+            lines += [Line()]
+    if found.differences:
+        lines += [Line(f"different besides: {len(found.differences)}")]
+        for name, before, now in found.differences:
+            lines += wrapped(f"{name}: {before!r} before, {now!r} now", width, indent=2, hanging=4)
+        lines += [Line()]
+    return [*lines, Line(conclusion(found, condition), "bad" if condition.holds(found.counts) else "good")]
+
+
+def conclusion(found: Comparison, condition: Expression) -> str:
+    """Return in one sentence whether the condition holds, with the counts that it names."""
+    counts = found.counts
+    named = ", ".join(f"{name} = {counts[name]}" for name in condition.names) or "no count named"
+    said = "worse than before" if condition.holds(counts) else "no worse than before"
+    return f"{title(found.new)} is {said}: {condition.text} ({named})"
+
+
+def comparison_markdown(found: Comparison, condition: Expression) -> str:
+    """Return a comparison in Markdown."""
+    parts = [
+        f"## {escaped(conclusion(found, condition))}",
+        f"| | run |\n|---|---|\n| base | {escaped(_run(found.base))} |\n| new | {escaped(_run(found.new))} |",
+    ]
+    for name, (heading, _) in TOLD.items():
+        changes = found.changes[name]
+        if changes:
+            rows = [_row(one) for one in changes[:_LISTED]]
+            more = f"\n\nand {len(changes) - _LISTED} more" if len(changes) > _LISTED else ""
+            table = "\n".join(["| check | before | now | |", "|---|---|---|---|", *rows])
+            parts += [f"### {heading.capitalize()}: {len(changes)}\n\n{table}{more}"]
+    if found.differences:
+        rows = [f"| {escaped(name)} | {escaped(before)} | {escaped(now)} |" for name, before, now in found.differences]
+        table = "\n".join(["| | before | now |", "|---|---|---|", *rows])
+        parts += [f"<details><summary>Different besides: {len(rows)}</summary>\n\n{table}\n\n</details>"]
+    return "\n\n".join(parts) + "\n"
+
+
+def comparison_values(found: Comparison, condition: Expression) -> dict[str, Any]:
+    """Return a comparison as JSON values."""
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "fail_on": condition.text,
+        "regressed": condition.holds(found.counts),
+        "conclusion": conclusion(found, condition),
+        "base": _run_values(found.base),
+        "new": _run_values(found.new),
+        "counts": found.counts,
+        "changes": {name: [_change_values(one) for one in changes] for name, changes in found.changes.items()},
+        "differences": [{"name": name, "before": before, "now": now} for name, before, now in found.differences],
+    }
+
+
+def _run(report: Report) -> str:
+    counts = report.summary
+    told = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in _STATUSES if counts[name])
+    return f"{title(report)}, {report.scope}: {report.verdict}; {told or 'no result'}"
+
+
+_STATUSES = ("passed", "failed", "waived", "unexpectedly_passed", "error", "unsupported", "not_run")
+
+
+def _run_values(report: Report) -> dict[str, Any]:
+    return {
+        "target": dict(report.target),
+        "contract": report.contract,
+        "profile": report.profile,
+        "verdict": report.verdict,
+        "summary": report.summary,
+    }
+
+
+def _change(change: Change) -> str:
+    said = _said(change)
+    return f"{change.name}: {_told(change.before)} -> {_told(change.now)}{f'; {said}' if said else ''}"
+
+
+def _said(change: Change) -> str:
+    """Return the first line of what is said of the check now, without its programs."""
+    lines = [] if change.now is None else [one for one in change.now.message.splitlines() if one[:8] != "program "]
+    return lines[0][:200] if lines else ""
+
+
+def _told(result: Result | None) -> str:
+    if result is None:
+        return "no result"
+    parts = [result.status.replace("_", " ")]
+    parts += [str(result.kind)] if result.kind else []
+    parts += [f"{result.headroom:.2g} of its bound"] if result.headroom else []
+    return f"{', '.join(parts)}, {result.duration_s:.2f} s"
+
+
+def _row(change: Change) -> str:
+    cells = (
+        escaped(change.name),
+        escaped(_told(change.before)),
+        escaped(_told(change.now)),
+        escaped(_said(change)),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _change_values(change: Change) -> dict[str, Any]:
+    each: Sequence[tuple[str, Result | None]] = (("before", change.before), ("now", change.now))
+    return {
+        "check": change.check,
+        "device": change.device,
+        "dtype": change.dtype,
+        **{name: None if result is None else _result_values(result) for name, result in each},
+    }
+
+
+def _result_values(result: Result) -> dict[str, Any]:
+    names = ("status", "level", "kind", "message", "headroom", "duration_s")
+    return {name: getattr(result, name) for name in names}

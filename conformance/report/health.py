@@ -1,0 +1,69 @@
+"""What ``gradconform doctor`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gradconform.report.device_lines import preflight_lines
+from gradconform.report.lines import Line, wrapped
+
+if TYPE_CHECKING:
+    from gradconform.devices.asking import Probe
+    from gradconform.devices.examination import Health, TargetState
+
+
+def health_lines(health: Health, width: int) -> list[Line]:
+    """Return the lines on versions, devices and targets."""
+    versions = health.versions
+    lines = wrapped(
+        f"gradconform {versions['gradconform']}, contract {versions['contract']}, torch {versions['torch']}, "
+        f"Python {versions['python']}, {versions['platform']}",
+        width,
+        hanging=4,
+        role="heading",
+    )
+    lines += [Line(), Line("devices", "heading")]
+    for probe in health.probes:
+        lines += _device(probe, width)
+    lines += [Line(), Line("targets", "heading")]
+    column = max((len(one.name) for one in health.targets), default=0)
+    for target in health.targets:
+        lines += _target(target, column, width)
+    return lines
+
+
+def _device(probe: Probe, width: int) -> Iterator[Line]:
+    if probe.reason is not None:
+        yield from wrapped(f"{probe.device}: cannot be used: {probe.reason}", width, indent=2, hanging=4, role="bad")
+        return
+    usable = [dtype for dtype, problem in probe.dtypes.items() if not problem]
+    simulated = ", simulated" if probe.simulated else ""
+    yield Line(f"  {probe.device}: can be used{simulated}", "good")
+    yield from wrapped(f"dtypes      {' '.join(usable) or 'none'}", width, indent=4, hanging=12)
+    for dtype, problem in probe.dtypes.items():
+        if problem:
+            yield from wrapped(f"{dtype} would be left out: {problem}", width, indent=16, hanging=4, role="warning")
+    for line in preflight_lines({**probe.to_dict(), "device": "pre-flight"}, width):
+        yield Line(f"    {line.text}", line.role)
+    yield from wrapped(f"told        {'; '.join(_facts(probe))}", width, indent=4, hanging=12, role="faint")
+    for name, limit in probe.limits.items():
+        if name != "simulated":  # told above
+            yield from wrapped(f"limit       {name}: {limit}", width, indent=4, hanging=12, role="faint")
+
+
+def _facts(probe: Probe) -> Iterator[str]:
+    facts = probe.facts
+    yield "memory is counted" if facts.get("counts_memory") else "memory is not counted"
+    if facts.get("float32_product_keeps_digits") is False:
+        yield "a float32 product is rounded to fewer digits, as in TF32"
+    if facts.get("draws_as_the_cpu") is False:
+        yield "its random numbers are not the CPU's"
+
+
+def _target(target: TargetState, column: int, width: int) -> list[Line]:
+    name = target.name.ljust(column)
+    if target.problem is not None:
+        return wrapped(f"{name}  cannot be used: {target.problem}", width, indent=2, hanging=column + 2, role="warning")
+    version = f", version {target.version}" if target.version else ""
+    return wrapped(f"{name}  installed{version}", width, indent=2, hanging=column + 2)

@@ -1,0 +1,144 @@
+"""Edits a waiver file as text, so that comments and order stay: entries to fill in, and entries taken out."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from gradconform.results import Report, Result
+from gradconform.waivers.file import WaiverError, read_waivers
+from gradconform.waivers.waiver import Waiver, kinds
+from gradconform.waivers.waiving import Waivers
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_HEADER = re.compile(r"\s*\[\[\s*waiver\s*\]\]")
+_OPENING = "# Failures that are expected: see 'gradconform waivers --help'.\n"
+
+
+def added(path: str, report: Report) -> tuple[str, int]:
+    """Return the text of the file with an entry per failed check of ``report``, and how many entries were added.
+
+    One entry serves all devices and dtypes in which a check failed. Raises
+    :class:`~gradconform.waivers.file.WaiverError` where the file is there and no TOML.
+    """
+    text = Path(path).read_text(encoding="utf-8") if Path(path).exists() else _OPENING
+    there = {(entry.get("check"), _key(entry.get("verdict"))) for entry in _entries(path, text)}
+    failures: dict[str, list[Result]] = {}
+    for result in report.results:
+        if result.status == "failed":
+            failures.setdefault(result.check, []).append(result)
+    blocks = [
+        _block(check, results, report) for check, results in failures.items() if (check, _pinned(results)) not in there
+    ]
+    return text + "".join(blocks), len(blocks)
+
+
+def _entries(path: str, text: str) -> list[dict[str, object]]:
+    try:
+        found = tomllib.loads(text).get("waiver", [])
+    except tomllib.TOMLDecodeError as error:
+        _refuse(f"{path}: is no TOML: {error}; expected [[waiver]] entries")
+    return [entry for entry in found if isinstance(entry, dict)]
+
+
+def _key(verdict: object) -> tuple[str, ...]:
+    return tuple(sorted(map(str, verdict))) if isinstance(verdict, list) else (str(verdict),)
+
+
+def _pinned(results: Iterable[Result]) -> tuple[str, ...]:
+    return tuple(sorted({kind for result in results for kind in kinds(result)}))
+
+
+def _block(check: str, results: Sequence[Result], report: Report) -> str:
+    """Return an entry to fill in, in TOML; what JSON writes of a text or a list of texts is TOML as well."""
+    pinned = _pinned(results)
+    said = [line for line in results[0].message.splitlines() if not line.startswith("program ")]
+    seen = "".join(letter for letter in " ".join(said[:1]) if letter.isprintable())  # TOML takes no other in a comment
+    lines = [
+        "",
+        *_comment(results[0].requirement),
+        *_comment(seen[:300]),
+        "[[waiver]]",
+        f"check = {json.dumps(check)}",
+        f"verdict = {json.dumps(pinned[0] if len(pinned) == 1 else list(pinned))}",
+        'reason = ""',
+        'issue = ""',
+        'owner = ""',
+        'expires = ""  # a date such as 2027-01-31',
+        f"when = {{ adapter = {json.dumps(report.target['name'], ensure_ascii=False)} }}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, 110, initial_indent="# ", subsequent_indent="# ", break_long_words=False)
+
+
+def pruned(path: str, report: Report) -> tuple[str, list[tuple[int, Waiver]]]:
+    """Return the text of the file without what ``report`` has shown to be needless, and those entries by number.
+
+    Needless is an entry that is for the run's adapter, torch, devices and dtypes, whose checks were all judged there,
+    and of which none failed. Raises :class:`~gradconform.waivers.file.WaiverError`.
+    """
+    from gradconform.contract import CHECKS  # noqa: PLC0415 (it imports torch)
+
+    waivers = read_waivers(path)
+    cells = list(dict.fromkeys((result.device, result.dtype) for result in report.results))
+    here = waivers.within(adapter=str(report.target["name"]), torch=str(report.environment["torch"]), cells=cells)
+    gone = [
+        position
+        for position, waiver in enumerate(waivers.entries)
+        if position not in here.elsewhere and _needless(waiver, report, cells, CHECKS)
+    ]
+    text = Path(path).read_text(encoding="utf-8")
+    return _without(text, gone, waivers), [(position + 1, waivers.entries[position]) for position in gone]
+
+
+def _needless(waiver: Waiver, report: Report, cells: Sequence[tuple[str, str]], known: Iterable[str]) -> bool:
+    covered = [result for result in report.results if waiver.covers(result)]
+    passed = [result for result in covered if result.status in {"passed", "unexpectedly_passed"}]
+    wanted = [
+        place for check in known for device, dtype in cells if waiver.covers(place := _place(check, device, dtype))
+    ]
+    return bool(covered) and len(passed) == len(covered) == len(wanted)
+
+
+def _place(check: str, device: str, dtype: str) -> Result:
+    return Result(check=check, level="MUST", device=device, dtype=dtype, status="not_run", requirement="")
+
+
+def _without(text: str, gone: Sequence[int], waivers: Waivers) -> str:
+    """Return the text without some entries, and the comments right above and within them."""
+    lines = text.splitlines(keepends=True)
+    headers = [number for number, line in enumerate(lines) if _HEADER.match(line)]
+    if len(headers) != len(waivers.entries):
+        _refuse(f"{waivers.file}: its entries cannot be told apart by lines; expected each to begin with [[waiver]]")
+    starts = [_with_comments(lines, header) for header in headers] + [len(lines)]
+    dropped = {number for position in gone for number in range(starts[position], starts[position + 1])}
+    return "".join(line for number, line in enumerate(lines) if number not in dropped)
+
+
+def _with_comments(lines: Sequence[str], header: int) -> int:
+    """Return the first line of an entry: that of the comment right above it, if there is one."""
+    first = header
+    while first and lines[first - 1].lstrip().startswith("#"):
+        first -= 1
+    return first if first or header == 0 else _after_opening(lines, header)
+
+
+def _after_opening(lines: Sequence[str], header: int) -> int:
+    """Return where an entry begins whose comment is also the first thing in the file: it may be the file's."""
+    return header if lines[0].startswith("#") else 0
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise WaiverError(problem)
