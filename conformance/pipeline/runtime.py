@@ -1,0 +1,98 @@
+"""torch's pipeline stages and schedules, with the implementation under test in the place of torch's functions.
+
+Private names of torch 2.13 are used here alone: the module that PipelineStage finds its functions in
+(``torch.distributed.pipelining.stage``) and the runtime that reads a CSV file (``_PipelineScheduleRuntime._load_csv``).
+There are no public ones; where they go, tests/pipeline says so with their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining import stage as stage_module
+from torch.distributed.pipelining.schedules import (
+    PipelineScheduleSingle,
+    _PipelineScheduleRuntime,
+    get_schedule_class,
+)
+
+from gradconform.functions import FULL, SPLIT
+from gradconform.pipeline.data import mean_square
+from gradconform.pipeline.marks import Mark, Marker
+from gradconform.pipeline.question import Case
+from gradconform.pipeline.scenarios import Scenario
+
+
+def put_under_test(functions: Mapping[str, Callable[..., Any]], marker: Marker) -> None:
+    """Let every PipelineStage of this process call ``functions``; one that is missing raises when it is called."""
+    for name in (FULL, *SPLIT):
+        if not hasattr(stage_module, name):
+            msg = f"torch.distributed.pipelining.stage has no {name} any more; mend gradconform.pipeline.runtime"
+            raise RuntimeError(msg)
+        setattr(stage_module, name, _marked(name, functions.get(name), marker))
+
+
+def _marked(name: str, function: Callable[..., Any] | None, marker: Marker) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if function is None:
+            msg = f"the target has no {name}"
+            raise NotImplementedError(msg)
+        with marker.within():
+            return function(*args, **kwargs)
+
+    return call
+
+
+class MarkedStage(PipelineStage):
+    """A PipelineStage that notes what it does."""
+
+    marker: Marker
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """Note F and run it."""
+        self._note("F", fwd_chunk_id)
+        return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False  # noqa: FBT001, FBT002 (torch's signature)
+    ) -> Any:  # fmt: skip
+        """Note B or I and run it."""
+        self._note("B" if full_backward else "I", bwd_chunk_id)
+        return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> Any:  # noqa: FBT001, FBT002 (torch's signature)
+        """Note W and run it."""
+        self._note("W", bwd_chunk_id)
+        return super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
+
+    def _note(self, letter: str, mb: int) -> None:
+        self.marker.put(Mark(self.marker.now.case, f"{self.stage_index}{letter}{mb}"))
+
+
+def make_stages(
+    modules: Mapping[int, nn.Module], stages: int, device: torch.device, group: dist.ProcessGroup | None, marker: Marker
+) -> list[PipelineStage]:
+    """Return the pipeline stages of this rank; ``modules`` by the index of the stage."""
+    made: list[PipelineStage] = []
+    for index, module in sorted(modules.items()):
+        stage = MarkedStage(module, index, stages, device, group=group)
+        stage.marker = marker
+        made.append(stage)
+    return made
+
+
+def make_schedule(case: Case, scenario: Scenario, stages: list[PipelineStage]) -> Any:
+    """Return torch's schedule object: of its class, or of its runtime with the CSV file loaded."""
+    options: dict[str, Any] = {"loss_fn": mean_square, "scale_grads": scenario.scale_grads}
+    if case.from_file:
+        runtime = _PipelineScheduleRuntime(stages, case.microbatches, **options)
+        runtime._load_csv(case.schedule)  # noqa: SLF001 (as said above)
+        return runtime
+    schedule_class = get_schedule_class(case.schedule)
+    single = issubclass(schedule_class, PipelineScheduleSingle)
+    return schedule_class(stages[0] if single else stages, case.microbatches, **options)

@@ -1,0 +1,241 @@
+"""The checks of area ``stage``: each takes a framework's stage objects and yields what is wrong."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.beside import BesideCheck
+from gradconform.judge.finding import Finding
+from gradconform.reference.deferred_linear import WeightGradStore, swap_linears
+from gradconform.stage_objects.chain import MICROBATCHES, NUMBERS, ROWS, Data, Whole, against_whole, drawn, run_chain
+from gradconform.stage_objects.subject import DwBuilder, StageObject, StageObjects
+
+FULL = "F0 F1 B0 F2 B1 B2"
+SPLIT = "F0 F1 I0 F2 I1 W0 I2 W2 W1"
+
+
+_CHECKS: list[BesideCheck] = []
+
+
+def _check(name: str, requirement: str, level: str = "MUST") -> Callable[[Any], Any]:
+    def register(judge: Callable[[StageObjects], Iterator[Finding]]) -> Callable[[StageObjects], Iterator[Finding]]:
+        _CHECKS.append(BesideCheck(f"stage.{name}", level, requirement, judge))
+        return judge
+
+    return register
+
+
+def checks() -> list[BesideCheck]:
+    """Return every check, in order."""
+    return list(_CHECKS)
+
+
+def _example() -> tuple[Tensor]:
+    return (drawn(ROWS, NUMBERS, seed=0),)
+
+
+def _manual(subject: StageObjects, model: Whole, **options: Any) -> Sequence[StageObject]:
+    return subject.manual(list(copy.deepcopy(model).blocks), _example(), MICROBATCHES, **options)
+
+
+def _parameters(stages: Sequence[StageObject], *, manual: bool) -> dict[str, nn.Parameter]:
+    """Return the parameters of all stages by their names in the model."""
+    prefixes = [f"blocks.{number}." if manual else "" for number in range(len(stages))]
+    return {
+        f"{prefix}{name}": parameter
+        for prefix, stage in zip(prefixes, stages, strict=True)
+        for name, parameter in stage.module.named_parameters()
+    }
+
+
+def _whole(subject: StageObjects, order: str, *, manual: bool, gated: bool) -> Iterator[Finding]:
+    model, data = Whole(), Data(gated=gated)
+    if manual:
+        stages = _manual(subject, model)
+    else:
+        cuts = [f"blocks.{number}" for number in range(1, len(model.blocks))]
+        stages = subject.traced(copy.deepcopy(model), cuts, _example(), data.kwargs(0), MICROBATCHES)
+    outputs = run_chain(stages, data, order)
+    yield from against_whole(model, _parameters(stages, manual=manual), outputs, data)
+
+
+for _kind in ("manual", "traced"):
+    for _way, _order in (("full", FULL), ("split", SPLIT)):
+        for _gated in (False, True):
+            _name = f"{_kind}.{'keyword-arguments-' if _gated else ''}{_way}"
+            _with = " with a keyword argument on the first" if _gated else ""
+            _check(_name, f"A chain of {_kind} stages{_with} MUST give what the whole model gives, in {_order}.")(
+                lambda subject, order=_order, manual=_kind == "manual", gated=_gated: _whole(
+                    subject, order, manual=manual, gated=gated
+                )
+            )
+
+
+class _Counted:
+    """A ``dw_builder`` that counts how often it, and what it makes, is called."""
+
+    def __init__(self, builder: DwBuilder) -> None:
+        self._builder = builder
+        self.built = self.run = 0
+
+    def __call__(self) -> Callable[[], None]:
+        self.built += 1
+        runner = self._builder()
+
+        def counted() -> None:
+            self.run += 1
+            runner()
+
+        return counted
+
+
+def _deferred(subject: StageObjects, order: str) -> Iterator[Finding]:
+    model, data = Whole(), Data()
+    modules = list(copy.deepcopy(model).blocks)
+    stores = [WeightGradStore() for _ in modules]
+    for module, store in zip(modules, stores, strict=True):
+        swap_linears(module, store)
+    builders = [_Counted(store.take) for store in stores]
+    stages = subject.manual(modules, _example(), MICROBATCHES, dw_builders=builders)
+    for store in stores:
+        store.take()  # what the example left behind
+    expected = {"built": 0, "run": 0}
+    found: list[Finding] = []
+
+    def after(letter: str, mb: int) -> None:
+        expected["built"] += letter in "BI"
+        expected["run"] += letter in "BW"
+        for number, builder in enumerate(builders):
+            got = {"built": builder.built, "run": builder.run}
+            if got != expected and not found:
+                text = f"expected {expected} after {letter}{mb}, got {got}"
+                found.append(Finding("mismatch", f"the dw_builder of stage {number}", f"{letter}{mb}", text))
+
+    outputs = run_chain(stages, data, order, after)
+    yield from found
+    yield from against_whole(model, _parameters(stages, manual=True), outputs, data)
+
+
+@_check(
+    "dw_builder.full",
+    "Under a schedule of F and B alone dw_builder MUST be called once per backward, and what it makes at once.",
+)
+def _dw_builder_full(subject: StageObjects) -> Iterator[Finding]:
+    yield from _deferred(subject, FULL)
+
+
+@_check(
+    "dw_builder.split", "dw_builder MUST be called once in each I, and what it makes once in the W of that micro-batch."
+)
+def _dw_builder_split(subject: StageObjects) -> Iterator[Finding]:
+    yield from _deferred(subject, SPLIT)
+
+
+def _must_raise(call: Callable[[], object], what: str, *words: str) -> Iterator[Finding]:
+    """Yield a finding where nothing is raised, or where the message lacks one of the words."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 (whatever it raises is looked at)
+        missing = [word for word in words if word not in str(error)]
+        if missing:
+            text = f"names {' and '.join(missing)} nowhere: {' '.join(str(error).split())[:300]}"
+            yield Finding("no_error", "the error", "", text)
+        return
+    yield Finding("no_error", what, "", "is accepted where an error was expected")
+
+
+@_check("refuses.w-without-b", "A W without its I MUST be refused with an error that names the micro-batch.")
+def _weight_alone(subject: StageObjects) -> Iterator[Finding]:
+    stages = _manual(subject, Whole())
+    run_chain(stages, Data(), "F0 F1 I0")
+    yield from _must_raise(lambda: stages[-1].weight(1), "the W", "1")
+
+
+@_check("refuses.w-without-b-dw-builder", "A W without its I MUST be refused where there is a dw_builder as well.")
+def _weight_alone_with_builder(subject: StageObjects) -> Iterator[Finding]:
+    stages = _manual(subject, Whole(), dw_builders=[lambda: lambda: None] * 3)
+    run_chain(stages, Data(), "F0")
+    yield from _must_raise(lambda: stages[-1].weight(0), "the W", "0")
+
+
+@_check("refuses.shape", "An argument of another shape than the stage was made for MUST be refused, both shapes named.")
+def _wrong_shape(subject: StageObjects) -> Iterator[Finding]:
+    stages = _manual(subject, Whole(), checked=True)
+    wrong = drawn(ROWS + 1, NUMBERS, seed=0)
+    call = lambda: stages[0].forward(0, (wrong,), {})  # noqa: E731 (handed on once)
+    yield from _must_raise(call, "the argument", str(ROWS), str(ROWS + 1))
+
+
+@_check("refuses.dtype", "An argument of another dtype than the stage was made for MUST be refused, both dtypes named.")
+def _wrong_dtype(subject: StageObjects) -> Iterator[Finding]:
+    stages = _manual(subject, Whole(), checked=True)
+    wrong = drawn(ROWS, NUMBERS, seed=0).double()
+    for stage in stages:
+        stage.module.double()
+    call = lambda: stages[0].forward(0, (wrong,), {})  # noqa: E731 (handed on once)
+    yield from _must_raise(call, "the argument", "float32", "float64")
+
+
+def _hooked(subject: StageObjects, change: Callable[[Tensor], Tensor], *words: str) -> Iterator[Finding]:
+    stages = _manual(subject, Whole(), checked=True)
+    stages[0].module.register_forward_hook(lambda _module, _args, output: change(output))
+    yield from _must_raise(lambda: stages[0].forward(0, _example(), {}), "what the hook returns", *words)
+
+
+@_check("refuses.hook-dtype", "A hook that changes the dtype of a stage's output MUST be noticed, both dtypes named.")
+def _hook_dtype(subject: StageObjects) -> Iterator[Finding]:
+    yield from _hooked(subject, lambda output: output.to(torch.bfloat16), "float32", "bfloat16")
+
+
+@_check("refuses.hook-shape", "A hook that changes the shape of a stage's output MUST be noticed, both shapes named.")
+def _hook_shape(subject: StageObjects) -> Iterator[Finding]:
+    yield from _hooked(subject, lambda output: output[1:], str(ROWS), str(ROWS - 1))
+
+
+def _alive(references: Sequence[weakref.ref[Tensor]]) -> int:
+    return sum(reference() is not None for reference in references)
+
+
+def _released(subject: StageObjects, which: int) -> Iterator[Finding]:
+    """Run a stage of the chain and look at what of it lives on."""
+    stages, data = _manual(subject, Whole()), Data()
+    held: list[weakref.ref[Tensor]] = []
+    handle = stages[which].module.linear.register_forward_hook(  # type: ignore[union-attr] # a Block's Linear
+        lambda _module, _args, output: held.append(weakref.ref(output))
+    )
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        run_chain(stages, data, FULL)
+        alive = _alive(held)
+    finally:
+        if was_enabled:
+            gc.enable()
+        handle.remove()
+    last = which == len(stages) - 1
+    if alive:
+        text = f"{alive} of {len(held)} activations are alive after their backward, with the collector off"
+        yield Finding("alive", f"the activations of stage {which}", "the last action", text)
+    expected = {"output chunks": MICROBATCHES if last else 0, "forward cache": 0}
+    kept = {name: stages[which].kept().get(name, 0) for name in expected}
+    if kept != expected:
+        yield Finding("alive", f"the caches of stage {which}", "the last action", f"expected {expected}, got {kept}")
+    stages[which].clear()
+    left = {name: count for name, count in stages[which].kept().items() if count and name != "backward cache"}
+    if left:
+        yield Finding("alive", f"the caches of stage {which}", "clear", f"expected nothing kept, got {left}")
+
+
+for _number, _place in enumerate(("first", "middle", "last")):
+    _check(
+        f"releases.{_place}",
+        f"The {_place} stage MUST let go of activations and forward caches in the backward, "
+        f"and {'keep its outputs until the step is over' if _place == 'last' else 'keep no outputs'}.",
+    )(lambda subject, number=_number: _released(subject, number))

@@ -1,0 +1,97 @@
+"""What is judged: a framework's stage objects, manual (around a module) and traced (cut out of a model)."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+from torch import Tensor, nn
+
+from gradconform.targets import TargetError, load
+
+ENTRY_POINTS = "gradconform.stage_objects"
+
+#: Makes what computes the weight gradients that a backward has left behind.
+DwBuilder = Callable[[], Callable[[], None]]
+
+
+class StageObject(Protocol):
+    """One stage. Micro-batches are numbered from 0; actions raise what the implementation raises."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The module whose parameters hold the gradients; names are those of the model it was cut from."""
+        ...
+
+    def forward(self, mb: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run F; ``args`` are those of the first stage, the others use what was handed to them."""
+        ...
+
+    def take(self, mb: int, outputs: Any) -> None:
+        """Take the outputs of the stage before as this stage's arguments."""
+        ...
+
+    def backward(self, mb: int, loss: Tensor | None, *, full: bool) -> None:
+        """Run B, or I; ``loss`` is given to the last stage, the others use what was handed back to them."""
+        ...
+
+    def take_grads(self, mb: int, behind: StageObject) -> None:
+        """Take the input gradients of the stage behind as this stage's output gradients."""
+        ...
+
+    def weight(self, mb: int) -> None:
+        """Run W."""
+        ...
+
+    def kept(self) -> Mapping[str, int]:
+        """Return how many entries each of the stage's caches holds."""
+        ...
+
+    def clear(self) -> None:
+        """Do what is done between two steps."""
+        ...
+
+
+class StageObjects(Protocol):
+    """Makes the stage objects of a framework. ``checked`` asks for validation of what goes in and out."""
+
+    name: str
+
+    def manual(
+        self,
+        modules: Sequence[nn.Module],
+        example: tuple[Any, ...],
+        microbatches: int,
+        *,
+        dw_builders: Sequence[DwBuilder] | None = None,
+        checked: bool = False,
+    ) -> Sequence[StageObject]:
+        """Return a chain of stages around modules; ``example`` are the arguments of the first."""
+        ...
+
+    def traced(
+        self,
+        model: nn.Module,
+        cuts: Sequence[str],
+        example: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        microbatches: int,
+    ) -> Sequence[StageObject]:
+        """Return the stages of a model that is cut before the submodules named in ``cuts``."""
+        ...
+
+
+def stage_objects_named(target: str) -> StageObjects:
+    """Return the adapter of a registered name (entry-point group ``gradconform.stage_objects``) or an object.
+
+    Raises :class:`~gradconform.targets.TargetError` for what cannot be found or makes no stages.
+    """
+    known = {entry.name: entry.value for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    found, _ = load(known.get(target, target), target, known)
+    made = found() if isinstance(found, type) else found
+    missing = [name for name in ("name", "manual", "traced") if not hasattr(made, name)]
+    if missing:
+        msg = f"target {target!r} has no {missing[0]}; expected a name, and manual and traced, which make stages"
+        raise TargetError(msg)
+    return cast("StageObjects", made)
