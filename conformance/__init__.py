@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gradconform.oracle import Gradients, autograd_gradients
     from gradconform.plugins.parametrize import parametrize_checks
     from gradconform.results import NonConformingError, Report, Result
+    from gradconform.schema.reading import ReportError
     from gradconform.session import check_stage_backward
 
 __version__ = KIT_VERSION
@@ -27,6 +28,7 @@ _HOME = {
     "Gradients": "gradconform.oracle",
     "NonConformingError": "gradconform.results",
     "Report": "gradconform.results",
+    "ReportError": "gradconform.schema.reading",
     "Result": "gradconform.results",
     "Session": "gradconform.adapter",
     "StageSpec": "gradconform.adapter",
@@ -46,6 +48,7 @@ __all__ = [
     "Gradients",
     "NonConformingError",
     "Report",
+    "ReportError",
     "Result",
     "Session",
     "StageSpec",

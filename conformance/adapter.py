@@ -28,6 +28,14 @@ class UnsupportedError(Exception):
     """Raise it from an adapter for what the implementation does not claim: the verdict is ``unsupported``."""
 
 
+class NotInstalledError(ImportError):
+    """Raise it from the module of an adapter whose implementation is not installed: the verdict is ``unsupported``."""
+
+    def __init__(self, library: str, command: str) -> None:
+        """Say what is missing and the command that installs it."""
+        super().__init__(f"{library} is not installed; install it with: {command}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What an adapter claims to support.
@@ -53,12 +61,15 @@ class Capabilities:
     hooks: Literal["with_grad", "early", "never"] = "with_grad"  #: when hooks on parameters fire in a split backward
     module_hooks: bool = True  #: module full-backward hooks fire
     none_output_grad: bool = False  #: None for an output means that no gradient flows through it
+    none_as_zeros: bool = False  #: that None is read as zeros, so gradients behind it may be zeros in place of None
+    first_stage_input_grads: bool = True  #: B and I of a pipeline's first stage return input gradients too
     no_input_grads: bool = True  #: stages of which no argument needs a gradient
     multi_input: bool = True
     multi_output: bool = True
     nested_output: bool = True
     none_input_grad: bool = True
     nongrad_output: bool = True
+    scalar_output: bool = True
     view_output: bool = True
     frozen_params: bool = True
     unused_params: bool = True
@@ -70,6 +81,7 @@ class Capabilities:
     complex: bool = True
     rng: bool = True
     buffers: bool = True
+    grad_mode: bool = True
     recomputes: bool = True
     global_state: bool = False  #: state outside the session: two sessions at a time, or a failed one, disturb others
     dtypes: tuple[str, ...] | None = None  #: names such as "float32"; None claims every dtype
@@ -149,7 +161,7 @@ class Session(Protocol):
         """Return the accumulated gradient of every parameter by name: ``.grad``, ``main_grad`` or returned."""
 
     def close(self) -> None:
-        """Reset what is global. Always called, also after an error."""
+        """Reset what is global, and take off the stage what was put on it. Always called, also after an error."""
 
 
 @runtime_checkable
@@ -157,6 +169,7 @@ class Adapter(Protocol):
     """Makes one implementation drivable.
 
     ``capabilities`` may be a mapping of names of :class:`Capabilities`, so that an adapter needs no import of the kit.
+    An adapter may have an attribute ``drives``, the name of the module under test: reports show its version and file.
     """
 
     @property
@@ -168,4 +181,7 @@ class Adapter(Protocol):
         """What is claimed."""
 
     def open(self, stage: nn.Module, spec: StageSpec) -> Session:
-        """Return a session on ``stage``; layers may be swapped in place, names must stay."""
+        """Return a session on ``stage``; layers may be swapped in place, names must stay.
+
+        A module may be given again once its session is closed.
+        """

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,8 @@ import torch
 from torch import Tensor
 
 from gradconform.adapter import Adapter, Session, StageSpec, Tree, UnsupportedError
-from gradconform.fixtures.trees import as_tuple, leaves
+from gradconform.devices.device import device_of
+from gradconform.fixtures.trees import as_tuple, leaves, tensors
 from gradconform.materials import Materials, mean_squares
 from gradconform.observation import Observation, Raised, State, Step
 from gradconform.program import Action
@@ -26,37 +28,49 @@ from gradconform.watch import (
     collections,
     copy_of,
     live_tensors,
+    on_cpu,
     place_of,
     shared_storage,
     snapshot,
     write_over,
 )
 
+#: Records nothing, at next to no cost.
+NO_RECORD: AbstractContextManager[None] = contextlib.nullcontext()
 
-def drive(adapter: Adapter, materials: Materials, *, loss_scale: float = 1.0) -> Observation:
+
+def drive(
+    adapter: Adapter,
+    materials: Materials,
+    *,
+    loss_scale: float = 1.0,
+    record: AbstractContextManager[object] = NO_RECORD,
+) -> Observation:
     """Run the program of ``materials.trial`` on ``adapter`` and return what it showed.
 
     An action that raises ends its stage's part of the program, unless it is written as a misuse (``W0!``).
-    ``loss_scale`` multiplies the loss. Raises :class:`UnsupportedError` where the adapter does.
+    ``loss_scale`` multiplies the loss. ``record`` is entered around every call of the session, so that it sees what the
+    implementation does and nothing of the driver's. Raises :class:`UnsupportedError` where the adapter does.
     """
     if "growth" in materials.trial.watch:
         materials.draw_all()
-    with _quiet(collector=not materials.trial.watch & {"lifetime", "growth"}):
-        run = _Run(adapter, materials, loss_scale)
+    collector = not materials.trial.watch & {"lifetime", "growth"}
+    with _quiet(collector=collector), device_of(materials.device).generators_kept():
+        run = _Run(adapter, materials, loss_scale, record)
         try:
             return run.observe()
         finally:
             run.observation.close_raised = run.close()
+            materials.forget()
 
 
 @contextlib.contextmanager
 def _quiet(*, collector: bool) -> Iterator[None]:
-    """Leave the process as it was: warnings (a strict filter would raise them), grad mode, generator, collector.
+    """Leave the process as it was: warnings (a strict filter would raise them), grad mode, collector.
 
     The collector is stopped unless ``collector``.
     """
     enabled = gc.isenabled()
-    generator = torch.get_rng_state()
     with warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")
         try:
@@ -64,7 +78,6 @@ def _quiet(*, collector: bool) -> Iterator[None]:
                 gc.disable()
             yield
         finally:
-            torch.set_rng_state(generator)
             if enabled:
                 gc.enable()
 
@@ -95,20 +108,27 @@ class _Lane:
         self.losses: list[Tensor] = []
         self.stopped = False
         example = materials.example_args(index, self.stage)
-        self.session: Session = adapter.open(
-            self.stage,
-            StageSpec(
-                is_first=trial.chain and index == 0,
-                is_last=trial.loss_at(index),
-                n_microbatches=trial.microbatches(index),
-                loss_fn=partial(_scaled_loss, loss_scale, self.losses) if trial.loss_at(index) else None,
-                example_args=example,
-                example_outputs=materials.example_outputs(index),
-                args_require_grad=tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in example),
-                repeats_weight=any(action.kind == "W" and action.misuse for action in trial.actions),
-                retain_graph=trial.retain_graph,
-            ),
+        self._adapter = adapter
+        self._spec = StageSpec(
+            is_first=trial.chain and index == 0,
+            is_last=trial.loss_at(index),
+            n_microbatches=trial.microbatches(index),
+            loss_fn=partial(_scaled_loss, loss_scale, self.losses) if trial.loss_at(index) else None,
+            example_args=example,
+            example_outputs=materials.example_outputs(index),
+            args_require_grad=tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in example),
+            repeats_weight=any(action.kind == "W" and action.misuse for action in trial.actions),
+            retain_graph=trial.retain_graph,
         )
+        self.session: Session = self._open()
+
+    def _open(self) -> Session:
+        return self._adapter.open(self.stage, self._spec)
+
+    def reopen(self) -> None:
+        """Close the session and open another one on the same module."""
+        self.session.close()
+        self.session = self._open()
 
     def let_go(self, mb: int) -> None:
         """Forget what the caller of a stage holds of one micro-batch."""
@@ -119,16 +139,18 @@ class _Lane:
 def _scaled_loss(scale: float, seen: list[Tensor], outputs: Tree, target: Tree) -> Tensor:
     """Return the loss; a copy of it goes to ``seen``, a list of its own: the lane in its place would be a cycle."""
     loss = mean_squares(outputs, target)
-    seen[:] = [copy_of(loss)]
+    seen[:] = [loss.detach().clone()]
     return loss if scale == 1.0 else loss * scale
 
 
 class _Run:
     """One run of a program."""
 
-    def __init__(self, adapter: Adapter, materials: Materials, loss_scale: float) -> None:
-        self.adapter, self.materials, self.loss_scale = adapter, materials, loss_scale
-        self.trial = materials.trial
+    def __init__(
+        self, adapter: Adapter, materials: Materials, loss_scale: float, record: AbstractContextManager[object]
+    ) -> None:
+        self.adapter, self.materials, self.loss_scale, self.record = adapter, materials, loss_scale, record
+        self.trial, self.device = materials.trial, device_of(materials.device)
         self.lanes: dict[int, _Lane] = {}
         self.observation = Observation()
         self.ended = False
@@ -147,7 +169,7 @@ class _Run:
                 lane.stopped = step.raised is not None and not action.misuse
                 self.ended = lane.stopped and self.trial.chain  # no stage of a chain can go on without another
         self.observation.changed_later = [
-            name for name, tensor, copy in self.kept if not torch.equal(_dense(tensor), _dense(copy))
+            name for name, tensor, copy in self.kept if not torch.equal(_dense(on_cpu(tensor)), _dense(copy))
         ]
         return self.observation
 
@@ -183,6 +205,8 @@ class _Run:
     def _act(self, lane: _Lane, action: Action, step: Step) -> None:
         try:
             _ACTS[action.kind](self, lane, action.mb, step)
+            if not self.device.is_cpu:  # what the device reports late belongs to the action that it was asked in
+                self.device.synchronize()
         except UnsupportedError:
             raise
         except Exception as error:  # noqa: BLE001 (what the implementation raises is an observation)
@@ -191,14 +215,17 @@ class _Run:
     def _forward(self, lane: _Lane, mb: int, step: Step) -> None:
         lane.args[mb] = args = self._args(lane, mb)
         target = self.materials.target(lane.index, mb) if self.trial.loss_at(lane.index) else None
-        torch.set_rng_state(self.materials.rng_state(mb))
-        with lane.lifetime.watch(mb, args) if lane.lifetime else contextlib.nullcontext():
+        self.device.seed(self.materials.rng_seed(mb))
+        with lane.lifetime.watch(mb, args) if lane.lifetime else NO_RECORD, self.record:
             outputs = lane.session.forward(mb, args, target)
+        self.device.synchronize(*tensors(as_tuple(outputs)))  # a device that runs late draws when it runs
         if lane.lifetime:
             lane.lifetime.outputs(mb, outputs)
         lane.outputs[mb] = outputs
-        step.outputs = tuple(copy_of(leaf) for _, leaf in leaves(as_tuple(outputs)))
-        step.loss = lane.losses.pop() if lane.losses else None
+        found = [leaf for _, leaf in leaves(as_tuple(outputs))]
+        step.outputs = tuple(map(copy_of, found))
+        step.loss = on_cpu(lane.losses.pop()) if lane.losses else None
+        self._locate(step, "output", enumerate(found))
 
     def _args(self, lane: _Lane, mb: int) -> tuple[Any, ...]:
         """Return what F is fed: materials, or in a chain what the stage before has put out, in leaves of its own."""
@@ -219,20 +246,23 @@ class _Run:
 
     def _backward(self, lane: _Lane, mb: int, step: Step, *, method: str) -> None:
         lane.output_grads[mb] = grads = self._output_grads(lane, mb, misuse=step.action.misuse)
-        returned = getattr(lane.session, method)(mb, grads)
+        with self.record:
+            returned = getattr(lane.session, method)(mb, grads)
+        self._locate(step, "input", enumerate(returned))
         step.input_grads = tuple(copy_of(grad) for grad in returned)
         step.tracked = tuple(n for n, grad in enumerate(returned) if isinstance(grad, Tensor) and grad.requires_grad)
         if "state" in self.trial.watch or self.trial.chain or self.overwrites:
             lane.returned[mb] = tuple(returned)
         if "state" in self.trial.watch:
             self.kept += [
-                (f"input gradient {slot} returned by {step.action}", grad, grad.clone())
+                (f"input gradient {slot} returned by {step.action}", grad, copy_of(grad))
                 for slot, grad in enumerate(returned)
                 if isinstance(grad, Tensor)
             ]
 
     def _weight(self, lane: _Lane, mb: int, step: Step) -> None:
-        result = lane.session.backward_weight(mb)
+        with self.record:
+            result = lane.session.backward_weight(mb)
         step.weight_result = None if result is None else tuple(copy_of(grad) for grad in result)
 
     def _put_by_hand(self, lane: _Lane, mb: int, step: Step) -> None:
@@ -273,9 +303,26 @@ class _Run:
         del step
         list(lane.stage.parameters())[index].requires_grad_(not frozen)
 
-    def _finish(self, lane: _Lane, mb: int, step: Step) -> None:
+    def _reopen(self, lane: _Lane, mb: int, step: Step) -> None:
         del mb, step
-        lane.session.finish()
+        with self.record:
+            lane.reopen()
+
+    def _finish(self, lane: _Lane, mb: int, step: Step) -> None:
+        del mb
+        with self.record:
+            lane.session.finish()
+        if not self.device.is_cpu:
+            self._locate(step, "parameter", lane.stage.named_parameters())
+            self._locate(step, "buffer", lane.stage.named_buffers())
+
+    def _locate(self, step: Step, kind: str, named: Iterable[tuple[object, Any]]) -> None:
+        """Write down which tensors do not sit on the trial's device."""
+        for name, value in named:
+            if not isinstance(value, Tensor) or (value.is_cpu and self.device.is_cpu):  # the common case, and quick
+                continue
+            if not _sits_on(value.device, self.materials.device):
+                step.misplaced[f"{kind} {name}"] = str(value.device)
 
     def _record(self, lane: _Lane, action: Action, step: Step) -> None:
         watch = self.trial.watch
@@ -291,6 +338,7 @@ class _Run:
         except Exception as error:  # noqa: BLE001 (as in _act)
             step.raised = step.raised or Raised.of(error)
             return
+        self._locate(step, "gradient of", stored.items())
         before = lane.param_grads
         step.param_grads = lane.param_grads = {name: copy_of(grad, before.get(name)) for name, grad in stored.items()}
         if action.mb in lane.args:
@@ -299,7 +347,9 @@ class _Run:
         if lane.hooks:
             step.hook_calls = lane.hooks.take()
         if "state" in watch:
-            step.state = lane.state = snapshot(lane.stage, lane.args, lane.output_grads, lane.state)
+            step.state = lane.state = snapshot(
+                lane.stage, lane.args, lane.output_grads, self.materials.device, lane.state
+            )
             params = dict(lane.stage.named_parameters())
             step.shared = shared_storage(lane.returned, stored, lane.output_grads, lane.args, params)
             step.grad_places = {name: place_of(grad) for name, grad in stored.items() if grad is not None}
@@ -319,8 +369,14 @@ _ACTS: dict[str, Callable[[_Run, _Lane, int, Step], None]] = {
     "unhook": _Run._unhook,  # noqa: SLF001 (as above)
     "freeze": partial(_Run._set_frozen, frozen=True),  # noqa: SLF001 (as above)
     "unfreeze": partial(_Run._set_frozen, frozen=False),  # noqa: SLF001 (as above)
+    "reopen": _Run._reopen,  # noqa: SLF001 (as above)
     "finish": _Run._finish,  # noqa: SLF001 (as above)
 }
+
+
+def _sits_on(place: torch.device, device: torch.device) -> bool:
+    """Tell whether ``place`` is ``device``; one named without an index is any of its kind."""
+    return place.type == device.type and device.index in {None, place.index}
 
 
 def _handed_on(output: Any) -> Any:

@@ -2,28 +2,110 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import backends
+
+from gradconform.kit_files import kit_sha256
 
 #: Variables that change what torch computes or how fast.
-_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "PYTHONHASHSEED")
+_VARIABLES = (
+    "ASCEND_LAUNCH_BLOCKING", "ATEN_CPU_CAPABILITY", "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "DNNL_DEFAULT_FPMATH_MODE", "HIP_VISIBLE_DEVICES", "KMP_AFFINITY",
+    "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_JIT", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_DEVICE_BACKEND_AUTOLOAD",
+)  # fmt: skip
 
 
-def environment() -> dict[str, Any]:
-    """Return versions, platform, the accelerator torch knows of, and what changes its numbers, as JSON values."""
+def environment(
+    devices: Iterable[str] = ("cpu",),
+    flags: Mapping[str, str] | None = None,
+    described: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """Return versions, platform, the named devices, and what changes torch's numbers, as JSON values.
+
+    ``flags`` are those that an option has set for the run. ``described`` is what is known of devices already, as
+    :func:`description` gives it: they are not asked again.
+    """
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    named = tuple(dict.fromkeys(devices))
     return {
+        "kit_sha256": kit_sha256(),
         "torch": str(torch.__version__),
+        "torch_commit": torch.version.git_version,
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
         "python": sys.version.split()[0],
+        "os": platform.system(),
         "platform": platform.platform(),
         "machine": platform.machine(),
         "accelerator": None if accelerator is None else str(accelerator),
+        "devices": [{"name": name, **((described or {}).get(name) or description(name))} for name in named],
         "threads": 1,
+        "torch_threads": torch.get_num_threads(),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "float32_matmul_precision": _matmul_precision(),
+        "flags": dict(flags or {}),
+        "backends": {**_backends(), "autocast": _autocast({name.partition(":")[0] for name in named})},
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+    }
+
+
+def _matmul_precision() -> str | None:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # torch refuses to answer where a backend's own fp32_precision was set
+        return None
+
+
+def _autocast(device_types: Iterable[str]) -> str | None:
+    """Return the types of device that autocast is on for, and its dtype there, or None."""
+    told = []
+    for device_type in sorted(device_types):
+        with contextlib.suppress(RuntimeError):  # lazy, for one, has no autocast
+            if torch.is_autocast_enabled(device_type):
+                told.append(f"{device_type} {str(torch.get_autocast_dtype(device_type)).removeprefix('torch.')}")
+    return ", ".join(told) or None
+
+
+def description(name: str) -> dict[str, Any]:
+    """Return what torch tells of a device: its model and its driver, None where torch does not tell."""
+    device = torch.device(name)
+    if device.type == "cpu":
+        return {"model": backends.cpu.get_cpu_capability(), "driver": None}
+    try:
+        told = torch.get_device_module(device).get_device_properties(device)
+    except (RuntimeError, NotImplementedError, TypeError, AttributeError):  # a device's own module is optional in torch
+        told = None
+    model, driver = (getattr(told, field, None) for field in ("name", "driver_version"))
+    return {"model": _text(model), "driver": _text(driver)}
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _backends() -> dict[str, Any]:
+    """Return the flags of ``torch.backends`` that change a value."""
+    return {
+        "fp32_precision": backends.fp32_precision,  # type: ignore[attr-defined] # set by the module itself
+        "cuda.matmul.fp32_precision": backends.cuda.matmul.fp32_precision,
+        "cuda.matmul.allow_bf16_reduced_precision_reduction": (
+            backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+        ),
+        "cuda.matmul.allow_fp16_reduced_precision_reduction": (
+            backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+        ),
+        "cudnn.version": backends.cudnn.version(),
+        "cudnn.enabled": backends.cudnn.enabled,
+        "cudnn.benchmark": backends.cudnn.benchmark,
+        "cudnn.deterministic": backends.cudnn.deterministic,
+        "cudnn.conv.fp32_precision": backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined] # as above
+        "mkldnn.enabled": backends.mkldnn.enabled,
     }

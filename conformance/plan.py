@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 from gradconform.check import PROFILES, Check, Profile
 from gradconform.devices import SelectionError, nearest
+from gradconform.shard import Shard
 
 DEFAULT_SEED = 20
 
@@ -28,11 +30,15 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The selected items in order, and the size of the manifest they were selected from."""
+    """The selected items in order, and the size of the manifest they were selected from.
+
+    ``shard`` is what a report says of the part of a divided plan that the items are, None where they are all of it.
+    """
 
     items: tuple[Item, ...]
     manifest: int
     profile: Profile
+    shard: Mapping[str, Any] | None = None
 
 
 def make_plan(  # noqa: PLR0913 (these are the options a user has)
@@ -41,13 +47,14 @@ def make_plan(  # noqa: PLR0913 (these are the options a user has)
     profile: str = "standard",
     include: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
-    devices: Sequence[str] = ("cpu",),
-    dtypes: Sequence[str] = ("float32",),
+    cells: Sequence[tuple[str, str]] = (("cpu", "float32"),),
+    shard: Shard | None = None,
 ) -> Plan:
     """Return the plan: all checks of ``profile``, narrowed to ids that match ``include`` and not ``exclude``.
 
-    Patterns are globs over check ids. Raises :class:`~gradconform.devices.SelectionError` for an unknown profile, for
-    a pattern that matches no check, and for a selection that is empty.
+    ``cells`` are the devices and dtypes that each of them runs on. Patterns are globs over check ids. Of the items that
+    are left, ``shard`` takes its part. Raises :class:`~gradconform.devices.SelectionError` for an unknown profile, for
+    a pattern that matches no check, and for a selection or a shard that is empty.
     """
     known = _profile(profile)
     manifest = [check for check in checks.values() if PROFILES.index(check.profile) <= PROFILES.index(known)]
@@ -62,12 +69,22 @@ def make_plan(  # noqa: PLR0913 (these are the options a user has)
     if not selected:
         msg = f"no check is left of {len(manifest)} after {include=} and {exclude=}; widen one of them"
         raise SelectionError(msg)
-    if not (devices and dtypes):
-        msg = f"nothing to run on: {devices=}, {dtypes=}; name at least one of each"
+    if not cells:
+        msg = "nothing to run on: name at least one device and one dtype"
         raise SelectionError(msg)
-    cells = [(device, dtype) for device in devices for dtype in dtypes]
     items = tuple(Item(check, device, dtype) for device, dtype in cells for check in selected)
-    return Plan(items, len(manifest) * len(cells), known)
+    plan = Plan(items, len(manifest) * len(cells), known)
+    return plan if shard is None else _part(plan, shard)
+
+
+def _part(plan: Plan, shard: Shard) -> Plan:
+    """Return a shard's part of a plan."""
+    positions = shard.positions([(item.device, item.dtype, item.check.trials[:1]) for item in plan.items])
+    if not positions:
+        msg = f"shard {shard.index}/{shard.count} has none of {len(plan.items)} checks; expected fewer shards"
+        raise SelectionError(msg)
+    record = shard.record(positions, [item.name for item in plan.items])
+    return replace(plan, items=tuple(plan.items[position] for position in positions), shard=record)
 
 
 def _profile(name: str) -> Profile:

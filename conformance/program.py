@@ -4,7 +4,8 @@ An action is ``[stage]LETTER mb``: ``F0``, ``I2``, ``1W0``. ``!`` behind it says
 Other tokens stand for what happens around the stage: ``zero_none`` and ``zero_fill`` (``zero_grad`` with and without
 ``set_to_none``), ``drop3`` (the caller lets go of the outputs and arguments of micro-batch 3), ``overwrite3`` (it
 writes over the input gradients of micro-batch 3), ``hook`` and ``unhook`` (hooks on every parameter), ``freeze2`` and
-``unfreeze2`` (of the parameter that is registered third) and ``finish``. ``G0`` puts a weight context in by hand
+``unfreeze2`` (of the parameter that is registered third), ``reopen`` (the session is closed, and another one opened on
+the same module) and ``finish``. ``G0`` puts a weight context in by hand
 (torch's ``param_groups``), in place of ``I0``.
 """
 
@@ -12,16 +13,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 _ACTION = re.compile(
     r"(?P<stage>\d*)(?P<letter>F|B|I|W|G|drop|overwrite|freeze|unfreeze)(?P<mb>\d+)(?P<misuse>!?)"
-    r"|(?P<word>zero_none|zero_fill|hook|unhook|(?P<lane>\d*)finish(?P<loud>!?))"
+    r"|(?P<word>zero_none|zero_fill|hook|unhook|reopen|(?P<lane>\d*)finish(?P<loud>!?))"
 )
 
 #: Kinds that stand for themselves, without a micro-batch.
-_WORDS = {"zero_none", "zero_fill", "hook", "unhook", "finish"}
+_WORDS = {"zero_none", "zero_fill", "hook", "unhook", "reopen", "finish"}
 
 
 class ProgramError(ValueError):
@@ -103,6 +104,16 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
     elif _deferred(actions):
         found.add("weight_order!=none")
     return frozenset(found)
+
+
+def undeferred(actions: tuple[Action, ...]) -> str | None:
+    """Write the program with B in place of every I, and without W; None where that is no program, or the same one."""
+    kinds = {action.kind for action in actions}
+    if "I" not in kinds or kinds & {"G", "overwrite"} or any(action.misuse for action in actions):
+        return None
+    return write(
+        replace(action, kind="B") if action.kind == "I" else action for action in actions if action.kind != "W"
+    )
 
 
 def _deferred(actions: tuple[Action, ...]) -> bool:

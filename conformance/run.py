@@ -6,26 +6,34 @@ import contextlib
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
+from gradconform.account import Account
 from gradconform.adapter import UnsupportedError
 from gradconform.check import Check, Judge
-from gradconform.driver import drive
+from gradconform.devices import device_of
+from gradconform.dispatched import Record, is_recorded
+from gradconform.driver import NO_RECORD, drive
 from gradconform.evidence import Evidence
 from gradconform.judge.finding import Finding
 from gradconform.judge.repeatable import same_bits
 from gradconform.materials import Materials
 from gradconform.observation import Observation
 from gradconform.oracle_cache import OracleCache
+from gradconform.plain import BROKEN, DeviceFaultError, DeviceLostError, OracleError, PlainAutograd
 from gradconform.plan import DEFAULT_SEED
 from gradconform.program import shortened
-from gradconform.reference.autograd import AutogradAdapter
 from gradconform.results import Result, finite
 from gradconform.targets import Target
+from gradconform.tolerance import tolerances_of
 from gradconform.trial import Trial
+
+#: How often plain autograd is run again where an implementation did not repeat itself.
+_CHANCES = 5
 
 #: How many trials keep their evidence, for the next check that reads them.
 KEPT = 64
@@ -53,10 +61,6 @@ class AdapterError(Exception):
     """An adapter of somebody's own fails its pre-flight: nothing can be judged through it."""
 
 
-class OracleError(Exception):
-    """Plain autograd raised: the device or dtype cannot do what the trial asks."""
-
-
 class Runner:
     """Runs checks on one target, device and dtype. Each trial is run once and judged by all checks that read it."""
 
@@ -70,15 +74,20 @@ class Runner:
         probe: bool = False,
         diagnose: bool = True,
         oracles: OracleCache | None = None,
+        require_device_execution: float | None = None,
     ) -> None:
         """Keep what is judged, and where.
 
         ``probe`` tries what is not claimed as well (profile ``full``), ``diagnose`` looks for the likely cause of a
         wrong value, and ``oracles`` holds what runners of other targets have computed of plain autograd.
+        ``require_device_execution`` is the percentage of the operations that have to run on the device.
         """
+        self._required = require_device_execution
         self._diagnose, self._oracles = diagnose, oracles
         self.target, self.device, self.dtype, self.seed, self.probe = target, device, dtype, seed, probe
-        self._oracle = AutogradAdapter()
+        self._plain = PlainAutograd(device, oracles)
+        self._tolerances = device_of(device).tolerances
+        self._device_faults: dict[Trial, DeviceFaultError] = {}
         self._evidence: dict[Trial, Evidence] = {}
         self._preflight: str | None = None
         self._preflight_done = False
@@ -86,22 +95,31 @@ class Runner:
     def run(self, check: Check) -> Result:
         """Return the verdict on one check. Never raises for what the target does."""
         started = time.perf_counter()
-        headrooms: list[float] = []
-        repeats: list[bool] = []
+        account = Account()
         try:
-            with one_thread():
-                values = self._values(check, headrooms, repeats)
+            with one_thread(), tolerances_of(self._tolerances):
+                values = self._values(check, account)
         except RefusedError as error:
             values = self._refused(check, error)
         except UnsupportedError as error:
             values = {"status": "unsupported", "message": f"not supported: {error}"}
         except OracleError as error:
-            values = {"status": "unsupported", "message": f"plain autograd on this device raised {error}"}
+            text = f"plain autograd on this device raised {error}"
+            values = {"status": "unsupported", "kind": "environment", "message": text}
+        except DeviceFaultError as error:
+            values = _device_fault(check, error)
+        except DeviceLostError as error:
+            values = {"status": "error", "kind": "environment", "message": f"{self.device} failed: {error}"}
         except SystemExit as error:  # else the target would choose this process's exit code, 0 for one
             values = {"status": "error", "kind": "adapter", "message": f"the target ended the process: {error!r}"}
         except Exception as error:  # noqa: BLE001 (a crash of the kit is a verdict of its own, never a pass)
             text = "".join(traceback.format_exception(error)[-3:]).strip()
-            values = {"status": "error", "kind": "kit", "message": f"the kit failed: {text}"}
+            lost = not self._plain.answers
+            values = {
+                "status": "error",
+                "kind": "environment" if lost else "kit",
+                "message": f"{self.device} failed: {error}" if lost else f"the kit failed: {text}",
+            }
         return Result(
             check=check.id,
             level=values.pop("level", check.level),
@@ -109,13 +127,11 @@ class Runner:
             dtype=str(self.dtype).removeprefix("torch."),
             requirement=check.requirement,
             duration_s=round(time.perf_counter() - started, 6),
-            headroom=finite(max(headrooms)) if headrooms else None,
-            bit_equal=not any(headrooms) if headrooms else None,
-            repeats_bit_equal=all(repeats) if repeats else None,
+            **account.values(),
             **values,
         )
 
-    def _values(self, check: Check, headrooms: list[float], repeats: list[bool]) -> dict[str, Any]:
+    def _values(self, check: Check, account: Account) -> dict[str, Any]:
         unmet = [*check.unmet(self.target.capabilities), *self._place_unmet()]
         if unmet and not self.probe:
             return {"status": "unsupported", "message": f"not claimed: {', '.join(unmet)}"}
@@ -130,9 +146,10 @@ class Runner:
             found = list(check.judge(evidence))
             findings += found
             silent += [] if any(finding.kind == "error" for finding in found) else found
-            headrooms += evidence.headrooms[before:]
-            same = same_bits(evidence)
-            repeats += [] if same is None else [same]
+            account.add(evidence, evidence.headrooms[before:])
+        below = None if self._required is None else account.below(self._required)
+        if below is not None:
+            return _off_device(check, self.device, *below)
         if unmet:
             return _probed(unmet, findings, silent)
         if not findings:
@@ -165,7 +182,7 @@ class Runner:
         Raises :class:`UnsupportedError` where it is refused, :class:`OracleError` where plain autograd cannot do it,
         and :class:`AdapterError` where an adapter of somebody's own fails its pre-flight.
         """
-        with one_thread():
+        with one_thread(), tolerances_of(self._tolerances):
             problem = self._adapter_problem()
             if problem is not None:
                 raise AdapterError(problem)
@@ -175,36 +192,45 @@ class Runner:
         """Return the evidence of a trial, from plain autograd and the implementation in turn; kept for later checks."""
         if trial in self._evidence:
             return self._evidence[trial]
-        materials = Materials(trial, dtype=self.dtype, device=self.device, seed=self.seed)
-        divided = self.target.capabilities.loss_divided_by_microbatches
-        scale = 1.0 / trial.microbatches() if trial.loss and divided else 1.0
-        oracle = self._oracle_of(materials, scale)
-        observations = self._observe(materials, trial.repeats)
-        again = self._oracle_of(materials, scale, again=True) if trial.repeats > 1 else None
-        evidence = Evidence(trial, self.target.capabilities, materials, observations, oracle, scale, again)
-        evidence.diagnose = self._diagnose
-        if self._oracles is not None:
-            evidence.known = self._oracles.grads(materials, scale)
+        if trial in self._device_faults:  # told again for every check that reads the trial, found once
+            raise self._device_faults[trial].with_traceback(None)
+        try:
+            evidence = self._new_evidence(trial)
+        except DeviceFaultError as error:
+            self._device_faults[trial] = DeviceFaultError(str(error), error.findings)  # without its frames
+            raise
         if len(self._evidence) >= KEPT:
             del self._evidence[next(iter(self._evidence))]
         self._evidence[trial] = evidence
         return evidence
 
-    def _oracle_of(self, materials: Materials, scale: float, *, again: bool = False) -> Observation:
-        """Return plain autograd's observation, from the cache where there is one."""
-        if self._oracles is None:
-            return self._observe_oracle(materials, scale)
-        return self._oracles.observation(materials, scale, lambda: self._observe_oracle(materials, scale), again=again)
+    def _new_evidence(self, trial: Trial) -> Evidence:
+        materials = Materials(trial, dtype=self.dtype, device=self.device, seed=self.seed)
+        divided = self.target.capabilities.loss_divided_by_microbatches
+        scale = 1.0 / trial.microbatches() if trial.loss and divided else 1.0
+        oracle = self._plain.observe(materials, scale)
+        observations = self._observe(materials, trial.repeats)
+        evidence = Evidence(trial, self.target.capabilities, materials, observations, oracle, scale)
+        if trial.repeats > 1 or not self._plain.trusted:
+            evidence.oracle_again, evidence.spread = self._plain.again(materials, scale, oracle)
+            self._repeat_until_apart(evidence, scale)
+            evidence.undeferred_peak = self._plain.undeferred_peak(materials, scale)
+        evidence.diagnose = self._diagnose
+        if self._oracles is not None:
+            evidence.known = self._oracles.grads(materials, scale)
+            evidence.plain = self._oracles.grads(materials, scale, wide=False)
+        return evidence
 
-    def _observe_oracle(self, materials: Materials, scale: float) -> Observation:
-        try:
-            oracle = drive(self._oracle, materials, loss_scale=scale)
-        except NotImplementedError as error:
-            raise OracleError(str(error)) from error
-        if oracle.raised is not None:
-            msg = f"{oracle.raised.raised} at {oracle.raised.action}"
-            raise OracleError(msg)
-        return oracle
+    def _repeat_until_apart(self, evidence: Evidence, scale: float) -> None:
+        """Give plain autograd more chances to differ from itself where the implementation did."""
+        if self._plain.trusted or same_bits(evidence) is not False:
+            return
+        for _ in range(_CHANCES):
+            if evidence.spread:
+                return
+            evidence.oracle_again, evidence.spread = self._plain.again(
+                evidence.materials, scale, evidence.oracle, anew=True
+            )
 
     def _observe(self, materials: Materials, repeats: int) -> tuple[Observation, ...]:
         """Run the implementation ``repeats`` times; what is allocated in between moves the next run's addresses."""
@@ -217,8 +243,27 @@ class Runner:
         return tuple(observations)
 
     def _drive(self, materials: Materials) -> Observation:
+        found = self._drive_recorded(materials)
+        if self._plain.trusted:  # no second chance: the CPU does not fail
+            return found
+        raised = None if found.raised is None else found.raised.raised
+        broken = raised is not None and raised.type in BROKEN
+        if broken and self._drive_once(materials).raised is None:
+            msg = f"the implementation raised {raised}, and when it was run again it did not"
+            raise DeviceLostError(msg)
+        return found
+
+    def _drive_recorded(self, materials: Materials) -> Observation:
+        if not is_recorded(materials):
+            return self._drive_once(materials)
+        record = Record(self.device)
+        found = self._drive_once(materials, record)
+        found.executed = record.executed()
+        return found
+
+    def _drive_once(self, materials: Materials, record: AbstractContextManager[object] = NO_RECORD) -> Observation:
         try:
-            return drive(self.target.adapter, materials)
+            return drive(self.target.adapter, materials, record=record)
         except UnsupportedError as error:
             raise RefusedError(str(error)) from error
 
@@ -239,6 +284,26 @@ def message(check: Check, findings: list[Finding]) -> str:
     """Return what was seen, one line per wrong tensor, with the programs that showed it."""
     programs = " | ".join(shortened(trial.program) for trial in check.trials)
     return "\n".join([f"program {programs}", *map(str, findings)])
+
+
+def _off_device(check: Check, device: torch.device, who: str, finding: Finding) -> dict[str, Any]:
+    """Return the verdict where too little runs on the device: whatever the check asks, it was asked of another one."""
+    found: dict[str, Any] = {"kind": "device", "findings": (_as_json(finding),)}
+    if who == "device":
+        text = f"{device} leaves operations to the CPU\n{finding}"
+        return {**found, "status": "error", "message": text}
+    return {**found, "status": "failed", "level": "MUST", "message": message(check, [finding])}
+
+
+def _device_fault(check: Check, error: DeviceFaultError) -> dict[str, Any]:
+    """Return the verdict on a device that is wrong: the implementation is not charged with it."""
+    programs = " | ".join(shortened(trial.program) for trial in check.trials)
+    return {
+        "status": "error",
+        "kind": "device",
+        "message": "\n".join([str(error), f"program {programs}, under plain autograd", *map(str, error.findings)]),
+        "findings": tuple(_as_json(finding) for finding in error.findings),
+    }
 
 
 def _probed(unmet: list[str], findings: list[Finding], silent: list[Finding]) -> dict[str, object]:

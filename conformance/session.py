@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
 
-from gradconform.contract import CHECKS
-from gradconform.devices import SelectionError, device_named, dtype_named
+from gradconform.devices import Choice, SelectionError, choose, dtype_named
+from gradconform.devices.naming import placed, ready
 from gradconform.environment import environment
+from gradconform.numeric_flags import flags_named, flags_set
 from gradconform.oracle_cache import OracleCache
 from gradconform.own_schedules import Given, check_of, schedules_of
+from gradconform.percentage import percentage_named
 from gradconform.plan import DEFAULT_SEED, Item, Plan, make_plan
+from gradconform.records import Header, Place, header_of
 from gradconform.results import Report, Result
 from gradconform.run import Runner, one_thread
+from gradconform.shard import Shard
 from gradconform.targets import Target, resolve
+from gradconform.waivers.file import read_waivers, refuse_unknown_checks
+from gradconform.waivers.waiving import Waivers
 
 _SEEDS = 2**63 - 1  # the loss's target is drawn from the next one
 
 OnResult = Callable[[Result], None]
+OnStart = Callable[[Place, str, str], None]
 
 
 class Session:
@@ -39,31 +49,54 @@ class Session:
         seed: int | None = None,
         strict: bool = False,
         probe: bool = False,
+        require_device_execution: float | str | None = None,
         schedule: Given | Sequence[Given] = (),
+        shard: Shard | str | None = None,
+        waivers: str | os.PathLike[str] | None = None,
         diagnose: bool = True,
         oracles: OracleCache | None = None,
+        device_plugins: Sequence[str] | str = (),
+        flags: Mapping[str, str] | Sequence[str] | str = (),
+        choice: Choice | None = None,
     ) -> None:
         """Resolve the target and make the plan: of the contract, or of the schedules that are given.
 
-        ``diagnose`` and ``oracles`` are those of ``Runner``.
+        ``require_device_execution`` is the percentage of a check's operations that has to run on the device. ``shard``
+        takes a part of the plan, ``waivers`` names a file of failures that are expected. ``diagnose`` and
+        ``oracles`` are those of ``Runner``. ``device_plugins`` are modules that make devices usable, ``flags`` those of
+        :mod:`gradconform.numeric_flags`. A ``choice`` that was made before takes the place of ``device``, ``dtype`` and
+        ``device_plugins``; to make it ready is left to the caller, since a process that runs no check opens no device.
 
-        Raises :class:`~gradconform.targets.TargetError`, :class:`~gradconform.devices.SelectionError` and
-        :class:`~gradconform.fixtures.schedules.ScheduleError` (all ``ValueError``) before anything runs.
+        Raises :class:`~gradconform.targets.TargetError`, :class:`~gradconform.devices.SelectionError`,
+        :class:`~gradconform.waivers.file.WaiverError` and :class:`~gradconform.fixtures.schedules.ScheduleError` (all
+        ``ValueError``) before anything runs.
         """
-        devices = [str(device_named(name)) for name in _several(device)]
-        dtypes = [str(dtype_named(name)).removeprefix("torch.") for name in _several(dtype)]
+        self.flags = flags_named([flags] if isinstance(flags, str) else flags)
+        self.choice = choice or choose(_several(device), _several(dtype), plugins=_several(device_plugins))
+        if choice is None:
+            ready(self.choice, self.flags)
+        # Its import draws stages and runs a backward on each, and a device must be known to torch before the first one.
+        from gradconform.contract import CHECKS  # noqa: PLC0415 (as said above)
+
         include = None if checks is None else list(_several(checks))
         schedules = schedules_of(schedule)
         own = [check_of(name, found) for name, found in schedules.items()]
         self.schedules = tuple(f"{found.name}: {found.size}" for found in schedules.values())
         checks_by_id = {check.id: check for check in own} or CHECKS
         self.plan: Plan = make_plan(
-            checks_by_id, profile=profile, include=include, exclude=_several(exclude), devices=devices, dtypes=dtypes
+            checks_by_id,
+            profile=profile,
+            include=include,
+            exclude=_several(exclude),
+            cells=self.choice.cells,
+            shard=Shard.parse(shard) if isinstance(shard, str) else shard,
         )
         self.target: Target = resolve(target)
         self.seed = _seed_named(seed)
         self.strict = strict
+        self.waivers = None if waivers is None else self._waivers(os.fspath(waivers))
         self._probe = probe or profile == "full"
+        self._required = None if require_device_execution is None else percentage_named(require_device_execution)
         self._diagnose, self._oracles = diagnose, oracles
         self._runners: dict[tuple[str, str], Runner] = {}
 
@@ -71,7 +104,7 @@ class Session:
         """Run one item of the plan."""
         key = (item.device, item.dtype)
         if key not in self._runners:
-            device, dtype = torch.device(item.device), dtype_named(item.dtype)
+            device, dtype = placed(self.choice, item.device), dtype_named(item.dtype)
             self._runners[key] = Runner(
                 self.target,
                 device=device,
@@ -80,39 +113,84 @@ class Session:
                 probe=self._probe,
                 diagnose=self._diagnose,
                 oracles=self._oracles,
+                require_device_execution=self._required,
             )
-        return self._runners[key].run(item.check)
+        with flags_set(self.flags, self._runners[key].device.type):
+            result = self._runners[key].run(item.check)
+        # Whichever index a worker has taken, the result is that of the device that was named.
+        result = replace(result, device=item.device)
+        return result if self.waivers is None else self.waivers.settle(result)
+
+    def _waivers(self, path: str) -> Waivers:
+        """Return the waivers as this run applies them; refuse those of checks that do not exist."""
+        from gradconform.contract import CHECKS  # noqa: PLC0415 (as in __init__)
+
+        found = read_waivers(path)
+        refuse_unknown_checks(found, CHECKS)
+        cells = [(item.device, item.dtype) for item in self.plan.items]
+        return found.within(adapter=self.target.name, torch=str(torch.__version__), cells=dict.fromkeys(cells))
 
     def empty_report(self) -> Report:
         """Return the report of this session before anything has run."""
-        target = self.target
         return Report(
             profile=self.plan.profile,
-            target={
-                "text": target.text,
-                "name": target.name,
-                "version": target.version,
-                "file": target.file,
-                "sha256": target.sha256,
-            },
-            environment=environment(),
+            target=self.target.described(),
+            environment=self._environment(),
             seed=self.seed,
             manifest=self.plan.manifest,
             planned=len(self.plan.items),
             strict=self.strict,
             schedules=self.schedules,
+            shard=self.plan.shard,
+            waivers=None if self.waivers is None else self.waivers.record(),
+            devices=self.choice.told,
         )
 
-    def run(self, on_result: OnResult | None = None) -> Report:
-        """Run every item of the plan in order; ``on_result`` sees each result as it comes."""
+    def _environment(self) -> dict[str, Any]:
+        autocast = self.flags.get("autocast", "off")
+        others = {name: value for name, value in self.flags.items() if name != "autocast"}
+        with flags_set(others, "cpu"):
+            found = environment(self.choice.devices, self.flags, self.choice.described)
+        if autocast != "off":  # set around checks alone: this process may not even know the device
+            found["backends"]["autocast"] = ", ".join(f"{name} {autocast}" for name in self.choice.types)
+        return found
+
+    @cached_property
+    def _items(self) -> dict[Place, Item]:
+        """The items of the plan by place, in order."""
+        return {Place(item.check.id, item.device, item.dtype): item for item in self.plan.items}
+
+    def header(self, options: Mapping[str, Any] | None = None) -> Header:
+        """Return what stands at the head of this session's records; ``options`` are those it was made with."""
+        return header_of(self.empty_report(), tuple(self._items), options)
+
+    def run(
+        self,
+        on_result: OnResult | None = None,
+        *,
+        on_start: OnStart | None = None,
+        places: Iterable[Place] | None = None,
+    ) -> Report:
+        """Run the items at ``places``, or every item of the plan, in order.
+
+        ``on_start`` is told of each item as it begins, with the level and the requirement its result will have;
+        ``on_result`` sees each result as it comes.
+        """
         report = self.empty_report()
         with _settled_objects(), one_thread():
-            for item in self.plan.items:
+            for place in self._items if places is None else places:
+                item = self._items[place]
+                if on_start is not None:
+                    on_start(place, self._level(item), item.check.requirement)
                 result = self.run_item(item)
                 report.results.append(result)
                 if on_result is not None:
                     on_result(result)
         return report
+
+    def _level(self, item: Item) -> str:
+        """Return the level of a failure: what is tried although it is not claimed can only be a failed SHOULD."""
+        return "SHOULD" if item.check.unmet(self.target.capabilities) else item.check.level
 
 
 @contextlib.contextmanager
@@ -153,12 +231,18 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options a user has)
     seed: int | None = None,
     strict: bool = False,
     schedule: Given | Sequence[Given] = (),
+    waivers: str | os.PathLike[str] | None = None,
+    device_plugins: Sequence[str] | str = (),
+    flags: Mapping[str, str] | Sequence[str] | str = (),
 ) -> Report:
     """Run the contract against ``target`` and return the report; a target that does not conform raises nothing.
 
     ``target`` is anything that ``gradconform run`` takes, or an object: an adapter, or a namespace with torch's
     functions. ``checks`` narrows by globs over check ids; a narrowed run never conforms. ``schedule`` names CSV files
     in torch's format, or schedules of :mod:`gradconform.fixtures.schedules`: they are judged in place of the contract.
+    ``waivers`` is a TOML file of failures that are expected; none is looked for where none is named.
+    ``device`` may be ``auto`` or ``all``, ``dtype`` may be ``all``; ``device_plugins`` are modules that make devices
+    usable, and ``flags`` sets those of :mod:`gradconform.numeric_flags`, such as ``{"tf32": "on"}``.
     Raises ``ValueError`` for a target, device, dtype, profile or pattern that does not exist, and for a schedule that
     is not complete or can never run.
     """
@@ -171,5 +255,8 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options a user has)
         seed=seed,
         strict=strict,
         schedule=schedule,
+        waivers=waivers,
+        device_plugins=device_plugins,
+        flags=flags,
     )
     return session.run()

@@ -19,17 +19,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from gradconform.adapter import Adapter, Capabilities
+from gradconform.adapter import Adapter, Capabilities, NotInstalledError
 from gradconform.functions import FULL, SPLIT, FunctionsAdapter, signature_problem
+from gradconform.results import EXIT_ENVIRONMENT, EXIT_USAGE
 
 ENTRY_POINTS = "gradconform.adapters"
 _OF_AN_ADAPTER = ("name", "capabilities", "open")
 
 
 class TargetError(ValueError):
-    """A target that cannot be found, imported or driven."""
+    """A target that cannot be found, imported or driven; ``exit_code`` is what the command ends with."""
+
+    exit_code: ClassVar[int] = EXIT_USAGE
+
+
+class TargetNotInstalledError(TargetError):
+    """A registered target whose implementation is not installed: a matter of the environment, not of usage."""
+
+    exit_code = EXIT_ENVIRONMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +61,12 @@ class Target:
         """The name the adapter gives itself."""
         return self.adapter.name
 
+    def described(self) -> dict[str, str | None]:
+        """Return what a report says of the target, as JSON values."""
+        return {
+            "text": self.text, "name": self.name, "version": self.version, "file": self.file, "sha256": self.sha256,
+        }  # fmt: skip
+
 
 def registered_targets() -> dict[str, str]:
     """Return the registered names and the objects they stand for (entry-point group ``gradconform.adapters``)."""
@@ -72,11 +87,19 @@ def resolve(target: object, extra: Mapping[str, object] | None = None) -> Target
     named = known.get(target, target)
     if not isinstance(named, str):
         return replace(_from_object(named, target), text=target)
-    where, _, attribute = _split(named)
-    module = _load_file(where, target) if where.endswith(".py") else _import(where, target, known)
-    found = _attribute(module, attribute, target) if attribute else module
+    found, module = load(named, target, known)
     made = _from_object(found, target)
     return replace(made, text=target, **_origin(_home(made, module)))
+
+
+def load(named: str, target: str, known: Mapping[str, object]) -> tuple[object, ModuleType]:
+    """Return the object that ``named`` says where to find, and its module.
+
+    Raises :class:`TargetError` that speaks of ``target`` and of the nearest of the ``known`` names.
+    """
+    where, _, attribute = _split(named)
+    module = _load_file(where, target) if where.endswith(".py") else _import(where, target, known)
+    return (_attribute(module, attribute, target) if attribute else module), module
 
 
 def _split(text: str) -> tuple[str, str, str]:
@@ -88,6 +111,9 @@ def _split(text: str) -> tuple[str, str, str]:
 def _import(name: str, target: str, known: Mapping[str, object]) -> ModuleType:
     try:
         return importlib.import_module(name)
+    except NotInstalledError as error:
+        msg = f"target {target!r} is unsupported here: {error}"
+        raise TargetNotInstalledError(msg) from error
     except ModuleNotFoundError as error:
         missing = error.name or name
         if not (name == missing or name.startswith(f"{missing}.")):
@@ -199,7 +225,10 @@ def _target(adapter: Adapter, text: str, *, own_adapter: bool) -> Target:
 
 
 def _home(target: Target, module: ModuleType) -> ModuleType:
-    """Return the module that defines the code under test, which a registered namespace may only name."""
+    """Return the module that defines the code under test, which a registered namespace or adapter may only name."""
+    drives = getattr(target.adapter, "drives", None)
+    if drives is not None:
+        return importlib.import_module(drives)
     if not isinstance(target.adapter, FunctionsAdapter):
         return module
     function = next(iter(target.adapter.functions.values()))
@@ -211,5 +240,11 @@ def _origin(module: ModuleType) -> dict[str, Any]:
     file = inspect.getsourcefile(module) if getattr(module, "__file__", None) else None
     top = sys.modules.get(module.__name__.partition(".")[0])
     digest = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and Path(file).is_file() else None
-    version = getattr(top, "__version__", None)
+    version = getattr(top, "__version__", None) or _distribution_version(module.__name__.partition(".")[0])
     return {"version": str(version) if version else None, "file": file, "sha256": digest}
+
+
+def _distribution_version(package: str) -> str | None:
+    """Return the version of what has installed ``package``, which need not say it itself."""
+    names = importlib.metadata.packages_distributions().get(package, [])
+    return importlib.metadata.version(names[0]) if len(set(names)) == 1 else None

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 from gradconform.cli.arguments import parser
-from gradconform.cli.commands import EXIT_INTERRUPTED
 from gradconform.cli.console import complain
-from gradconform.results import EXIT_ENVIRONMENT, EXIT_KIT, EXIT_USAGE
+from gradconform.refusal import refusal
+from gradconform.results import EXIT_INTERRUPTED, EXIT_USAGE
 
 __all__ = ["main"]
 
@@ -21,14 +20,14 @@ EXIT_BROKEN_PIPE = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code.
 
-    0 conforms, 1 does not, 2 usage, 3 error of the kit, 4 environment, 5 incomplete, 130 interrupted.
+    0 conforms, 1 does not, 2 usage, 3 error of the kit, 4 environment, 5 incomplete, 6 worse than before,
+    130 interrupted.
     """
     try:
         arguments = parser().parse_args(argv)
+        return int(arguments.command(arguments))
     except SystemExit as stop:  # argparse has said what is wrong, or printed the help
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE
-    try:
-        return int(arguments.command(arguments))
     except KeyboardInterrupt:
         complain("interrupted before anything was judged")
         return EXIT_INTERRUPTED
@@ -36,11 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (head, say) went away; Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
-    except ImportError as error:
-        complain(
-            f"the environment cannot run the kit: {error}. Expected gradconform with its dependencies; install it again"
-        )
-        return EXIT_ENVIRONMENT
-    except Exception:  # noqa: BLE001 (a crash of the kit has an exit code of its own and is never taken for a verdict)
-        complain(f"error of the kit, no verdict on the target:\n{traceback.format_exc()}")
-        return EXIT_KIT
+    except Exception as error:  # noqa: BLE001 (each has an exit code of its own, and none is taken for a verdict)
+        message, code = refusal(error)
+        complain(message)
+        return code

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gradconform.report.lines import Line, Role
+from gradconform.results import EXIT_USAGE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,3 +65,9 @@ def _print(text: str) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     # A message may quote what an old terminal cannot show; a report that crashes over it would help nobody.
     print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)  # noqa: T201 (a command talks)
+
+
+def refuse(problem: object) -> int:
+    """Complain about what was asked for, and return the exit code that says so: the problem's own, else of usage."""
+    complain(str(problem))
+    return int(getattr(problem, "exit_code", EXIT_USAGE))

@@ -5,16 +5,53 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gradconform.cli.commands import current_folder_first
-from gradconform.cli.console import complain, width, write
-from gradconform.results import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE, EXIT_USAGE
+from gradconform.cli.console import complain, refuse, width, write
+from gradconform.cli.current_folder import current_folder_first
+from gradconform.cli.device_options import add_device_plugin
+from gradconform.cli.parsing import DEFAULT_SEED, count_given, seed_given
+from gradconform.results import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE
 
 if TYPE_CHECKING:
     from gradconform.fuzz.campaign import Campaign
     from gradconform.run import Runner
     from gradconform.trial import Trial
+
+
+def add_fuzz(found: Any) -> None:
+    """Add the command to the parsers that ``found`` makes."""
+    one = found.add_parser(
+        "fuzz",
+        help="try random stages and programs, and shrink what fails",
+        description=(
+            "Try random stages and programs that the target claims to support, against plain autograd, and go on after "
+            "a failure; tell every distinct defect once, shrunk. Exit code 1 where a MUST failed."
+        ),
+    )
+    one.set_defaults(command=fuzz, parser=one)
+    one.add_argument("target", metavar="TARGET", help="what is tried, as for 'gradconform run'")
+    one.add_argument(
+        "--max-examples", type=count_given, default=1000, metavar="N", help="how many random examples (default: 1000)"
+    )
+    one.add_argument(
+        "--time-budget",
+        type=count_given,
+        default=60,
+        metavar="SECONDS",
+        help="stop after so many seconds (default: 60)",
+    )
+    one.add_argument("--device", default="cpu", metavar="DEVICE", help="where it runs (default: cpu)")
+    add_device_plugin(one)
+    one.add_argument("--dtype", default="float32", metavar="DTYPE", help="as for 'gradconform run' (default: float32)")
+    one.add_argument(
+        "--seed",
+        type=seed_given,
+        default=DEFAULT_SEED,
+        metavar="N",
+        help=f"what the examples and all values are drawn from (default: {DEFAULT_SEED})",
+    )
+    one.add_argument("--reproduce", metavar="BLOB", help="try the one trial that an earlier run printed")
 
 
 def fuzz(arguments: argparse.Namespace) -> int:
@@ -32,8 +69,7 @@ def fuzz(arguments: argparse.Namespace) -> int:
             runner = _runner(arguments)
             _refuse_nothing_claimed(runner)
         except (BlobError, TargetError, SelectionError) as error:
-            complain(str(error))
-            return EXIT_USAGE
+            return refuse(error)
         try:
             return _hunt(runner, arguments) if trial is None else _reproduce(runner, trial, arguments)
         except AdapterError as error:
@@ -42,13 +78,13 @@ def fuzz(arguments: argparse.Namespace) -> int:
 
 
 def _runner(arguments: argparse.Namespace) -> Runner:
-    import torch  # noqa: PLC0415 (a mistyped option is refused before it is imported)
-
-    from gradconform.devices import device_named, dtype_named  # noqa: PLC0415 (it imports torch)
+    from gradconform.devices import dtype_named  # noqa: PLC0415 (it imports torch)
+    from gradconform.devices.naming import device_named  # noqa: PLC0415 (as above)
     from gradconform.run import Runner  # noqa: PLC0415 (it imports torch)
     from gradconform.targets import resolve  # noqa: PLC0415 (it imports torch)
 
-    device, dtype = torch.device(device_named(arguments.device)), dtype_named(arguments.dtype)
+    device = device_named(arguments.device, arguments.device_plugin or ())
+    dtype = dtype_named(arguments.dtype)
     return Runner(resolve(arguments.target), device=device, dtype=dtype, seed=arguments.seed)
 
 

@@ -1,4 +1,4 @@
-"""The file of ``--json``: refused before the run where it cannot be written, and never half written."""
+"""The files that commands write: refused before the run where they cannot be written, and never half written."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def check_writable(path: str, *, option: str = "--json") -> str:
     raise JsonFileError(problem)
 
 
-def write_json(path: str, text: str) -> None:
-    """Write ``text`` beside ``path`` and move it there, so that a reader never sees half a report."""
+def replace_file(path: str, content: str | bytes) -> None:
+    """Write ``content`` beside ``path`` and move it there, so that a reader never sees half a file."""
     real = Path(path).resolve()
     handle, name = tempfile.mkstemp(prefix=f".{real.name}.", dir=real.parent)
     beside = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         mask = os.umask(0)
         os.umask(mask)
         beside.chmod(0o666 & ~mask)  # mkstemp makes a file that only its owner can read

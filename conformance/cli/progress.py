@@ -4,48 +4,78 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gradconform.cli.console import on_terminal, terminal, width, write
+from gradconform.isolation.crew import RunStoppedError
+from gradconform.records import Place, started
 from gradconform.report.terminal import opening, tally_line
+from gradconform.results import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from gradconform.plan import Item
+    from gradconform.execution import Execution
+    from gradconform.record_file import RecordFile
     from gradconform.report.lines import Line
     from gradconform.results import Report, Result
-    from gradconform.session import Session
 
 _ID_WIDTH = 34
 
 
-def perform(session: Session) -> tuple[Report, str | None]:
-    """Run the session with progress.
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a run ended early, and the exit code that follows from it, None where the results decide."""
 
-    Returns the report and, where ctrl-C ended the run, in which check that was; what had run by then is in the report.
+    reason: str
+    exit_code: int | None
+
+
+def perform(run: Execution, file: RecordFile | None = None) -> tuple[Report, Stop | None]:
+    """Run with progress what has no result yet; write each record to ``file``.
+
+    Returns the report and, where the run ended early, why; what had run by then is in the report.
     """
-    report = session.empty_report()
-    items = session.plan.items
-    cells = list(dict.fromkeys((item.device, item.dtype) for item in items))
+    results = {} if file is None or file.found is None else dict(file.found.results)
+    places = run.header.places
+    several = len(run.header.cells) > 1
     console = terminal() if on_terminal() else None
-    _tell(opening(report, cells, width()), console)
-    areas = _Areas(items, several=len(cells) > 1, console=console)
+    _tell(opening(run.header.report_of({}), run.header.cells, width()), console)
+    areas = _Areas(places, several=several, console=console)
+    at: dict[Place, None] = {}
     stopped = None
-    with _bar(items, console) as advance:
+    with _bar(places, console) as bar:
+        for result in results.values():
+            areas.add(result)
+            bar(result)
+
+        def on_start(place: Place, level: str, requirement: str) -> None:
+            at[place] = None
+            bar(place)
+            if file is not None:
+                file.write(started(place, level, requirement))
 
         def on_result(result: Result) -> None:
-            report.results.append(result)
+            if file is not None:
+                file.add(result)
+            results[Place.of(result)] = result
+            at.pop(Place.of(result), None)
             areas.add(result)
-            advance(result)
+            bar(result)
 
         try:
-            session.run(on_result)
+            run.run(on_result, on_start=on_start, places=[place for place in places if place not in results])
         except KeyboardInterrupt:
-            stopped = f"interrupted {_before(items, report)}"
+            stopped = Stop(f"interrupted {_where(at, complete=len(results) == len(places))}", EXIT_INTERRUPTED)
+        except RunStoppedError as error:
+            stopped = Stop(str(error), error.exit_code)
     areas.flush()
+    report = run.header.report_of(results)
+    if file is not None and stopped is None:
+        file.end(report.verdict)
     return report, stopped
 
 
@@ -55,17 +85,18 @@ def _tell(lines: list[Line], console: Console | None) -> None:
         write(lines, console)
 
 
-def _before(items: tuple[Item, ...], report: Report) -> str:
-    done = len(report.results)
-    return f"in {items[done].name}" if done < len(items) else "after the last check"
+def _where(at: Iterable[Place], *, complete: bool) -> str:
+    """Return at which checks a run was."""
+    names = ", ".join(place.name for place in at)
+    return f"in {names}" if names else "after the last check" if complete else "between two checks"
 
 
 class _Areas:
     """Prints one line per area as soon as all its checks have a result."""
 
-    def __init__(self, items: tuple[Item, ...], *, several: bool, console: Console | None) -> None:
+    def __init__(self, places: tuple[Place, ...], *, several: bool, console: Console | None) -> None:
         self._several, self._console = several, console
-        self._planned = Counter(self._place(item.check.id, item.device, item.dtype) for item in items)
+        self._planned = Counter(self._place(*place) for place in places)
         self._column = max(map(len, self._planned))
         self._results: dict[str, list[Result]] = {}
 
@@ -117,23 +148,24 @@ def progress_bar(console: Console, *, name_width: int, counted: str) -> Iterator
 
 
 @contextlib.contextmanager
-def _bar(items: tuple[Item, ...], console: Console | None) -> Iterator[Callable[[Result], None]]:
-    """Show a bar with the check that runs now and the failures so far; nothing where there is no terminal."""
+def _bar(places: tuple[Place, ...], console: Console | None) -> Iterator[Callable[[Place | Result], None]]:
+    """Show a bar with the check that began last and the failures so far; nothing where there is no terminal."""
     if console is None:
         yield lambda _: None
         return
     failed = 0
     with progress_bar(console, name_width=_ID_WIDTH, counted="failed") as progress:
-        task = progress.add_task(_short(items[0].check.id), total=len(items), count=0)
+        task = progress.add_task(_short(places[0].check), total=len(places), count=0)
 
-        def advance(result: Result) -> None:
+        def tell(news: Place | Result) -> None:
             nonlocal failed
-            failed += result.status in {"failed", "error"}
-            done = int(progress.tasks[0].completed) + 1
-            now = items[done].check.id if done < len(items) else items[-1].check.id
-            progress.update(task, advance=1, description=_short(now), count=failed)
+            if isinstance(news, Place):
+                progress.update(task, description=_short(news.check))
+                return
+            failed += news.status in {"failed", "error"}
+            progress.update(task, advance=1, count=failed)
 
-        yield advance
+        yield tell
 
 
 def _short(check: str) -> str:

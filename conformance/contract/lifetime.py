@@ -96,6 +96,28 @@ def dropped(evidence: Evidence) -> Iterator[Finding]:
 
 
 @family(
+    "lifetime.reopened",
+    {
+        f"{name}-{way}": of(name, program)
+        for name in ("mlp", "tied-parallel", "layer-norm")
+        for way, program in (
+            ("full", "F0 B0 zero_none finish reopen F1 B1 finish"),
+            ("split", "F0 I0 W0 zero_none finish reopen F1 I1 W1 finish"),
+        )
+    },
+)
+def reopened(evidence: Evidence) -> Iterator[Finding]:
+    """A second session on a module, opened when the first is closed, MUST be right, in {program} on {stage}.
+
+    A schedule is made anew for the same model, with other micro-batches, say; the numbers that then come out wrong are
+    those of a run that goes on without a word. What an implementation puts on a module goes with its session.
+
+    Catches: hooks left on parameters.
+    """
+    yield from gradients(evidence)
+
+
+@family(
     "lifetime.after_error",
     {
         "full": of("mlp", "F0 B0! drop0", output_grads="shape", watch=_LIFETIME),

@@ -8,7 +8,7 @@ from gradconform.check import family
 from gradconform.contract.cases import of
 from gradconform.evidence import Evidence
 from gradconform.fixtures.programs import full_all_forwards_first, split_interleaved
-from gradconform.judge import Finding
+from gradconform.judge import Finding, gradients
 from gradconform.judge import state as judge
 from gradconform.trial import Trial
 
@@ -82,7 +82,7 @@ def buffers(evidence: Evidence) -> Iterator[Finding]:
 
     Catches: recomputation that is not plain autograd's.
     """
-    yield from judge.as_under_autograd(evidence, "buffers")
+    yield from judge.buffers_as_under_autograd(evidence)
 
 
 @family(
@@ -175,6 +175,28 @@ def returned_same_args(evidence: Evidence) -> Iterator[Finding]:
     Catches: .grad of the input and the returned gradient being one tensor.
     """
     yield from judge.returned_stays(evidence)
+
+
+@family(
+    "state.returned_owned",
+    {
+        f"{name}-{way}": of(name, program)
+        for name in ("added-parameter", "mlp", "residual")
+        for way, program in (
+            ("full", "F0 F1 B0 overwrite0 B1 overwrite1"),
+            ("split", "F0 F1 I0 overwrite0 I1 overwrite1 W0 W1"),
+        )
+    },
+)
+def returned_owned(evidence: Evidence) -> Iterator[Finding]:
+    """Writing over a returned input gradient MUST NOT change a parameter's, in {program} on {stage}.
+
+    Whoever is handed a gradient owns it: it is scaled in place, or received into, while W is still to come. Plain
+    autograd clones what it stores.
+
+    Catches: a weight context or .grad that holds the returned gradient itself.
+    """
+    yield from gradients(evidence)
 
 
 @family(

@@ -9,7 +9,8 @@ from gradconform.fuzz.defect import Defect, key_of, size_of
 from gradconform.fuzz.reduce import reduced
 from gradconform.judge import whole
 from gradconform.judge.finding import Finding
-from gradconform.run import OracleError, Runner
+from gradconform.plain import DeviceFaultError, DeviceLostError, OracleError
+from gradconform.run import Runner
 from gradconform.trial import Trial
 
 #: How many trials the shrinking of one defect takes at most.
@@ -63,7 +64,7 @@ class Hunt:
         self.trials += 1
         try:
             return self.runner.findings(trial, whole)
-        except OracleError:
+        except (OracleError, DeviceFaultError, DeviceLostError):  # of the implementation nothing is known
             self.unjudged += 1
             return []
         except UnsupportedError as error:

@@ -11,12 +11,17 @@ from gradconform.selftest.subject import Outcome, Question
 
 @dataclass(frozen=True, slots=True)
 class KillMatrix:
-    """All outcomes of one self-test. ``checks`` are the ids that were run, ``complete`` says that every fault was."""
+    """All outcomes of one self-test.
+
+    ``checks`` are the ids that were run, ``complete`` says that every fault was, ``left_out`` names the faults that are
+    none in this dtype, with the reason.
+    """
 
     question: Question
     checks: tuple[str, ...]
     outcomes: tuple[Outcome, ...]
     complete: bool = True
+    left_out: tuple[tuple[str, str], ...] = ()
 
     @property
     def faults(self) -> list[Outcome]:
@@ -30,8 +35,18 @@ class KillMatrix:
 
     @property
     def survivors(self) -> list[Outcome]:
-        """Faults that no check failed."""
-        return [outcome for outcome in self.faults if not outcome.failed and outcome.broke is None]
+        """Faults that no check failed of those that name it."""
+        return [o for o in self.faults if not (o.killed or o.untried or o in self.broken)]
+
+    @property
+    def untried(self) -> list[Outcome]:
+        """Faults for which plain autograd itself can do nothing here."""
+        return [outcome for outcome in self.faults if outcome.untried]
+
+    @property
+    def impossible(self) -> dict[str, str]:
+        """The checks that plain autograd itself cannot do here, with what it raised."""
+        return dict(sorted(found for outcome in self.outcomes for found in outcome.impossible))
 
     @property
     def broken(self) -> list[Outcome]:
@@ -52,8 +67,8 @@ class KillMatrix:
 
     @property
     def idle(self) -> list[str]:
-        """The checks that killed nothing."""
-        return sorted(check for check, count in self.kills.items() if not count)
+        """The checks that killed nothing, those aside that cannot be run here."""
+        return sorted(check for check, count in self.kills.items() if not count and check not in self.impossible)
 
     @property
     def values(self) -> list[Outcome]:

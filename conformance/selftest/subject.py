@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
 
+from gradconform.devices import Choice
 from gradconform.oracle_cache import OracleCache
 from gradconform.results import Report, Result
 from gradconform.session import Session
@@ -25,13 +26,17 @@ _ASKED = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What the self-test asks: where, how much of the contract, and which catalogues (``module:attribute``)."""
+    """What the self-test asks: where, how much of the contract, and which catalogues (``module:attribute``).
+
+    ``choice`` is what was found out about ``device`` and ``dtype``, so that no worker has to find it out again.
+    """
 
     device: str = "cpu"
     dtype: str = "float32"
     profile: str = "standard"
     faults: str = "gradconform.reference.faults:FAULTS"
     variants: str = "gradconform.reference.variants:VARIANTS"
+    choice: Choice | None = None
 
     def catalogue(self, role: Role) -> dict[str, Any]:
         """Return the faults or the variants by name."""
@@ -49,8 +54,10 @@ class Outcome:
     """What the contract said of one subject.
 
     ``failed`` and ``errors`` are check ids, the latter with their messages; ``named`` are the checks that a fault
-    names. ``value`` says that it is a fault of values, ``cause`` which cause a message gave for it, ``said`` whether
-    that is the one of the catalogue. ``broke`` tells of a worker that hung or crashed.
+    names and that ran; ``untried`` says that plain autograd itself can do none of them here, ``impossible`` what it
+    cannot do, with what it raised. ``value`` says that it is a fault of values, ``cause`` which cause a message gave
+    for it, ``said`` whether that is the one of the catalogue. ``seconds`` are those of the processor. ``broke`` tells
+    of a worker that hung or crashed.
     """
 
     role: Role
@@ -60,6 +67,8 @@ class Outcome:
     failed: tuple[str, ...] = ()
     errors: tuple[tuple[str, str], ...] = ()
     named: tuple[str, ...] = ()
+    untried: bool = False
+    impossible: tuple[tuple[str, str], ...] = ()
     passed: int = 0
     value: bool = False
     said: bool = False
@@ -73,16 +82,24 @@ class Outcome:
         return tuple(sorted(set(self.named) - set(self.failed)))
 
     @property
+    def killed(self) -> bool:
+        """Whether a fault failed a check that names it, or any check where none of these is in the profile.
+
+        Another check than those may fail for another reason.
+        """
+        return not set(self.named).isdisjoint(self.failed) if self.named else bool(self.failed) and not self.untried
+
+    @property
     def right(self) -> bool:
         """Whether it is as it should be: a fault is killed, a right variant is clean and was judged at all."""
         if self.broke is not None or self.errors:
             return False
-        return bool(self.failed) if self.role == "fault" else not self.failed and self.passed > 0
+        return self.killed or self.untried if self.role == "fault" else not self.failed and self.passed > 0
 
 
 def judge(question: Question, subject: Subject, oracles: OracleCache) -> Outcome:
     """Run the contract against one subject."""
-    started = time.perf_counter()
+    started = time.process_time()
     role, name = subject
     made = question.catalogue(role)[name]
     report = _report(question, made.make() if role == "fault" else made(), oracles)
@@ -91,13 +108,20 @@ def judge(question: Question, subject: Subject, oracles: OracleCache) -> Outcome
         "failed": tuple(failed),
         "errors": tuple((result.check, result.message) for result in report if result.status == "error"),
         "passed": report.summary["passed"],
+        "impossible": tuple((result.check, result.message) for result in report if _impossible(result)),
     }
     if role == "fault":
-        known = [result.check for result in report if result.status != "unsupported"]
-        named = [check for check in known if any(fnmatchcase(check, pattern) for pattern in made.named)]
+        asked = [result for result in report if any(fnmatchcase(result.check, pattern) for pattern in made.named)]
+        named = [result.check for result in asked if result.status != "unsupported"]
         values |= {"topic": made.topic, "idea": made.idea, "named": tuple(named)}
+        values |= {"untried": bool(asked) and all(map(_impossible, asked))}
         values |= _causes(question, made, [failed[check] for check in named if check in failed], oracles)
-    return Outcome(role=role, name=name, seconds=time.perf_counter() - started, **values)
+    return Outcome(role=role, name=name, seconds=time.process_time() - started, **values)
+
+
+def _impossible(result: Result) -> bool:
+    """Tell whether plain autograd itself could not do what a check asks."""
+    return result.status == "unsupported" and result.kind == "environment"
 
 
 def _report(question: Question, target: object, oracles: OracleCache, checks: list[str] | None = None) -> Report:
@@ -105,6 +129,7 @@ def _report(question: Question, target: object, oracles: OracleCache, checks: li
         target,
         device=question.device,
         dtype=question.dtype,
+        choice=question.choice,
         profile=question.profile,
         checks=checks,
         diagnose=checks is not None,

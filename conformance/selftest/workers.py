@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
+from gradconform.devices.naming import ready
 from gradconform.oracle_cache import OracleCache
 from gradconform.selftest.subject import Outcome, Question, Subject, judge
 
@@ -116,6 +117,8 @@ def _work(question: Question, pipe: Connection) -> None:
     import torch  # noqa: PLC0415 (in the worker alone)
 
     torch.set_num_threads(1)
+    if question.choice is not None:
+        ready(question.choice)
     oracles = OracleCache()
     while True:
         try:

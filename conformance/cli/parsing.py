@@ -1,0 +1,172 @@
+"""How every command reads its arguments: the parser, the kinds of values, and the options that several commands share.
+
+Nothing here imports torch, so that a mistyped option is refused at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+from gradconform.shard import Shard, ShardError
+
+# As gradconform.check and gradconform.plan have them, which import torch; tests/cli holds both to be the same.
+PROFILES = ("quick", "standard", "full")
+DEFAULT_SEED = 20
+
+_LARGEST_SEED = 2**32 - 1
+
+EXIT_CODES = """\
+exit codes:
+  0    conforms
+  1    does not conform; verify: the claim does not hold
+  2    usage: a bad target, option, pattern, device, dtype, report or waiver;
+       nothing was run, or a whole run of profile full has an idle waiver
+  3    error of the kit
+  4    error of the environment, or of the device
+  5    incomplete: nothing failed, but fewer checks ran than the profile has
+  6    compare: the new run is worse than the one before
+  130  interrupted by ctrl-C; what ran until then is reported
+"""
+
+TARGETS = """\
+TARGET is one of
+  a registered name       {registered}
+  package.module          with torch's functions stage_backward,
+                          stage_backward_input and stage_backward_weight, or
+                          stage_backward alone
+  package.module:object   such a namespace, an adapter, its class or its factory
+  path/to/file.py         as package.module
+  path/to/file.py:object  as package.module:object
+
+A module is looked for in the current folder first. --device, --dtype, --checks
+and --exclude-checks may be given several times, or several values separated by
+commas.
+"""
+
+EXAMPLES = """\
+examples:
+  gradconform run torch
+  gradconform run mypackage.backward --dtype float32,bfloat16 --json out.json
+  gradconform run backward.py:fused --checks 'split.*' --exclude-checks '*lstm'
+  gradconform run torch --schedule zbv.csv
+  gradconform explain split.gradients.lstm
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that names the nearest command or option for one that does not exist."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("formatter_class", Formatter)
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> Any:
+        """Say what is wrong, where help is, and exit with 2."""
+        wrong = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
+        if wrong is not None:
+            commands = re.findall(r"[a-z]+", message.partition("choose from")[2])
+            near = difflib.get_close_matches(wrong[1], commands, n=1)
+            hint = f", did you mean {near[0]}?" if near else "."
+            message = f"unknown command {wrong[1]!r}{hint} Expected one of {', '.join(commands)}"
+        self.exit(2, f"{self.prog}: {message}\nSee '{self.prog} --help'.\n")
+
+    # argparse types two overloads for this one behaviour.
+    def parse_args(  # type: ignore[override] # as said above
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """Refuse what no argument takes, with the nearest option."""
+        found, rest = self.parse_known_args(args, namespace)
+        if rest:
+            owner: Parser = getattr(found, "parser", self)
+            unknown = rest[0].partition("=")[0]
+            near = difflib.get_close_matches(unknown, owner._option_string_actions, n=2)
+            hint = f"; nearest: {', '.join(near)}" if near else ""
+            owner.error(f"unexpected argument {unknown!r}{hint}")
+        return found
+
+
+class Formatter(argparse.HelpFormatter):
+    """Wraps what is one paragraph, and leaves examples and tables as they are written."""
+
+    def __init__(self, prog: str) -> None:
+        columns = min(shutil.get_terminal_size((100, 24)).columns, 100)
+        super().__init__(prog, max_help_position=32, width=columns)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+def profile_named(name: str) -> str:
+    """Return the profile; argparse says what is wrong with another name."""
+    if name not in PROFILES:
+        near = difflib.get_close_matches(name, PROFILES, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        msg = f"unknown profile {name!r}; {hint}expected one of {', '.join(PROFILES)}"
+        raise argparse.ArgumentTypeError(msg)
+    return name
+
+
+def seed_given(text: str) -> int:
+    """Return the seed, an integer that numpy and torch take alike."""
+    if not text.isascii() or not text.isdigit() or int(text) > _LARGEST_SEED:
+        msg = f"{text!r} is no seed; expected an integer from 0 to {_LARGEST_SEED}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def names_given(text: str) -> list[str]:
+    """Return the names that commas separate."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        msg = f"{text!r} holds an empty name; expected one name, or several separated by commas"
+        raise argparse.ArgumentTypeError(msg)
+    return names
+
+
+def count_given(text: str) -> int:
+    """Return a count from 1."""
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        msg = f"{text!r} is no count; expected a whole number from 1"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def shard_given(text: str) -> Shard:
+    """Return the shard; argparse says what is wrong with another text."""
+    try:
+        return Shard.parse(text)
+    except ShardError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def seconds_given(text: str) -> float:
+    """Return a time in seconds, more than 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        msg = f"{text!r} is no time; expected seconds, such as 30 or 0.5"
+        raise argparse.ArgumentTypeError(msg)
+    return seconds
+
+
+#: An option that may be repeated, each time with one name or several.
+SEVERAL: dict[str, Any] = {"action": "extend", "type": names_given, "default": None}
+
+
+def add_selection(one: argparse.ArgumentParser, profile: str) -> None:
+    """Add ``--profile``, whose default is ``profile``, and ``--checks``."""
+    one.add_argument(
+        "--profile",
+        type=profile_named,
+        default=profile,
+        metavar="PROFILE",
+        help=f"how much of the contract: quick, standard or full (default: {profile})",
+    )
+    one.add_argument("--checks", **SEVERAL, metavar="GLOB", help="only the checks whose id matches")
