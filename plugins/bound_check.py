@@ -62,11 +62,25 @@ class BoundCheck:
             return None
         return {"run": self.run.header, "position": self.position, "result": plain(self.result.to_dict())}
 
+    @property
+    def begun(self) -> dict[str, Any]:
+        """The payload of a result that is not there yet, for a report where this process does not live to see it."""
+        check = self.item.check
+        result = Result(
+            check=check.id,
+            level=check.level,
+            device=self.item.device,
+            dtype=self.item.dtype,
+            status="not_run",
+            requirement=check.requirement,
+        )
+        return {"run": self.run.header, "position": self.position, "result": plain(result.to_dict())}
+
     def __call__(self) -> None:
         """Run the check and turn its result into the outcome of the test that calls it.
 
-        Raises :class:`CheckFailedError` for a failure and an error; skips what is unsupported; reports a failed
-        SHOULD as an expected failure (xfail), unless ``--gradconform-strict`` lets it decide.
+        Raises :class:`CheckFailedError` for a failure and an error; skips what is unsupported; reports what is waived
+        as an expected failure (xfail), and a failed SHOULD as well, unless ``--gradconform-strict`` lets it decide.
         """
         __tracebackhide__ = True
         self.result = self.run.session.run_item(self.item)
@@ -81,10 +95,17 @@ def settle(result: Result, target: str, *, strict: bool) -> None:
     if result.status not in {"failed", "error", "waived"}:
         return
     told = told_in_full(result, target)
+    if result.status == "waived":
+        pytest.xfail(waived_because(result))
     if not (result.decisive or (strict and result.status == "failed")):
         seen = [line for line in result.message.splitlines() if not line.startswith("program ")]
         pytest.xfail(f"{result.requirement} {seen[0] if seen else result.status}")
     raise CheckFailedError(told)  # reached by --runxfail as well, which lets xfail return
+
+
+def waived_because(result: Result) -> str:
+    """Return why a failure is expected."""
+    return "waived: {reason} ({issue}, {owner}, until {expires})".format(**result.waiver or {})
 
 
 def told_in_full(result: Result, target: str) -> str:
@@ -107,5 +128,6 @@ def properties(result: Result) -> list[tuple[str, object]]:
         "requirement": result.requirement,
         "status": result.status,
         "headroom": result.headroom,
+        "waiver": None if result.waiver is None else result.waiver["issue"],
     }
     return [(name, value) for name, value in values.items() if value is not None]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, cast
 
 import pytest
 
+from gradconform.devices import Choice
 from gradconform.plan import Item
 from gradconform.plugins.added_stages import added_items
 from gradconform.plugins.bound_check import plain
-from gradconform.plugins.extensions import Extensions, extensions, refuse_unusable
+from gradconform.plugins.chosen_devices import choice_of
+from gradconform.plugins.extensions import Extensions, extensions
 from gradconform.plugins.options import Options
-from gradconform.results import Report
 from gradconform.session import Session
 from gradconform.targets import resolve
 
@@ -37,8 +38,7 @@ class ContractRun:
     @cached_property
     def header(self) -> dict[str, Any]:
         """The empty report of the run, in values that any process can read."""
-        empty = self.session.empty_report()
-        start = {f.name: getattr(empty, f.name) for f in fields(Report) if f.init and f.name != "results"}
+        start = dict(self.session.header().report)
         if self.extensions.tolerances:
             start["environment"] = {**start["environment"], "tolerances_changed": dict(self.extensions.tolerances)}
         if self.kind == "added":
@@ -54,26 +54,30 @@ def make_runs(config: pytest.Config, options: Options, key: str, *, target: obje
     Raises ``ValueError`` with the kit's message for a target, device, dtype, profile or pattern that does not exist.
     """
     known = extensions(config)
-    session = make_session(options, target, known)
+    session = make_session(options, target, known, choice_of(config, options))
     runs = [ContractRun(key, "contract", session, session.plan.items, known)]
     added = added_items(known.stages, session.plan.items, options)
+    if options.shard is not None:
+        added = tuple(added[position] for position in options.shard.positions(added))
     if added:
         runs.append(ContractRun(f"{key} (added stages)", "added", session, added, known))
     return runs
 
 
-def make_session(options: Options, target: object, known: Extensions) -> Session:
-    """Return the session of ``target``; ``options`` say the rest."""
-    refuse_unusable(options.device, options.dtype, known)
+def make_session(options: Options, target: object, known: Extensions, choice: Choice) -> Session:
+    """Return the session of ``target`` on the devices and dtypes of ``choice``; ``options`` say the rest."""
     return Session(
         resolve(target, extra=known.adapters),
-        device=options.device,
-        dtype=options.dtype,
+        choice=choice,
+        flags=options.flag,
         profile=options.profile,
         checks=options.checks or None,
         exclude=options.exclude_checks,
         seed=options.seed,
         strict=options.strict,
+        require_device_execution=options.require_device_execution,
+        shard=options.shard,
+        waivers=options.waivers,
     )
 
 

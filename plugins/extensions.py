@@ -9,7 +9,6 @@ from typing import TypeVar
 import pytest
 
 from gradconform import tolerance
-from gradconform.devices import SelectionError, device_named, dtype_named
 from gradconform.fixtures.stages import ZOO
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.targets import registered_targets
@@ -71,16 +70,3 @@ def _stages(config: pytest.Config) -> tuple[StageCase, ...]:
             raise ValueError(msg)
         found[case.name] = case
     return tuple(found.values())
-
-
-def refuse_unusable(devices: Iterable[str], dtypes: Iterable[str], known: Extensions) -> None:
-    """Raise ``ValueError`` with the kit's message for the first device or dtype that cannot be used."""
-    try:
-        for device in devices:
-            device_named(device)
-    except SelectionError as error:
-        offered = f"; pytest_gradconform_devices names: {', '.join(known.devices)}" if known.devices else ""
-        msg = f"{error}{offered}"
-        raise SelectionError(msg) from error
-    for dtype in dtypes:
-        dtype_named(dtype)

@@ -12,6 +12,7 @@ from gradconform.fixtures.grad_tuples import WRONG_PATTERNS
 from gradconform.fixtures.stages import TRAITS, ZOO
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.plugins.built_stage import patterns_of
+from gradconform.plugins.chosen_devices import choice_of
 from gradconform.plugins.extensions import extensions
 from gradconform.plugins.options import Options
 
@@ -25,9 +26,7 @@ def parametrize_fixtures(metafunc: pytest.Metafunc, options: Options) -> None:
     Raises ``CollectError`` for a marker that matches nothing.
     """
     asked = set(metafunc.fixturenames) - _own(metafunc)
-    for name, values in (("gradconform_device", options.device), ("gradconform_dtype", options.dtype)):
-        if name in asked and len(values) > 1:
-            metafunc.parametrize(name, values, indirect=True)
+    _over_cells(metafunc, asked, options)
     if "gradconform_stage" not in asked:
         return
     try:
@@ -41,6 +40,24 @@ def parametrize_fixtures(metafunc: pytest.Metafunc, options: Options) -> None:
         raise pytest.Collector.CollectError(msg) from error
     names = ("gradconform_stage", "gradconform_output_grads")
     metafunc.parametrize(names, pairs, ids=[f"{case.name}-{pattern}" for case, pattern in pairs], indirect=True)
+
+
+def _over_cells(metafunc: pytest.Metafunc, asked: set[str], options: Options) -> None:
+    """Run the test on every device and dtype; both together where it asks for both, since devices differ in dtypes."""
+    names = [name for name in ("gradconform_device", "gradconform_dtype") if name in asked]
+    if not names or not _several(options):
+        return
+    cells = choice_of(metafunc.config, options).cells
+    columns = {"gradconform_device": 0, "gradconform_dtype": 1}
+    values = list(dict.fromkeys(tuple(cell[columns[name]] for name in names) for cell in cells))
+    if len(values) > 1:
+        metafunc.parametrize(names, values, ids=["-".join(value) for value in values], indirect=True)
+
+
+def _several(options: Options) -> bool:
+    """Tell whether more than one device or dtype may be meant."""
+    given = (*options.device, *options.dtype)
+    return len(given) > 2 or any("," in name or "*" in name or name in {"auto", "all"} for name in given)  # noqa: PLR2004 (one of each)
 
 
 def _own(metafunc: pytest.Metafunc) -> set[str]:

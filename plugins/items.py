@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gradconform.plugins.bound_check import BoundCheck, CheckFailedError, properties
+from gradconform.plugins.bound_check import BoundCheck, CheckFailedError, properties, waived_because
 
 if TYPE_CHECKING:
     from gradconform.plugins.contract_run import ContractRun
@@ -82,17 +82,46 @@ class ResultWriter:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Add the result to the report of the test's call."""
+        """Add the result to the report of the test's call, and in a worker to that of its setup which check begins."""
+        if call.when == "setup" and hasattr(item.config, "workerinput"):
+            return (yield from _begins(_bound_check_of(item)))
         bound = _bound_check_of(item) if call.when == "call" else None
         if bound is not None and bound.result is not None:
             item.user_properties += properties(bound.result)  # before the report of the call, which copies them
         report = yield
         if bound is not None and bound.payload is not None:
             report.__dict__["gradconform"] = bound.payload
+            if bound.result is not None and bound.result.status == "unexpectedly_passed" and call.when == "call":
+                _as_xpass(report, waived_because(bound.result), strict=bound.run.session.strict or _strict(item.config))
         if isinstance(item, CheckItem) and report.skipped and isinstance(report.longrepr, tuple):
             # A skipped check points at no line of the kit's code; pytest folds and prints a line of None.
-            report.longrepr = (COLLECTOR, None, report.longrepr[2])  # type: ignore[assignment]
+            report.longrepr = (COLLECTOR, None, report.longrepr[2])  # type: ignore[assignment] # as said above
         return report
+
+
+def _begins(bound: BoundCheck | None) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if bound is not None and report.passed:
+        report.__dict__["gradconform_begun"] = bound.begun
+    return report
+
+
+def _as_xpass(report: pytest.TestReport, reason: str, *, strict: bool) -> None:
+    """Make a test that passed an unexpected pass, as pytest's own xfail marker does."""
+    if not report.passed:
+        return
+    if strict:
+        report.outcome, report.longrepr = "failed", f"[XPASS(strict)] {reason}"
+    else:
+        report.wasxfail = reason
+
+
+def _strict(config: pytest.Config) -> bool:
+    """Tell whether pytest's own option lets an unexpected pass fail."""
+    if config.option.runxfail:
+        return False
+    names = ("strict_xfail", "strict") if pytest.version_tuple >= (9,) else ("xfail_strict",)
+    return bool(next((value for name in names if (value := config.getini(name)) is not None), False))
 
 
 def register_writer(config: pytest.Config) -> None:

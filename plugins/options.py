@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import pytest
 
+from gradconform.shard import Shard, ShardError
+
 Kind = Literal["text", "several", "number", "flag"]
 
 
@@ -52,14 +54,29 @@ OPTIONS = (
         "target", "text", "TARGET", None,
         "judge TARGET: a registered name, package.module[:object] or path/to/file.py[:object]",
     ),
-    Option("device", "several", "DEVICE", ("cpu",), "run on DEVICE; repeatable"),
-    Option("dtype", "several", "DTYPE", ("float32",), "run in DTYPE; repeatable"),
+    Option("device", "several", "DEVICE", ("cpu",), "run on DEVICE: cpu, cuda:1, npu:*, auto, all, …; repeatable"),
+    Option("device_plugin", "several", "MODULE", (), "import MODULE, which makes a device usable; repeatable"),
+    Option("dtype", "several", "DTYPE", ("float32",), "run in DTYPE, or in all that a device has; repeatable"),
+    Option("flag", "several", "NAME=VALUE", (), "set a flag of torch that changes numbers, as tf32=on; repeatable"),
     Option("profile", "text", "PROFILE", "standard", "how much of the contract runs: quick, standard or full"),
     Option("checks", "several", "GLOB", (), "run only checks whose id matches GLOB; repeatable"),
     Option("exclude_checks", "several", "GLOB", (), "leave out checks whose id matches GLOB; repeatable"),
     Option("seed", "number", "N", 20, "draw parameters, inputs and output gradients from seed N"),
     Option("strict", "flag", "", default=False, help="let a failed SHOULD decide the verdict too"),
+    Option(
+        "require_device_execution", "text", "PERCENT", None,
+        "fail a check of which less than PERCENT of the operations ran on the device",
+    ),
+    Option("shard", "text", "I/N", None, "run part I of N of the plan, such as 1/4; gradconform merge joins them"),
+    Option(
+        "waivers", "text", "FILE", None,
+        "expect the failures in FILE; where it is not given, those in gradconform-waivers.toml of the current folder",
+    ),
     Option("json", "text", "PATH", None, "write the report to PATH as JSON"),
+    Option(
+        "ndjson", "text", "PATH", None,
+        "append each result of --gradconform TARGET to PATH as it comes; gradconform run --resume PATH goes on with it",
+    ),
 )  # fmt: skip
 
 
@@ -69,13 +86,19 @@ class Options:
 
     target: str | None
     device: tuple[str, ...]
+    device_plugin: tuple[str, ...]
     dtype: tuple[str, ...]
+    flag: tuple[str, ...]
     profile: str
     checks: tuple[str, ...]
     exclude_checks: tuple[str, ...]
     seed: int
     strict: bool
+    require_device_execution: str | None
+    shard: Shard | None
+    waivers: Path | None
     json: Path | None
+    ndjson: Path | None
     named: frozenset[str]
 
 
@@ -110,8 +133,12 @@ def read_options(config: pytest.Config) -> Options:
     named = frozenset(option.name for option in OPTIONS if config.getoption(option.ini) is not None)
     if values["target"] is not None:
         values["target"] = _target_from(config, values["target"], named)
-    if values["json"] is not None:
-        values["json"] = _folder(config, "json", named) / values["json"]
+    if values["shard"] is not None:
+        values["shard"] = _shard(values["shard"])
+    values["waivers"] = _waivers(config, values["waivers"], named)
+    for name in ("json", "ndjson"):
+        if values[name] is not None:
+            values[name] = _folder(config, name, named) / values[name]
     return Options(**values, named=named)
 
 
@@ -153,6 +180,24 @@ _READ: dict[Kind, Callable[[Option, Any], Any]] = {
     "number": _number,
     "flag": _flag,
 }
+
+
+def _waivers(config: pytest.Config, given: str | None, named: frozenset[str]) -> Path | None:
+    """Return the waiver file: the one named, none where the name is empty, else the one in the current folder."""
+    default = Path("gradconform-waivers.toml")
+    if given is None and (config.invocation_params.dir / default).is_file():
+        return default
+    if not given:
+        return None
+    return Path(os.path.relpath(_folder(config, "waivers", named) / given, config.invocation_params.dir))
+
+
+def _shard(given: str) -> Shard:
+    try:
+        return Shard.parse(given)
+    except ShardError as error:
+        msg = f"gradconform_shard = {error}"
+        raise pytest.UsageError(msg) from error
 
 
 def _folder(config: pytest.Config, name: str, named: frozenset[str]) -> Path:

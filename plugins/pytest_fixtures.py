@@ -54,12 +54,13 @@ def gradconform_device(request: pytest.FixtureRequest) -> torch.device:
             ones = torch.ones(3, device=gradconform_device)
             assert ones.sum() == 3
     """
-    from gradconform.devices import device_named  # noqa: PLC0415 (it imports torch)
-    from gradconform.plugins.extensions import extensions  # noqa: PLC0415 (as above)
+    from gradconform.devices.naming import device_named, placed  # noqa: PLC0415 (it imports torch)
+    from gradconform.plugins.chosen_devices import choice_of  # noqa: PLC0415 (as above)
 
-    extensions(request.config)  # a hook may have to make the device usable first
-    name = getattr(request, "param", request.config.stash[OPTIONS_KEY].device[0])
-    return _asked(device_named, name)
+    options = request.config.stash[OPTIONS_KEY]
+    choice = _asked(lambda: choice_of(request.config, options))
+    name = getattr(request, "param", choice.devices[0])
+    return placed(choice, name) if name in choice.devices else _asked(lambda: device_named(name))
 
 
 @pytest.fixture
@@ -74,14 +75,17 @@ def gradconform_dtype(request: pytest.FixtureRequest) -> torch.dtype:
             assert torch.ones(3, dtype=gradconform_dtype).dtype == gradconform_dtype
     """
     from gradconform.devices import dtype_named  # noqa: PLC0415 (it imports torch)
+    from gradconform.plugins.chosen_devices import choice_of  # noqa: PLC0415 (as above)
 
-    return _asked(dtype_named, getattr(request, "param", request.config.stash[OPTIONS_KEY].dtype[0]))
+    options = request.config.stash[OPTIONS_KEY]
+    choice = _asked(lambda: choice_of(request.config, options))
+    return _asked(lambda: dtype_named(getattr(request, "param", choice.cells[0][1])))
 
 
-def _asked(find: Callable[[str], T], name: str) -> T:
+def _asked(find: Callable[[], T]) -> T:
     """Return what ``find`` finds; a device or dtype that cannot be used fails the test with the kit's message."""
     try:
-        return find(name)
+        return find()
     except ValueError as error:
         pytest.fail(str(error), pytrace=False)
 

@@ -48,20 +48,30 @@ def pytest_configure(config: pytest.Config) -> None:
             refuse_unwritable(options.json)
         reporter = Reporter(config, options)
         config.pluginmanager.register(reporter, "gradconform-reporter")
-    if options.target is not None or options.named & {"device", "dtype"}:
+    if options.target is not None or options.named & {"device", "device_plugin", "dtype", "flag"}:
         _prepare(config, options, reporter)
 
 
 def _prepare(config: pytest.Config, options: Options, reporter: Reporter | None) -> None:
+    from gradconform.numeric_flags import flags_named  # noqa: PLC0415 (only a run needs it)
+    from gradconform.plugins.chosen_devices import choice_of  # noqa: PLC0415 (it imports torch)
+
+    try:
+        flags_named(options.flag)
+        choice_of(config, options)  # before the contract: a device has to be there before the first backward
+    except ValueError as error:
+        msg = f"gradconform: {error}"
+        raise pytest.UsageError(msg) from error
+    if options.target is not None:
+        _make_runs(config, options, reporter)
+
+
+def _make_runs(config: pytest.Config, options: Options, reporter: Reporter | None) -> None:
     from gradconform.plugins.contract_run import make_runs, named_items  # noqa: PLC0415 (it imports torch)
-    from gradconform.plugins.extensions import extensions, refuse_unusable  # noqa: PLC0415 (as above)
     from gradconform.plugins.items import register_writer, take_named  # noqa: PLC0415 (as above)
     from gradconform.plugins.recorder import ZERO_LINES  # noqa: PLC0415 (as above)
 
     try:
-        if options.target is None:
-            refuse_unusable(options.device, options.dtype, extensions(config))
-            return
         runs = make_runs(config, options, ZERO_LINES, target=options.target)
     except ValueError as error:
         msg = f"gradconform: {error}"
@@ -70,8 +80,14 @@ def _prepare(config: pytest.Config, options: Options, reporter: Reporter | None)
     config.stash[NAMES_KEY] = take_named(config, list(named_items(runs)))
     register_writer(config)
     if reporter is not None:
-        for run in runs:
-            reporter.recorder.expect(run.header)
+        reporter.expect(runs)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say that a crash of the target would end the session, where it would."""
+    if config.stash[OPTIONS_KEY].target is None or config.pluginmanager.has_plugin("dsession"):
+        return None
+    return "gradconform: isolation is off, a crash or hang of the target ends this session; pytest -n 1 isolates"
 
 
 @pytest.hookimpl(wrapper=True)

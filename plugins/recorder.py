@@ -65,6 +65,11 @@ class Recorder:
         run = self._runs.get(ZERO_LINES)
         return run is not None and bool(run.results) and not run.report().summary["ran"]
 
+    @property
+    def has_idle_waivers(self) -> bool:
+        """Whether a waiver met no result in a whole run of profile ``full``."""
+        return any(run.report().idle_waivers for run in self._runs.values() if not run.added)
+
     def write(self, path: Path) -> list[Path]:
         """Write one JSON report per run of the contract: ``path``, then ``path`` with ``-2`` in its name, and so on."""
         written: list[Path] = []

@@ -57,9 +57,13 @@ def stage_backward_input(
     Parameters are left alone. Raises as :func:`stage_backward` does.
     """
     roots, grads = _match(list(stage_outputs_or_loss), output_grads)
-    found = _input_grads(roots, grads, input_values)
-    edges = [get_gradient_edge(root) for root in roots]
-    starts = [grad if grad is not None else torch.ones_like(root) for root, grad in zip(roots, grads, strict=True)]
+    if output_grads is None and len(roots) == 1:
+        edges = [_below_loss(get_gradient_edge(roots[0]))]
+        found, starts = _with_start(roots, edges, input_values)
+    else:
+        edges = [get_gradient_edge(root) for root in roots]
+        found = _input_grads(roots, grads, input_values)
+        starts = [grad if grad is not None else torch.ones_like(root) for root, grad in zip(roots, grads, strict=True)]
     trainable = [get_gradient_edge(weight).node for weight in weights if weight.requires_grad]
     group = {
         "params": trainable,
@@ -159,6 +163,28 @@ def _input_grads(
     return _apart(input_values, found, grads)
 
 
+def _below_loss(edge: GradientEdge) -> GradientEdge:
+    """Return the edge that all of a loss's gradient flows through, as far down as there is one way only.
+
+    W starts there: between I and W torch's PipelineStage detaches the outputs in place, after which what computed the
+    loss from them cannot be walked again.
+    """
+    while True:
+        children = [GradientEdge(node, slot) for node, slot in edge.node.next_functions if node is not None]
+        if len(children) != 1 or not children[0].node.next_functions:
+            return edge
+        edge = children[0]
+
+
+def _with_start(
+    roots: Sequence[Tensor], edges: list[GradientEdge], input_values: Sequence[Any]
+) -> tuple[tuple[Tensor | None, ...], list[Tensor]]:
+    """Return the gradient of every input value of a loss, as :func:`_input_grads`, and that of each edge."""
+    wanted: list[Any] = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
+    found = torch.autograd.grad(roots, [*wanted, *edges], retain_graph=True, allow_unused=True)
+    return _apart(input_values, found[: len(wanted)], found[len(wanted) :]), list(found[len(wanted) :])
+
+
 def _apart(
     input_values: Sequence[Any], found: Sequence[Tensor | None], output_grads: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
@@ -181,7 +207,9 @@ def _apart(
 
 
 def _place(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else id(tensor)
+    """Return where the values lie; of what has no storage (sparse, lazy), where the object does."""
+    stored = tensor.layout == torch.strided and tensor.data_ptr() != 0
+    return tensor.untyped_storage().data_ptr() if stored else id(tensor)
 
 
 def _accumulate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from gradconform.adapter import Capabilities, StageSpec
 from gradconform.fixtures.trees import as_tuple, leaves, tensors
 from gradconform.reference import split
+from gradconform.reference.deferred_linear import WeightGradStore, swap_back, swap_linears
 
 Grads = tuple[Tensor | None, ...]
 Pending = tuple[list[GradientEdge], list[Tensor]]
@@ -213,7 +214,8 @@ class _FlatBuffer(_Returned):
         self.views: dict[str, Tensor] = {}
         for dtype in {parameter.dtype for parameter in self.trainable.values()}:
             held = {name: parameter for name, parameter in self.trainable.items() if parameter.dtype == dtype}
-            flat = torch.zeros(sum(parameter.numel() for parameter in held.values()), dtype=dtype)
+            device = next(iter(held.values())).device
+            flat = torch.zeros(sum(parameter.numel() for parameter in held.values()), dtype=dtype, device=device)
             parts = flat.split([parameter.numel() for parameter in held.values()])
             self.views.update({n: part.view(p.shape) for (n, p), part in zip(held.items(), parts, strict=True)})
 
@@ -278,90 +280,41 @@ def main_grad_in_float32() -> object:
     return _adapter(_MainGrad, grads_in_param_grad=False, hooks="never")
 
 
-class _Deferred(torch.autograd.Function):
-    """Linear whose backward leaves the weight's gradient to a function in ``store``, while there is a store."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, store: _Store) -> Tensor:
-        ctx.save_for_backward(x)
-        # The parameter itself: a checkpoint hands out a detached copy of what is saved, and its .grad reaches nobody.
-        ctx.weight, ctx.store = weight, store
-        return torch.nn.functional.linear(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (saved,), weight, store = ctx.saved_tensors, ctx.weight, ctx.store
-        x: Tensor = saved.detach()  # what is deferred must not hold the graph before this layer
-        rows = grad.reshape(-1, grad.shape[-1])
-        grad_x = grad @ weight.conj() if ctx.needs_input_grad[0] else None
-        grad_bias = rows.sum(0) if ctx.needs_input_grad[2] else None
-
-        def weight_grad() -> Tensor:
-            return rows.T @ x.reshape(-1, x.shape[-1]).conj()
-
-        if not ctx.needs_input_grad[1]:
-            return grad_x, None, grad_bias, None
-        if store.deferred is None:
-            return grad_x, weight_grad(), grad_bias, None
-        store.deferred.append((weight, weight_grad))
-        return grad_x, None, grad_bias, None
-
-
-class _Store:
-    """Where the backward of a swapped Linear leaves its weight function; ``deferred`` is None outside of an I."""
-
-    def __init__(self) -> None:
-        self.deferred: list[tuple[Tensor, Callable[[], Tensor]]] | None = None
-
-
-class _DeferredLinear(nn.Linear):
-    store: _Store
-
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's own name)
-        result: Any = _Deferred.apply(input, self.weight, self.bias, self.store)  # type: ignore[no-untyped-call] # torch's
-        return cast("Tensor", result)
-
-
 class _Swapped(_Session):
     """Swaps every Linear in place; I runs a plain backward, W what the Linears left behind for their weights."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
-        self.store = _Store()
-        self.waiting: dict[int, list[tuple[Tensor, Callable[[], Tensor]]]] = {}
-        self.swapped = [module for module in stage.modules() if type(module) is nn.Linear]
-        for module in self.swapped:
-            module.__class__ = _DeferredLinear
-            vars(module)["store"] = self.store
+        self.store = WeightGradStore()
+        self.waiting: dict[int, Callable[[], None]] = {}
+        self.swapped = swap_linears(stage, self.store)
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        found = self.backward_input(mb, output_grads)
+        self.backward_weight(mb)
+        return found
 
     def backward_input(self, mb: int, output_grads: Any) -> Grads:
-        self.store.deferred = []
         try:
-            found = self.backward(mb, output_grads)
-            self.waiting[mb] = self.store.deferred
+            return super().backward(mb, output_grads)
         finally:
-            self.store.deferred = None
-        return found
+            self.waiting[mb] = self.store.take()
 
     def backward_weight(self, mb: int) -> None:
         if mb not in self.waiting:
             msg = f"W of micro-batch {mb} has nothing to do: there was no I, or its W has run"
             raise RuntimeError(msg)
-        with torch.no_grad():
-            for weight, weight_grad in self.waiting.pop(mb):
-                weight.grad = _add(weight.grad, weight_grad())
+        self.waiting.pop(mb)()
 
     def close(self) -> None:
         super().close()
         self.waiting.clear()
-        for module in self.swapped:
-            del vars(module)["store"]
-            module.__class__ = nn.Linear
+        swap_back(self.swapped)
 
 
 def linears_swapped() -> object:
     """Return an adapter that swaps layers for such with deferred weight functions, as zero-bubble pipelines do."""
-    claims = {"input_pass_touches_params": True, "hooks": "never", "parameter_input": False}
+    claims = {"input_pass_touches_params": True, "hooks": "early", "parameter_input": False}
     return _adapter(_Swapped, **claims)
 
 

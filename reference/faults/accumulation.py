@@ -84,7 +84,7 @@ def wrong_after_the_fifth_call() -> Target:
     return per_session(make)
 
 
-@fault("accumulate.prior.*")
+@fault("accumulate.prior.*", cause="only micro-batch 0: overwritten instead of accumulated")
 def first_call_assigns() -> Target:
     """The first micro-batch of a session assigns, whatever stands there; the others add."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import torch
 from torch import Tensor, nn
 
 from gradconform.targets import Target
@@ -32,7 +33,7 @@ def sums_in_the_order_of_a_set() -> Target:
     drawn = random.Random(5)  # noqa: S311 (a repeatable stand-in for addresses)
 
     def edit(_: nn.Parameter, added: Tensor, __: Graph) -> Tensor:
-        return added * (1.0 + 1.2e-7) if drawn.random() < 0.5 else added
+        return added * (1.0 + torch.finfo(added.dtype).eps) if drawn.random() < 0.5 else added
 
     return target(param_grads(edit))
 

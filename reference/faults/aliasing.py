@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,17 @@ from gradconform.adapter import StageSpec
 from gradconform.fixtures.trees import tensors
 from gradconform.targets import Target
 
-from .alterations import RIGHT, Context, Functions, Grads, input_grads, per_session, stored_as, target
+from .alterations import (
+    RIGHT,
+    Context,
+    Functions,
+    Grads,
+    input_grads,
+    param_grads,
+    per_session,
+    stored_as,
+    target,
+)
 from .graph import Graph
 from .registry import fault
 
@@ -37,6 +48,38 @@ def returned_buffer_reused() -> Target:
         return input_grads(edit)
 
     return per_session(make)
+
+
+@fault("state.returned_owned.added-parameter-*", cause="what the caller wrote over a returned gradient in overwrite0")
+def returned_gradient_stored() -> Target:
+    """A parameter whose gradient is also an input's is given the tensor that was returned, which is its caller's."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        parameters = Graph.behind(outputs).parameters()
+        found = RIGHT.full(outputs, grads, inputs)
+        for parameter in parameters:
+            parameter.grad = next((grad for grad in found if _equal(grad, parameter.grad)), parameter.grad)
+        return found
+
+    def make(_: StageSpec) -> Functions:
+        returned: list[tuple[Tensor, Tensor]] = []
+
+        def remember(_: Sequence[Any], grads: Grads) -> Grads:
+            returned.extend((grad, grad.clone()) for grad in grads if grad is not None)
+            return grads
+
+        def edit(_: nn.Parameter, added: Tensor, __: Graph) -> Tensor:
+            return next((grad for grad, was in returned if _equal(was, added)), added)
+
+        return replace(param_grads(edit, input_grads(remember)), full=full)
+
+    return per_session(make)
+
+
+def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None or one.layout != other.layout or one.layout != torch.strided:
+        return False
+    return one.shape == other.shape and torch.equal(one, other)
 
 
 @fault("state.returned.mlp-*", "state.returned.sum-of-inputs-*")
@@ -85,7 +128,7 @@ def output_gradient_stored() -> Target:
     return target(Functions(full=full, weight_pass=weight_pass))
 
 
-@fault("state.stored_storage.mlp-*", "state.stored_storage.residual-*", "*.gradients.mlp")
+@fault("state.stored_storage.mlp-*", "state.stored_storage.residual-*", "*.gradients.mlp", cause="one buffer for both")
 def two_parameters_share_a_buffer() -> Target:
     """All parameter gradients are written to the start of one buffer."""
 

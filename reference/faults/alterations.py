@@ -135,8 +135,9 @@ ParameterEdit = Callable[[nn.Parameter, Tensor, Graph], Tensor]
 def edited(parameters: Iterable[nn.Parameter], graph: Graph, edit: ParameterEdit) -> Iterator[None]:
     """Edit the gradient of each parameter on its way to ``.grad``, by hooks that are gone afterwards."""
 
-    def hook_of(parameter: nn.Parameter) -> Callable[[Tensor], Tensor]:
-        return lambda grad: edit(parameter, grad, graph)
+    def hook_of(parameter: nn.Parameter) -> Callable[[Tensor | None], Tensor | None]:
+        # A custom function may give None, for which autograd calls hooks all the same.
+        return lambda grad: None if grad is None else edit(parameter, grad, graph)
 
     handles = [parameter.register_hook(hook_of(parameter)) for parameter in parameters if parameter.requires_grad]
     try:

@@ -25,20 +25,33 @@ def _tuples(edit: Callable[[Grads], Grads]) -> Functions:
     return Functions(weight_pass=weight_pass)
 
 
-@fault("grad_tuple.by_hand.two", "grad_tuple.by_hand.three", "grad_tuple.by_hand.two-first-none")
+@fault(
+    "grad_tuple.by_hand.two",
+    "grad_tuple.by_hand.three",
+    "grad_tuple.by_hand.two-first-none",
+    cause="slots 1 and 2 missing: their gradients are dropped",
+)
 def first_of_a_node_only() -> Target:
     """Of the gradients of a node's outputs only the first is used."""
     return target(_tuples(lambda grads: grads[:1]))
 
 
-@fault("grad_tuple.by_hand.two", "grad_tuple.by_hand.three", "grad_tuple.by_hand.three-last-none")
+@fault(
+    "grad_tuple.by_hand.two",
+    "grad_tuple.by_hand.three",
+    "grad_tuple.by_hand.three-last-none",
+    cause="slot 1 missing: its gradient is dropped",
+)
 def last_of_a_node_dropped() -> Target:
     """Of the gradients of a node's outputs the last but the first is dropped."""
     return target(_tuples(lambda grads: grads if len(grads) < 2 else (*grads[:-2], None, grads[-1])))
 
 
 @fault(
-    "grad_tuple.by_hand.two-first-none", "grad_tuple.by_hand.three-first-none", "grad_tuple.by_hand.three-middle-none"
+    "grad_tuple.by_hand.two-first-none",
+    "grad_tuple.by_hand.three-first-none",
+    "grad_tuple.by_hand.three-middle-none",
+    cause="None shifts the gradients",
 )
 def none_shifts_the_slots_of_a_node() -> Target:
     """None is filtered out of a node's gradients, so that those behind it move up a slot."""
@@ -60,7 +73,13 @@ def all_none_refused() -> Target:
     return target(_tuples(edit))
 
 
-@fault("*.gradients.output-chunks", "*.gradients.output-unbound", "grad_tuple.by_hand.two", "grad_tuple.by_hand.three")
+@fault(
+    "*.gradients.output-chunks",
+    "*.gradients.output-unbound",
+    "grad_tuple.by_hand.two",
+    "grad_tuple.by_hand.three",
+    cause="summed into the first",
+)
 def outputs_of_a_node_summed_into_the_first() -> Target:
     """The gradients of all outputs of a node are added up and given to its first."""
 

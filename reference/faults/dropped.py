@@ -106,19 +106,34 @@ def stages_whose_inputs_need_no_gradient() -> Target:
     return target(Functions(full=full, input_pass=input_pass))
 
 
-@fault("*.gradients.two-outputs", "grad_tuple.size.two-*", "grad_tuple.size.three-*")
+@fault(
+    "*.gradients.two-outputs",
+    "grad_tuple.size.two-*",
+    "grad_tuple.size.three-*",
+    cause="output 1 missing: its gradient is dropped",
+)
 def second_output() -> Target:
     """The gradient of the second output is dropped."""
     return target(output_grads(lambda _, grads: [*grads[:1], None, *grads[2:]] if len(grads) > 1 else grads))
 
 
-@fault("grad_tuple.size.three-*", "grad_tuple.size.five-*", "*.gradients.three-outputs", "*.gradients.five-outputs")
+@fault(
+    "grad_tuple.size.three-*",
+    "grad_tuple.size.five-*",
+    "*.gradients.three-outputs",
+    "*.gradients.five-outputs",
+    cause="(outputs 2, 3 and 4 missing: their gradients are|output 2 missing: its gradient is) dropped",
+)
 def outputs_beyond_the_second() -> Target:
     """Only the gradients of the first two outputs are used."""
     return target(output_grads(lambda _, grads: [*grads[:2], *[None] * (len(grads) - 2)] if len(grads) > 2 else grads))
 
 
-@fault("full.gradients.nested-output", "full.gradients.lstm")
+@fault(
+    "full.gradients.nested-output",
+    "full.gradients.lstm",
+    cause="missing: their gradients are dropped, inside a tuple or dict",
+)
 def nested_outputs() -> Target:
     """Outputs inside a tuple or dict of a tuple are passed over."""
 
@@ -131,7 +146,10 @@ def nested_outputs() -> Target:
     return target(Functions(full=full))
 
 
-@fault("*.gradients.same-output-twice")
+@fault(
+    "*.gradients.same-output-twice",
+    cause="output 1 missing: its gradient is dropped, the same tensor as another output",
+)
 def output_returned_twice() -> Target:
     """An output that is returned twice is counted once."""
 
@@ -162,7 +180,12 @@ def stages_with_a_frozen_parameter() -> Target:
     return target(Functions(weight_pass=weight_pass))
 
 
-@fault("*.gradients.output-is-input", "*.gradients.output-is-parameter", "*.gradients.output-is-weight")
+@fault(
+    "*.gradients.output-is-input",
+    "*.gradients.output-is-parameter",
+    "*.gradients.output-is-weight",
+    cause="missing: its gradient is dropped, an input or a parameter itself",
+)
 def outputs_that_are_leaves() -> Target:
     """An output without a grad_fn is taken for one that needs no gradient."""
 
@@ -235,7 +258,12 @@ def later_uses_of_a_tied_weight() -> Target:
     return target(Functions(full=full, weight_pass=weight_pass))
 
 
-@fault("*.gradients.residual", "*.gradients.tied-parallel", "*.loss.duplicate-input")
+@fault(
+    "*.gradients.residual",
+    "*.gradients.tied-parallel",
+    "*.loss.duplicate-input",
+    cause="1 of the 2 paths to the input: the others are missing",
+)
 def later_paths_to_an_input() -> Target:
     """Of the paths to an input only the first that is met counts."""
 

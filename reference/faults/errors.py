@@ -106,7 +106,7 @@ def _poisoned() -> Functions:
     return Functions(full, input_pass, weight_pass)
 
 
-@fault("misuse.next_session.*")
+@fault("misuse.next_session.*", cause="never accumulated: nothing has been since the error in")
 def next_session_poisoned() -> Target:
     """An error leaves a flag in the process, and the next backward that accumulates does nothing."""
     return target(_poisoned())
@@ -118,7 +118,7 @@ def next_microbatch_poisoned() -> Target:
     return per_session(lambda _: _poisoned())
 
 
-@fault("misuse.next_microbatch.split")
+@fault("misuse.next_microbatch.split", cause="never accumulated: nothing has been since the error in I1!")
 def contexts_cleared_by_an_error() -> Target:
     """An I that raises clears the contexts of all micro-batches, whose W then do nothing."""
 
@@ -148,7 +148,7 @@ def contexts_can_be_used_again() -> Target:
     return target(Functions(weight_pass=weight_pass))
 
 
-@fault("misuse.weight_before_input.mlp")
+@fault("misuse.weight_before_input.mlp", cause="W0! before its I has used up its turn")
 def early_weight_pass_uses_up_its_turn() -> Target:
     """A W that comes before its I does nothing, and counts as done."""
 
@@ -165,7 +165,9 @@ def early_weight_pass_uses_up_its_turn() -> Target:
     return with_session(Session, weight_before_input=True)
 
 
-@fault("misuse.weight_before_input.other", "misuse.weight_before_input.mlp")
+@fault(
+    "misuse.weight_before_input.other", "misuse.weight_before_input.mlp", cause="W0! before its I has used up its turn"
+)
 def early_weight_pass_takes_anything() -> Target:
     """A W without a context takes whatever was deferred; where there is nothing it leaves the next W nothing to do."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -118,6 +118,25 @@ def hooks_left_on_parameters() -> Target:
         return afterwards(after_full=hook, after_input=hook)
 
     return per_session(make)
+
+
+@fault("lifetime.reopened.*", cause="it is zero")
+def hooks_of_a_closed_session() -> Target:
+    """A hook that the session puts on every parameter outlives it, and lets nothing through to the next session."""
+
+    class Session(FunctionsSession):
+        def __init__(self, functions: Mapping[str, Callable[..., Any]], stage: nn.Module, spec: StageSpec) -> None:
+            super().__init__(functions, stage, spec)
+            self.closed = False
+            for parameter in stage.parameters():
+                if parameter.requires_grad:
+                    parameter.register_hook(lambda grad: torch.zeros_like(grad) if self.closed else None)
+
+        def close(self) -> None:
+            super().close()
+            self.closed = True
+
+    return with_session(Session)
 
 
 @fault("lifetime.outputs_between.*")

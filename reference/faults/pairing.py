@@ -15,7 +15,13 @@ from .alterations import RIGHT, Context, Functions, Grads, input_grads, output_g
 from .registry import fault
 
 
-@fault("grad_tuple.none.first-*", "grad_tuple.none.chunk-*", "grad_tuple.none.all-but-last-*", raises=True)
+@fault(
+    "grad_tuple.none.first-*",
+    "grad_tuple.none.chunk-*",
+    "grad_tuple.none.all-but-last-*",
+    raises=True,
+    cause="None shifts the gradients",
+)
 def none_shifts_the_gradients_behind_it() -> Target:
     """None is filtered out of the output gradients and not out of the outputs."""
 
@@ -32,6 +38,7 @@ def none_shifts_the_gradients_behind_it() -> Target:
     "grad_tuple.size.two-*",
     "grad_tuple.size.three-*",
     raises=True,
+    cause="output gradients are reversed",
 )
 def output_grads_reversed() -> Target:
     """The last output gradient goes to the first output."""
@@ -104,7 +111,13 @@ def dict_taken_for_a_tuple() -> Target:
     return target(output_grads(edit))
 
 
-@fault("grad_tuple.none.lone-*", "grad_tuple.none_scalar.*", "grad_tuple.none.all-*", "grad_tuple.none.last-*")
+@fault(
+    "grad_tuple.none.lone-*",
+    "grad_tuple.none_scalar.*",
+    "grad_tuple.none.all-*",
+    "grad_tuple.none.last-*",
+    cause="None for outputs? \\d+.* read as a gradient of ones",
+)
 def none_read_as_ones() -> Target:
     """None for an output is read as a gradient of ones."""
 
@@ -117,7 +130,7 @@ def none_read_as_ones() -> Target:
     return target(output_grads(lambda outputs, grads: edit(outputs, grads) if isinstance(grads, list) else grads))
 
 
-@fault("grad_tuple.none_scalar.*")
+@fault("grad_tuple.none_scalar.*", cause="None for the 0-d output 0 read as 1")
 def none_of_a_scalar_read_as_one() -> Target:
     """None for a 0-d output is read as 1, though None is claimed to mean that no gradient flows."""
 
@@ -132,7 +145,11 @@ def none_of_a_scalar_read_as_one() -> Target:
     return target(output_grads(edit))
 
 
-@fault("full.gradients.output-chunks", "split.gradients.output-chunks")
+@fault(
+    "full.gradients.output-chunks",
+    "split.gradients.output-chunks",
+    cause="the gradient of output 0 is used for every output",
+)
 def one_gradient_for_all() -> Target:
     """The first output gradient is used for every output that it fits."""
 
@@ -147,13 +164,23 @@ def one_gradient_for_all() -> Target:
     return target(output_grads(edit))
 
 
-@fault("*.gradients.two-inputs", "*.loss.two-inputs", "accumulate.reused_input.two-inputs-split")
+@fault(
+    "*.gradients.two-inputs",
+    "*.loss.two-inputs",
+    "accumulate.reused_input.two-inputs-split",
+    cause="slots are swapped or shifted",
+)
 def input_grads_reversed() -> Target:
     """The gradient of the last argument is returned for the first."""
     return target(input_grads(lambda _, grads: grads[::-1]))
 
 
-@fault("*.gradients.fixed-input-first", "*.gradients.integer-input", "*.gradients.nontensor-inputs")
+@fault(
+    "*.gradients.fixed-input-first",
+    "*.gradients.integer-input",
+    "*.gradients.nontensor-inputs",
+    cause="slots are swapped or shifted",
+)
 def input_that_needs_none_shifts_the_slots() -> Target:
     """Gradients are returned for the arguments that need one, and None for as many as are left."""
 
@@ -165,7 +192,7 @@ def input_that_needs_none_shifts_the_slots() -> Target:
     return target(input_grads(edit))
 
 
-@fault("*.gradients.unused-input", "*.gradients.custom-none-for-input")
+@fault("*.gradients.unused-input", "*.gradients.custom-none-for-input", cause="slots are swapped or shifted")
 def unused_input_shifts_the_slots() -> Target:
     """Gradients that autograd left at None are filtered out before they are put into their slots."""
 
@@ -176,7 +203,12 @@ def unused_input_shifts_the_slots() -> Target:
     return target(input_grads(edit))
 
 
-@fault("*.gradients.unused-input", "*.gradients.fixed-input-first", "*.gradients.integer-input")
+@fault(
+    "*.gradients.unused-input",
+    "*.gradients.fixed-input-first",
+    "*.gradients.integer-input",
+    cause="zeros in place of None",
+)
 def zeros_for_none() -> Target:
     """An input without a gradient gets zeros in place of None."""
 
@@ -189,7 +221,7 @@ def zeros_for_none() -> Target:
     return target(input_grads(edit))
 
 
-@fault("grad_tuple.layout.transposed-*", "grad_tuple.layout.strided-*")
+@fault("grad_tuple.layout.transposed-*", "grad_tuple.layout.strided-*", cause="read through its storage")
 def read_through_the_storage() -> Target:
     """An output gradient is read from its storage as if it were contiguous."""
 
@@ -215,7 +247,7 @@ def expanded_gradient_scaled_in_place() -> Target:
     return target(output_grads(lambda outputs, grads: edit(outputs, grads) if isinstance(grads, list) else grads))
 
 
-@fault("grad_tuple.layout.zeros-*")
+@fault("grad_tuple.layout.zeros-*", cause="the output gradients are zeros, and may be taken for None")
 def zeros_taken_for_none() -> Target:
     """An output gradient of zeros is taken for no gradient."""
 
@@ -225,7 +257,11 @@ def zeros_taken_for_none() -> Target:
     return target(output_grads(lambda outputs, grads: edit(outputs, grads) if isinstance(grads, list) else grads))
 
 
-@fault("grad_tuple.layout.empty-*", "*.gradients.empty-batch")
+@fault(
+    "grad_tuple.layout.empty-*",
+    "*.gradients.empty-batch",
+    cause="the output gradients have no elements, and may be taken for None",
+)
 def empty_taken_for_none() -> Target:
     """An output gradient without elements is taken for no gradient."""
 

@@ -17,7 +17,7 @@ class Fault:
     ids of the checks one would name for it: all that they match must fail. ``raises`` says that it may show by an
     exception that plain autograd does not raise. ``make`` returns a new target. ``cause`` is a pattern of what a
     message has to say on a fault of values, None where the cause cannot be named. ``dtypes`` are those in which it is a
-    fault, None for all: an error of 1e-5 is none in bfloat16.
+    fault, None for all, and ``elsewhere`` says why it is none in the others: an error of 1e-5 is lost in bfloat16.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Fault:
     make: Callable[[], Target]
     cause: str | None = None
     dtypes: tuple[str, ...] | None = None
+    elsewhere: str | None = None
 
 
 #: Every fault by name, in order of registration.
@@ -35,11 +36,15 @@ FAULTS: dict[str, Fault] = {}
 
 
 def fault(
-    *named: str, raises: bool = False, cause: str | None = None, dtypes: tuple[str, ...] | None = None
+    *named: str,
+    raises: bool = False,
+    cause: str | None = None,
+    dtypes: tuple[str, ...] | None = None,
+    elsewhere: str | None = None,
 ) -> Callable[[Callable[[], Target]], Callable[[], Target]]:
     """Register a function that makes a wrong target; its name is the fault's, its docstring the idea.
 
-    Raises ``ValueError`` for a name that is taken, or where no check is named.
+    Raises ``ValueError`` for a name that is taken, where no check is named, and for dtypes left out without a reason.
     """
 
     def register(make: Callable[[], Target]) -> Callable[[], Target]:
@@ -48,7 +53,11 @@ def fault(
         if name in FAULTS or not named or not idea:
             msg = f"fault {name!r} needs a name of its own, an idea in its docstring, and the checks one would name"
             raise ValueError(msg)
-        FAULTS[name] = Fault(name, make.__module__.rpartition(".")[2], idea, named, raises, make, cause, dtypes)
+        if (dtypes is None) != (elsewhere is None):
+            msg = f"fault {name!r}: dtypes={dtypes} and elsewhere={elsewhere!r}; expected both, or neither"
+            raise ValueError(msg)
+        topic = make.__module__.rpartition(".")[2]
+        FAULTS[name] = Fault(name, topic, idea, named, raises, make, cause, dtypes, elsewhere)
         return make
 
     return register

@@ -21,7 +21,7 @@ _SPLIT = (
 )
 
 
-@fault(*_SPLIT)
+@fault(*_SPLIT, cause="a W is dropped where another one waits")
 def weight_pass_dropped_while_another_waits() -> Target:
     """A W is dropped where another one, of whatever stage, waits as well."""
     waiting: set[tuple[int, int]] = set()
@@ -43,7 +43,7 @@ def weight_pass_dropped_while_another_waits() -> Target:
     return with_session(Session)
 
 
-@fault(*_SPLIT)
+@fault(*_SPLIT, cause="contexts are swapped|the work of stage \\d+ was done in its place")
 def weight_passes_of_two_stages_swapped() -> Target:
     """W does the newest work of the process, of whatever stage; at the end all is done, and every sum is right."""
     stack: list[tuple[Any, int]] = []
@@ -68,7 +68,9 @@ def weight_passes_of_two_stages_swapped() -> Target:
     return with_session(Session)
 
 
-@fault("schedule.gradients.*", "schedule.chain.two-tensors")
+@fault(
+    "schedule.gradients.*", "schedule.chain.two-tensors", cause="micro-batch 0 in place of micro-batch 1: returned late"
+)
 def gradient_of_the_micro_batch_before_handed_over() -> Target:
     """B and I return what they returned for the micro-batch before, where there is one."""
 
@@ -88,7 +90,7 @@ def gradient_of_the_micro_batch_before_handed_over() -> Target:
     return with_session(Session)
 
 
-@fault(*_SPLIT)
+@fault(*_SPLIT, cause="a returned buffer was written again before it was read")
 def returned_buffer_shared_by_stages() -> Target:
     """Returned gradients of one shape lie in one buffer of the process, whatever stage returns them."""
     buffers: dict[torch.Size, Tensor] = {}

@@ -111,7 +111,11 @@ def parameter_input_not_accumulated() -> Target:
     return target(Functions(full=full))
 
 
-@fault("*.gradients.parameter-input", "*.loss.parameter-input")
+@fault(
+    "*.gradients.parameter-input",
+    "*.loss.parameter-input",
+    cause="not returned: the argument is a parameter of the stage",
+)
 def parameter_input_without_input_gradient() -> Target:
     """A parameter passed as an argument is accumulated, and no gradient is returned for it."""
 
@@ -171,7 +175,11 @@ def weight_passes_last_in_first_out() -> Target:
     return with_session(Session)
 
 
-@fault("accumulate.order.full-all-forwards-first", "accumulate.order.split-all-forwards-first")
+@fault(
+    "accumulate.order.full-all-forwards-first",
+    "accumulate.order.split-all-forwards-first",
+    cause="the forward of micro-batch 2 with the output gradients of micro-batch 0",
+)
 def newest_forward_for_every_backward() -> Target:
     """B and I start from the outputs of the newest forward that has not run backward."""
 
@@ -189,7 +197,12 @@ def newest_forward_for_every_backward() -> Target:
     return with_session(Session)
 
 
-@fault("accumulate.order.full-reversed", "accumulate.order.mixed-weight-last", "accumulate.order.split-input-reversed")
+@fault(
+    "accumulate.order.full-reversed",
+    "accumulate.order.mixed-weight-last",
+    "accumulate.order.split-input-reversed",
+    cause="the forward of micro-batch 0 with the output gradients of micro-batch 2",
+)
 def oldest_forward_for_every_backward() -> Target:
     """B and I start from the outputs of the oldest forward that has not run backward."""
 
@@ -207,7 +220,12 @@ def oldest_forward_for_every_backward() -> Target:
     return with_session(Session)
 
 
-@fault("accumulate.order.split-deferred", "accumulate.stage.*", "split.gradients.mlp")
+@fault(
+    "accumulate.order.split-deferred",
+    "accumulate.stage.*",
+    "split.gradients.mlp",
+    cause="only the newest weight context is kept",
+)
 def newest_context_only() -> Target:
     """One context is kept per stage: an I overwrites that of the micro-batch before, whose W then adds nothing."""
 
@@ -231,7 +249,11 @@ def newest_context_only() -> Target:
     return per_session(make)
 
 
-@fault("accumulate.two_stages.split", "accumulate.two_stages.split-crossed")
+@fault(
+    "accumulate.two_stages.split",
+    "accumulate.two_stages.split-crossed",
+    cause="weight contexts are kept by micro-batch, whatever the stage",
+)
 def two_sessions_share_contexts() -> Target:
     """Weight contexts lie in one queue of the process, keyed by micro-batch alone."""
     shared: dict[int, Any] = {}
@@ -264,7 +286,7 @@ def two_sessions_share_forwards() -> Target:
     return with_session(Session)
 
 
-@fault("accumulate.iterations.split-10-deferred")
+@fault("accumulate.iterations.split-10-deferred", cause="only the newest 8 weight contexts are kept")
 def ring_of_eight_contexts() -> Target:
     """Contexts lie in a ring of eight: the ninth that is deferred takes the place of the first."""
 
@@ -281,7 +303,7 @@ def ring_of_eight_contexts() -> Target:
     return with_session(Session)
 
 
-@fault("accumulate.order.mixed", "accumulate.order.mixed-weight-last", cause="micro-batch 1 missing")
+@fault("accumulate.order.mixed", "accumulate.order.mixed-weight-last", cause="micro-batch [01] missing")
 def full_backward_clears_the_contexts() -> Target:
     """A B clears the weight contexts that are deferred, as at the end of a step."""
 

@@ -57,7 +57,7 @@ def output_grads_cleared() -> Target:
 
 @fault("state.params.*")
 def parameters_rounded() -> Target:
-    """Parameters are rounded to bfloat16 in place once their gradients are there."""
+    """Parameters are rounded to eighths in place once their gradients are there."""
 
     def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         parameters = Graph.behind(outputs).parameters()
@@ -68,7 +68,7 @@ def parameters_rounded() -> Target:
     def rounded(parameters: Sequence[nn.Parameter]) -> None:
         for parameter in parameters:
             if parameter.is_floating_point():
-                parameter.data.copy_(parameter.data.bfloat16())
+                parameter.data.copy_((parameter.data * 8).round() / 8)
 
     return target(Functions(full, RIGHT.input_pass, afterwards(after_weight=rounded).weight_pass))
 
@@ -149,7 +149,7 @@ def random_numbers_drawn() -> Target:
     return target(afterwards(after_full=draw, after_input=draw))
 
 
-@fault("state.input_grad.*")
+@fault("state.input_grad.*", cause="counted twice")
 def input_grad_attribute_doubled() -> Target:
     """The .grad of an input is set to twice what is returned."""
 
@@ -201,7 +201,7 @@ def input_pass_does_everything() -> Target:
     return target(Functions(input_pass=input_pass))
 
 
-@fault("state.weight_result.*")
+@fault("state.weight_result.*", cause="what stood before this W")
 def stale_weight_result() -> Target:
     """W returns the gradients that stood before it."""
 
@@ -214,7 +214,7 @@ def stale_weight_result() -> Target:
     return target(Functions(weight_pass=weight_pass))
 
 
-@fault("*.gradients.batch-norm", "*.gradients.dropout", "accumulate.stage.dropout")
+@fault("*.gradients.batch-norm", "*.gradients.dropout", "accumulate.stage.dropout", cause="the stage is in eval mode")
 def stage_left_in_eval_mode() -> Target:
     """The stage is left in eval mode by a backward, so that the next forward draws and updates nothing."""
 

@@ -1,0 +1,127 @@
+"""DeepSpeed's ``PipelineEngine``: the registered target ``deepspeed``.
+
+The engine is made for one process, and then told that it is the second of three stages, or the last where backward
+starts at a loss: it asks nobody else before it runs a forward or backward pass on its buffers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import os
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.adapter import Capabilities, StageSpec, Tree
+from gradconform.plugins.adapters.full_only import FULL_ONLY, FullOnlySession, flat, received
+from gradconform.plugins.adapters.installed import needed
+from gradconform.plugins.adapters.torch_stage import group_of_one
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+os.environ.setdefault("LOCAL_RANK", "0")  # a launcher would set it
+with needed("deepspeed", "pip install 'gradconform[deepspeed]'"):
+    import deepspeed
+    from deepspeed.pipe import PipelineModule
+
+# It compiles an extension for sums over processes of one machine, for minutes, and there is one process.
+vars(importlib.import_module("deepspeed.comm.torch"))["build_shm_op"] = lambda: None
+
+_STAGES = 3
+
+
+class _Taking(nn.Module):
+    """Hands a tuple of inputs on as arguments."""
+
+    def __init__(self, stage: nn.Module) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, inputs: Tree) -> Tree:
+        outputs = self.stage(*inputs) if isinstance(inputs, tuple) else self.stage(inputs)
+        return tuple(outputs) if isinstance(outputs, list) else outputs
+
+
+class DeepSpeedSession(FullOnlySession):
+    """One engine, driven through ``_exec_forward_pass`` and ``_exec_backward_pass`` as its schedules drive it."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        """Make the engine; the optimizer that it wants never steps."""
+        super().__init__(stage, spec)
+        group_of_one()
+        deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
+        logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints how it has cut the layers
+            module = PipelineModule(
+                layers=[_Taking(stage)], num_stages=1, loss_fn=spec.loss_fn, partition_method="uniform"
+            )
+        trainable = [parameter for parameter in stage.parameters() if parameter.requires_grad]
+        # An optimizer of nothing cannot be made.
+        optimizer = torch.optim.SGD(trainable or [nn.Parameter(torch.zeros(1))], lr=0.0)
+        config = {
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": spec.n_microbatches,
+            "steps_per_print": 10**9,
+        }
+        self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
+        self._engine.num_stages = _STAGES
+        self._engine.stage_id = _STAGES - 1 if spec.is_last else 0 if spec.is_first else 1
+        self._engine._compute_loss = True  # noqa: SLF001 (as train_batch does)
+        self._engine.fwd_outputs, self._engine.total_loss, self._engine.total_additional_losses = [], None, None
+        self._engine.num_pipe_buffers = 0
+        self._engine._reserve_pipe_buffers(spec.n_microbatches)  # noqa: SLF001 (as train_batch does)
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
+        """Put what was received into buffer ``mb`` and run the forward pass."""
+        inputs = received(args)
+        buffers = self._engine.pipe_buffers
+        buffers["inputs"][mb] = inputs if len(inputs) > 1 else inputs[0]
+        buffers["labels"][mb] = target
+        self._engine._exec_forward_pass(mb)  # noqa: SLF001 (as above)
+        self._in_flight[mb] = inputs, self._engine.loss if self._spec.is_last else None
+        return buffers["outputs"][mb]
+
+    def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
+        """Put what was received into ``grad_layer`` and run the backward pass."""
+        inputs, loss = self._in_flight.pop(mb)
+        buffers = self._engine.pipe_buffers
+        self._engine.grad_layer, self._engine.loss = _layer(buffers["outputs"][mb], flat(output_grads)), loss
+        self._engine._exec_backward_pass(mb)  # noqa: SLF001 (as above)
+        buffers["inputs"][mb] = None  # as _exec_send_grads does
+        self._engine.grad_layer = self._engine.loss = None
+        return tuple(arg.grad if isinstance(arg, Tensor) else None for arg in inputs)
+
+    def close(self) -> None:
+        """Take the hooks of the engine away with it."""
+        super().close()
+        self._engine.destroy()
+
+
+def _layer(outputs: Tree, grads: Tree) -> Tree:
+    """Return what a receive would put into ``grad_layer``: a tensor for a tensor, else one per floating output."""
+    if isinstance(outputs, Tensor):
+        return grads[0] if isinstance(grads, tuple) and len(grads) == 1 else grads
+    if not isinstance(grads, tuple) or len(grads) != len(outputs):
+        return grads
+    return tuple(grad for grad, output in zip(grads, outputs, strict=True) if output.is_floating_point())
+
+
+class DeepSpeedAdapter:
+    """Claims what a stage of tensors alone can have."""
+
+    name = "deepspeed"
+    drives = "deepspeed.runtime.pipe.engine"
+    capabilities = Capabilities(
+        **FULL_ONLY,
+        loss_divided_by_microbatches=True,
+        nested_output=False,
+        nontensor_input=False,
+        parameter_input=False,  # what a stage receives is a tensor of its own
+    )
+
+    def open(self, stage: nn.Module, spec: StageSpec) -> DeepSpeedSession:
+        """Return a session on ``stage``."""
+        return DeepSpeedSession(stage, spec)

@@ -1,0 +1,24 @@
+"""fairscale's ``Pipe``: the registered target ``fairscale``."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from gradconform.adapter import Capabilities, StageSpec
+from gradconform.plugins.adapters.installed import needed
+from gradconform.plugins.adapters.piped import CLAIMS, PipedSession
+
+with needed("fairscale", "pip install 'gradconform[fairscale]'"):
+    from fairscale.nn import Pipe
+
+
+class FairscaleAdapter:
+    """Claims what a stage of tensors alone can have."""
+
+    name = "fairscale"
+    drives = "fairscale.nn.pipe.checkpoint"
+    capabilities = Capabilities(**CLAIMS)
+
+    def open(self, stage: nn.Module, spec: StageSpec) -> PipedSession:
+        """Return a session on ``stage``."""
+        return PipedSession(stage, spec, Pipe)

@@ -1,0 +1,76 @@
+"""What adapters share whose implementation runs a backward in one piece."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from torch import Tensor, nn
+
+from gradconform.adapter import StageSpec, Tree, UnsupportedError
+
+#: What such an implementation does not claim.
+FULL_ONLY: dict[str, Any] = {"split": False, "mixed": False, "weight_before_input": False}
+
+
+class FullOnlySession:
+    """Keeps what a stage keeps from F to B: arguments, and outputs or the loss."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        """Change nothing in the stage."""
+        self._stage, self._spec = stage, spec
+        self._parameters = dict(stage.named_parameters())
+        self._in_flight: dict[int, tuple[tuple[Any, ...], Tree]] = {}
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
+        """Run the stage, and the loss where the spec has one."""
+        outputs = self._stage(*args)
+        loss_fn = self._spec.loss_fn
+        self._in_flight[mb] = args, outputs if loss_fn is None else loss_fn(outputs, target)
+        return outputs
+
+    def backward_input(self, mb: int, output_grads: Tree) -> NoReturn:
+        """Refuse: there is no I."""
+        del output_grads
+        msg = f"there is no I, so micro-batch {mb} cannot run it"
+        raise UnsupportedError(msg)
+
+    def backward_weight(self, mb: int) -> NoReturn:
+        """Refuse: there is no W."""
+        msg = f"there is no W, so micro-batch {mb} cannot run it"
+        raise UnsupportedError(msg)
+
+    def finish(self) -> None:
+        """Nothing is deferred."""
+
+    def param_grads(self) -> dict[str, Tensor | None]:
+        """Return ``.grad`` of every parameter."""
+        return {name: parameter.grad for name, parameter in self._parameters.items()}
+
+    def close(self) -> None:
+        """Let go of every graph."""
+        self._in_flight.clear()
+
+
+def received(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arguments as a pipeline's receive makes them; raise :class:`UnsupportedError` for a parameter."""
+    refuse_parameters(args)
+    return handed_on(args)
+
+
+def handed_on(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return leaves of their own on the same memory."""
+    return tuple(one.detach().requires_grad_(one.requires_grad) if isinstance(one, Tensor) else one for one in values)
+
+
+def refuse_parameters(args: tuple[Any, ...]) -> None:
+    """Raise :class:`UnsupportedError` for a parameter: what is received is none, and its gradient would be lost."""
+    if any(isinstance(arg, nn.Parameter) for arg in args):
+        msg = "a stage receives tensors of its own, and no parameter among them"
+        raise UnsupportedError(msg)
+
+
+def flat(values: Tree) -> Tree:
+    """Return a tuple for a lone tensor or a list; what is neither is passed on for the implementation to refuse."""
+    if isinstance(values, Tensor):
+        return (values,)
+    return tuple(values) if isinstance(values, list) else values

@@ -1,0 +1,79 @@
+"""Megatron-core's backward step: the registered targets ``megatron-core`` and ``megatron-core-deallocated``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from gradconform.adapter import Capabilities, StageSpec, Tree
+from gradconform.fixtures.trees import as_tuple
+from gradconform.plugins.adapters.full_only import FULL_ONLY, FullOnlySession, flat, handed_on, received
+from gradconform.plugins.adapters.installed import needed
+
+with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
+    from megatron.core import ModelParallelConfig
+    from megatron.core.enums import ModelType
+    from megatron.core.pipeline_parallel.schedules import backward_step, deallocate_output_tensor
+
+
+class MegatronSession(FullOnlySession):
+    """Does what ``forward_backward_pipelining_without_interleaving`` does around a backward step."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec, *, deallocate: bool) -> None:
+        """Make the configuration that the step reads."""
+        super().__init__(stage, spec)
+        self._config = ModelParallelConfig(deallocate_pipeline_outputs=deallocate)
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
+        """Run the stage on received tensors; what is handed on is apart from what is kept, and may be freed."""
+        outputs = super().forward(mb, received(args), target)
+        sent = handed_on(flat(outputs)) if isinstance(outputs, (Tensor, tuple, list)) else outputs
+        # As the schedule does: the first output alone.
+        deallocate_output_tensor(as_tuple(self._in_flight[mb][1])[0], self._config.deallocate_pipeline_outputs)
+        return sent[0] if isinstance(outputs, Tensor) else sent
+
+    def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
+        """Run a backward step; None stands for an input that needs no gradient, as at the first stage."""
+        args, outputs = self._in_flight.pop(mb)
+        inputs = [arg if isinstance(arg, Tensor) and arg.requires_grad else None for arg in args]
+        grads = None if output_grads is None else list(flat(output_grads))
+        found = backward_step(inputs, list(as_tuple(outputs)), grads, ModelType.encoder_or_decoder, self._config)
+        return tuple(found)
+
+
+#: Stages take and give tensors, or lists of them.
+CLAIMS: dict[str, Any] = {
+    **FULL_ONLY,
+    "nested_output": False,
+    "nontensor_input": False,
+    "parameter_input": False,  # what a stage receives is a tensor of its own
+}
+
+
+class MegatronAdapter:
+    """The step as it is without a flag."""
+
+    name = "megatron-core"
+    drives = "megatron.core.pipeline_parallel.schedules"
+    capabilities = Capabilities(**CLAIMS)
+
+    def open(self, stage: nn.Module, spec: StageSpec) -> MegatronSession:
+        """Return a session on ``stage``."""
+        return MegatronSession(stage, spec, deallocate=False)
+
+
+class MegatronDeallocatedAdapter:
+    """The step with ``deallocate_pipeline_outputs``, which calls the engine past torch's checks of shapes."""
+
+    name = "megatron-core-deallocated"
+    drives = "megatron.core.pipeline_parallel.schedules"
+    capabilities = Capabilities(
+        **CLAIMS,
+        view_output=False,  # refused: "counter-productive to free a view of another tensor"
+        module_hooks=False,  # with the same words: such a hook makes a view of the output
+    )
+
+    def open(self, stage: nn.Module, spec: StageSpec) -> MegatronSession:
+        """Return a session on ``stage``."""
+        return MegatronSession(stage, spec, deallocate=True)

@@ -1,0 +1,139 @@
+"""torch's ``PipelineStage``, driven as its own schedules drive it: the registered target ``torch-stage``.
+
+A stage of a trial stands in the middle of a pipeline of three, or at its end where backward starts at a loss; the first
+stage of a chain is the pipeline's first. Activations and gradients are handed over as between two stages of one rank.
+The default process group, where there is none yet, is one of a single gloo process and stays until Python exits.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+
+# Private: nothing public says that all metadata is given. When it goes, look at what `_PipelineSchedule` sets before
+# its first step in torch/distributed/pipelining/schedules.py.
+from torch.distributed.pipelining._utils import InferenceMode
+
+from gradconform.adapter import Capabilities, StageSpec, Tree
+from gradconform.fixtures.trees import as_tuple
+from gradconform.plugins.adapters.full_only import received
+
+_STAGES = 3
+
+
+class TorchStageSession:
+    """One ``PipelineStage``, which keeps what is in flight in caches of its own; the loss is the caller's."""
+
+    def __init__(
+        self, stage: nn.Module, spec: StageSpec, dw_builder: Callable[[], Callable[..., None]] | None = None
+    ) -> None:
+        """Make the stage ready for ``spec.n_microbatches``, from metadata alone."""
+        first, last = spec.is_first, spec.is_last
+        index, count = (0, 1) if first and last else (0 if first else _STAGES - 1 if last else 1, _STAGES)
+        self._spec = spec
+        self._losses: dict[int, Tensor] = {}
+        self._parameters = dict(stage.named_parameters())
+        self._stage = PipelineStage(
+            stage,
+            index,
+            count,
+            spec.example_args[0].device,
+            input_args=spec.example_args,
+            output_args=_flat(spec.example_outputs),
+            group=group_of_one(),
+            dw_builder=dw_builder,
+        )
+        # What a schedule does before its first step. When these names go, see `_initialize_pp_stages` there.
+        self._stage.has_backward = True
+        self._stage._inference_mode = InferenceMode.STATIC  # noqa: SLF001 (as above)
+        self._stage._prepare_forward_infra(spec.n_microbatches, spec.example_args, has_backward=True)  # noqa: SLF001 (as above)
+        self._stage._prepare_backward_infra(spec.n_microbatches)  # noqa: SLF001 (as above)
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
+        """Run one chunk forward, on arguments received from the stage before unless this is the first."""
+        if not self._stage.is_first:
+            self._stage.set_local_fwd_input(received(args), mb)
+        outputs = self._stage.forward_one_chunk(mb, args, save_forward_output=False)
+        if self._spec.loss_fn is not None:
+            self._losses[mb] = self._spec.loss_fn(outputs, target)
+        return outputs
+
+    def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
+        """Run one chunk backward in one piece."""
+        return self._backward(mb, output_grads, full=True)
+
+    def backward_input(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
+        """Run the first half of one chunk's backward; the first stage of a pipeline leaves it all to the second."""
+        return self._backward(mb, output_grads, full=False)
+
+    def _backward(self, mb: int, output_grads: Tree, *, full: bool) -> tuple[Tensor | None, ...]:
+        if not self._stage.is_last:
+            self._stage.set_local_bwd_input(_flat(output_grads), mb)
+        self._stage.backward_one_chunk(mb, loss=self._losses.pop(mb, None), full_backward=full)
+        grads = self._stage.bwd_cache.pop(mb)
+        return grads or (None,) * len(self._spec.example_args)
+
+    def backward_weight(self, mb: int) -> None:
+        """Run the second half of one chunk's backward."""
+        self._stage.backward_weight_one_chunk(mb)
+
+    def finish(self) -> None:
+        """Do what a schedule does between two steps."""
+        self._stage.clear_runtime_states()
+
+    def param_grads(self) -> dict[str, Tensor | None]:
+        """Return ``.grad`` of every parameter."""
+        return {name: parameter.grad for name, parameter in self._parameters.items()}
+
+    def close(self) -> None:
+        """Let go of the losses; the stage goes with the session."""
+        self._losses.clear()
+
+
+#: What a ``PipelineStage`` refuses, or says that it does otherwise than plain autograd.
+CLAIMS: dict[str, Any] = {
+    "nested_output": False,  # "All stage args must be tensors": outputs are a tensor or a tuple of tensors
+    "nontensor_input": False,  # refused with the same words; such arguments are kwargs
+    "parameter_input": False,  # what a stage receives is detached first, so no parameter can be received
+    "none_output_grad": True,
+    "none_as_zeros": True,  # set_local_bwd_input zeroes the buffer that the gradient would have been received into
+    "first_stage_input_grads": False,  # its I is left to W: "we will perform the weight update … in" that
+}
+
+
+class TorchStageAdapter:
+    """Claims what plain autograd does on a stage that has tensors alone."""
+
+    name = "torch-stage"
+    drives = "torch.distributed.pipelining.stage"
+    capabilities = Capabilities(**CLAIMS)
+
+    def open(self, stage: nn.Module, spec: StageSpec) -> TorchStageSession:
+        """Return a session on ``stage``."""
+        return TorchStageSession(stage, spec)
+
+
+def _flat(values: Tree) -> Tree:
+    """Return a tuple for a lone tensor or a list, as a stage hands over; what is neither is passed on to be refused."""
+    return tuple(as_tuple(values)) if isinstance(values, (Tensor, list)) else values
+
+
+def group_of_one() -> dist.ProcessGroup | None:
+    """Return a process group of this process alone, None where that is the default one."""
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined] # in its __all__ by a star import
+        atexit.register(_leave)
+    if dist.get_world_size() == 1:
+        return None
+    group: dist.ProcessGroup = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+    return group
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

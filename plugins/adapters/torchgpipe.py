@@ -1,0 +1,24 @@
+"""torchgpipe's ``GPipe``: the registered target ``torchgpipe``."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from gradconform.adapter import Capabilities, StageSpec
+from gradconform.plugins.adapters.installed import needed
+from gradconform.plugins.adapters.piped import CLAIMS, PipedSession
+
+with needed("torchgpipe", "pip install 'gradconform[torchgpipe]'"):
+    from torchgpipe import GPipe
+
+
+class TorchGpipeAdapter:
+    """Claims what a stage of tensors alone can have."""
+
+    name = "torchgpipe"
+    drives = "torchgpipe.checkpoint"
+    capabilities = Capabilities(**CLAIMS)
+
+    def open(self, stage: nn.Module, spec: StageSpec) -> PipedSession:
+        """Return a session on ``stage``."""
+        return PipedSession(stage, spec, GPipe)
