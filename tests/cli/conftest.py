@@ -22,6 +22,9 @@ def stage_backward(stage_output, output_grads, input_values):
 """
 
 
+_HERE = ("run", "--no-isolation")
+
+
 @dataclass(frozen=True)
 class Outcome:
     code: int
@@ -41,11 +44,11 @@ def plain_output_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """The command, run in this process."""
+    """The command, run in this process, its checks as well: a worker process would import torch for every test."""
 
     def run(*arguments: str) -> Outcome:
         capsys.readouterr()
-        code = main(arguments)
+        code = main([part for word in arguments for part in (_HERE if word == "run" else (word,))])
         out, err = capsys.readouterr()
         return Outcome(code, out, err)
 

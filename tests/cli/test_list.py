@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from expecttest import assert_expected_inline
 
-from gradconform.cli import commands
+from gradconform.cli import checks
 from gradconform.contract import CHECKS
 from gradconform.report.listing import lines
 
@@ -70,7 +70,7 @@ full.gradients.mlp  MUST, quick, needs full, mid_stage
 
 
 def test_a_terminal_gets_that_list(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "on_terminal", lambda: True)
+    monkeypatch.setattr(checks, "on_terminal", lambda: True)
     told = command("list", "--checks", "full.gradients.mlp").out
     assert told.startswith("===")
     assert "full.gradients.mlp  MUST, quick, needs full" in told

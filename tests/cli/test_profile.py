@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from gradconform.check import PROFILES
-from gradconform.cli import arguments
+from gradconform.cli import parsing
 
 Command = Callable[..., Any]
 
 
 def test_the_profiles_the_options_know_are_those_of_the_contract() -> None:
-    assert arguments.PROFILES == PROFILES
+    assert parsing.PROFILES == PROFILES
 
 
 @pytest.mark.parametrize("profile", PROFILES)

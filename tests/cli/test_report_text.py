@@ -115,6 +115,7 @@ def test_an_error_of_the_kit_is_told_with_its_traceback_and_its_check() -> None:
         the kit failed: Traceback
           line 1
         KeyError: 'x'
+    again: gradconform replay a.b.e thing
 
 0 of 1 checks of contract 1.0, profile full, ran
 thing 1.2: error: kit: 1 check could not be judged""",
@@ -134,6 +135,7 @@ def test_what_fails_alike_in_two_dtypes_is_told_once() -> None:
     program F0 I0 W0
       a.b.c [cpu float32, cpu float64]: It MUST do a.b.c.
         - weight, after W0: worst at [0]
+    again: gradconform replay a.b.c thing
 
 2 of 2 checks of contract 1.0, profile full, ran
 thing 1.2 does NOT conform: 2 MUST failed""",

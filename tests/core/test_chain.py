@@ -252,7 +252,7 @@ def test_a_wrong_loss_is_told() -> None:
             session = super().open(stage, spec)
             if spec.is_last:
                 forward = session.forward
-                session.forward = lambda mb, args, target: forward(mb, args, target * 1.5)  # type: ignore[method-assign]
+                session.forward = lambda mb, args, target: forward(mb, args, target * 1.5)  # type: ignore[method-assign] # the test stands in for it
             return session
 
     trial = chain(MLP, program="F0 B0")
@@ -264,7 +264,7 @@ def test_a_wrong_loss_is_told() -> None:
     def lone(lane: int, mb: int) -> Any:
         return target(lane, mb)[0]
 
-    materials.target = lone  # type: ignore[method-assign]
+    materials.target = lone  # type: ignore[method-assign] # the test stands in for it
     evidence = Evidence(trial, Capabilities(), materials, (drive(kit, materials),), drive(AutogradAdapter(), materials))
     assert next(iter(chained(evidence))).where == "the loss"
 

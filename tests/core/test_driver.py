@@ -103,6 +103,32 @@ def test_a_session_is_opened_driven_finished_and_closed_in_order() -> None:
     assert [step.position for step in observation.steps] == list(range(7))
 
 
+def test_a_session_is_reopened_on_the_same_module() -> None:
+    calls: list[str] = []
+    observation = driven("F0 B0 finish reopen F1 B1 finish", calls.append)
+    assert calls == ["open", "F0", "B0", "finish", "close", "open", "F1", "B1", "finish", "close"]
+    first, second = observation.steps[1], observation.steps[5]
+    kept, added = (step.param_grads["weight"] for step in (first, second))
+    assert kept is not None
+    assert added is not None
+    assert observation.steps[3].param_grads["weight"] is kept
+    assert not torch.equal(added, kept)
+
+
+def test_a_module_that_cannot_be_opened_again_is_told_at_reopen() -> None:
+    opened: list[str] = []
+
+    def once(place: str) -> None:
+        opened.extend([place] if place == "open" else [])
+        if len(opened) > 1:
+            msg = "it was open before"
+            raise RuntimeError(msg)
+
+    observation = driven("F0 B0 reopen F1", once)
+    assert shown(observation) == "F0 B0 reopen"
+    assert str(observation.steps[-1].raised) == "RuntimeError: it was open before"
+
+
 def test_a_step_records_what_its_action_gave() -> None:
     forward, backward, finish = driven("F0 B0").steps
     assert [tuple(t.shape) for t in forward.outputs or ()] == [(7, 3)]
@@ -145,7 +171,7 @@ def test_a_returned_gradient_is_recorded_as_it_was_returned() -> None:
     overwritten, calm = drive(Overwrites(), materials), drive(AutogradAdapter(), materials)
     for place in (1, 3):
         one, other = overwritten.steps[place].input_grads, calm.steps[place].input_grads
-        assert torch.equal((one or ())[0], (other or ())[0])  # type: ignore[arg-type]
+        assert torch.equal((one or ())[0], (other or ())[0])  # type: ignore[arg-type] # None would fail the test
     assert overwritten.changed_later == ["input gradient 0 returned by B0"]
     assert calm.changed_later == []
 
@@ -345,7 +371,7 @@ def test_a_loss_is_scaled_for_the_oracle_of_those_who_divide_it() -> None:
         for scale in (1.0, 0.5)
     )
     for name, grad in whole.steps[1].param_grads.items():
-        assert torch.equal(grad * 0.5, half.steps[1].param_grads[name])  # type: ignore[operator,arg-type]
+        assert torch.equal(grad * 0.5, half.steps[1].param_grads[name])  # type: ignore[operator,arg-type] # None would fail the test
 
 
 def test_the_same_arguments_are_the_same_objects_in_every_microbatch() -> None:

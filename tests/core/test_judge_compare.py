@@ -28,7 +28,7 @@ def _factors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def findings(got: object, expected: object, reference: Any = None) -> tuple[list[Finding], list[float]]:
-    evidence: Any = SimpleNamespace(headrooms=[])
+    evidence: Any = SimpleNamespace(headrooms=[], zeros_for_none=False, factor=1.0, spread={})
     found = list(compare(evidence, STEP, "layers.0.weight", got, expected, reference))
     return found, evidence.headrooms
 

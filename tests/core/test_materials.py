@@ -34,7 +34,7 @@ for lane in (1, 0):
     stage = materials.stage(lane)
     found += [p.data for p in stage.parameters()] + [p.grad for p in stage.parameters()]
     found += tensors(materials.args(lane, 1, stage)) + tensors(materials.output_grads(lane, 1))
-    found += tensors(materials.target(lane, 1)) + [materials.rng_state(1)]
+    found += tensors(materials.target(lane, 1)) + [torch.tensor(materials.rng_seed(1))]
 text = b"".join(bytes(t.detach().contiguous().view(-1).view(torch.uint8).tolist()) for t in found)
 """
 

@@ -37,6 +37,7 @@ def test_what_is_written_is_read_as_the_same_actions(actions: tuple[Action, ...]
         ("1drop0", Action("drop", 0, stage=1)),
         ("zero_none", Action("zero_none")),
         ("zero_fill", Action("zero_fill")),
+        ("reopen", Action("reopen")),
         ("finish", Action("finish")),
         ("1finish!", Action("finish", stage=1, misuse=True)),
     ],

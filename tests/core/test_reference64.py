@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from gradconform.fixtures.stages import ZOO
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.materials import Materials
 from gradconform.reference.autograd import AutogradAdapter
-from gradconform.reference64 import Expected, microbatch_grads, widen
+from gradconform.reference64 import Expected, microbatch_grads, widen, widened
 from gradconform.run import one_thread
 from gradconform.trial import Trial
 
@@ -39,7 +40,7 @@ def by_hand(materials: Materials, mb: int, lane: int = 0) -> tuple[Tensor, Tenso
     stage = materials.stage(lane)
     (x,) = (arg.detach().double() for arg in materials.args(lane, mb, stage))
     (grad,) = (grad.double() for grad in materials.output_grads(lane, mb))
-    return grad @ stage.weight.detach().double(), grad.t() @ x, grad.sum(0)  # type: ignore[operator]
+    return grad @ stage.weight.detach().double(), grad.t() @ x, grad.sum(0)  # type: ignore[operator] # None would fail the test
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
@@ -62,8 +63,8 @@ def test_a_loss_is_the_mean_square_to_the_target_times_its_scale(loss_scale: flo
     (target,) = materials.target(0, 0)
     (((stage(x) - target.double()) ** 2).mean() * loss_scale).backward()
     found = microbatch_grads(materials, 0, 0, loss_scale)[0]
-    assert torch.allclose(found.inputs[0], x.grad, rtol=1e-12)  # type: ignore[arg-type]
-    assert torch.allclose(found.params["weight"], stage.weight.grad, rtol=1e-12)  # type: ignore[arg-type]
+    assert torch.allclose(found.inputs[0], x.grad, rtol=1e-12)  # type: ignore[arg-type] # None would fail the test
+    assert torch.allclose(found.params["weight"], stage.weight.grad, rtol=1e-12)  # type: ignore[arg-type] # None would fail the test
 
 
 def test_it_is_computed_once_per_microbatch() -> None:
@@ -164,9 +165,9 @@ def test_a_parameter_has_the_sum_of_the_weight_passes_so_far(program: str, posit
 def test_prior_gradients_are_part_of_the_sum_until_they_are_set_to_zero() -> None:
     evidence = evidence_of("F0 B0 zero_none F1 B1", prior_grads=True)
     prior = evidence.materials.prior(0)[0].double()
-    assert torch.allclose(expected_after(evidence, 0).total, prior)  # type: ignore[arg-type]
-    assert torch.allclose(expected_after(evidence, 1).total, prior + summed(evidence, 0))  # type: ignore[arg-type]
-    assert torch.allclose(expected_after(evidence, 4).total, summed(evidence, 1))  # type: ignore[arg-type]
+    assert torch.allclose(expected_after(evidence, 0).total, prior)  # type: ignore[arg-type] # None would fail the test
+    assert torch.allclose(expected_after(evidence, 1).total, prior + summed(evidence, 0))  # type: ignore[arg-type] # None would fail the test
+    assert torch.allclose(expected_after(evidence, 4).total, summed(evidence, 1))  # type: ignore[arg-type] # None would fail the test
 
 
 @pytest.mark.parametrize("program", ["F0 B0 zero_none F1 B1", "F1 B1 zero_fill F0 B0"])
@@ -212,3 +213,31 @@ def test_real_and_complex_values_are_widened(value: Tensor, dtype: torch.dtype) 
 @pytest.mark.parametrize("value", [torch.tensor([1]), torch.tensor([True]), None, "text", 3])
 def test_anything_else_stays_what_it_is(value: object) -> None:
     assert widen(value) is value
+
+
+def test_a_reference_of_unrounded_values_would_be_far_off() -> None:
+    evidence = evidence_of("F0 B0", dtype=torch.bfloat16)
+    unrounded = Materials(evidence.trial, dtype=torch.float64, device=CPU, seed=20)  # what was drawn, before rounding
+    shown = [(evidence.oracle.steps[1].input_grads or ())[0], *evidence.oracle.steps[1].param_grads.values()]
+    found = evidence.reference(0, 0)
+    rounded = [found.inputs[0], *found.params.values()]
+    assert _error(shown, by_hand(unrounded, 0)) > 1.5 * _error(shown, rounded)
+
+
+def _error(shown: Sequence[Tensor | None], wanted: Sequence[Tensor | None]) -> float:
+    pairs = [(one, other) for one, other in zip(shown, wanted, strict=True) if one is not None and other is not None]
+    assert len(pairs) == len(shown) == 3
+    return sum(float((one.double() - other).abs().max()) for one, other in pairs)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=lambda d: str(d)[6:])
+def test_all_that_it_is_computed_from_has_been_rounded(dtype: torch.dtype) -> None:
+    evidence = evidence_of("F0 B0", ZOO["batch-norm"], dtype, prior_grads=True)
+    materials = evidence.materials
+    wide = [tensor for tensor in widened(materials.stage(0)).state_dict().values() if tensor.is_floating_point()]
+    wide += [widen(tensor) for tensor in materials.args(0, 0, materials.stage(0))]
+    wide += [widen(tensor) for tensor in (*materials.output_grads(0, 0), *materials.target(0, 0), *materials.prior(0))]
+    assert len(wide) > 8
+    for tensor in wide:
+        assert tensor.dtype == torch.float64
+        assert torch.equal(tensor, tensor.to(dtype).double())

@@ -10,6 +10,7 @@ import torch
 
 import gradconform
 from gradconform.devices import SelectionError
+from gradconform.records import Place
 from gradconform.reference.autograd import AutogradAdapter, AutogradSession
 from gradconform.results import Result
 from gradconform.session import Session
@@ -38,7 +39,7 @@ class TwiceTheInputs(AutogradAdapter):
     [
         ({"device": "cpuu"}, "device 'cpuu' cannot be used"),
         ({"device": ["cpu", "cpuu"]}, "device 'cpuu' cannot be used"),
-        ({"device": []}, "nothing to run on: devices="),
+        ({"device": []}, "nothing to run on: "),
         ({"dtype": "float23"}, "dtype 'float23' is not one the contract runs in"),
         ({"dtype": ["float32", torch.int8]}, "dtype 'int8' is not one the contract runs in"),
         ({"profile": "all"}, "unknown profile 'all'; expected one of quick, standard, full"),
@@ -140,3 +141,13 @@ def test_the_process_is_left_as_it_was() -> None:
     assert torch.equal(torch.get_rng_state(), generator)
     assert torch.get_num_threads() == threads
     assert torch.is_grad_enabled()
+
+
+def test_a_part_of_the_plan_is_run_in_the_order_it_is_asked_for_and_each_item_is_told_as_it_begins() -> None:
+    session = Session("reference-split", checks=["full.loss.mlp", "full.gradients.mlp", "repeat.*"], profile="quick")
+    places = [place for place in reversed(session.header().places) if place.check.startswith("full.")]
+    told: list[object] = []
+    report = session.run(told.append, on_start=lambda *begun: told.append(begun), places=places)
+    assert [Place.of(result) for result in report] == places
+    assert told == [one for result in report for one in ((Place.of(result), "MUST", result.requirement), result)]
+    assert report.summary["not_run"] == report.planned - 2 > 0

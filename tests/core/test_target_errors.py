@@ -33,7 +33,7 @@ def refusal(target: object, **files: str) -> str:
 def test_a_misspelt_registered_name_gets_the_nearest_ones() -> None:
     assert_expected_inline(
         refusal("refrence-split"),
-        """target 'refrence-split' is no registered name and no module 'refrence-split' can be imported; nearest registered names: reference-split. Expected a registered name, package.module[:object] or path/to/file.py[:object]""",  # noqa: E501 (as it is shown)
+        """target 'refrence-split' is no registered name and no module 'refrence-split' can be imported; nearest registered names: reference-split, torch-stage. Expected a registered name, package.module[:object] or path/to/file.py[:object]""",  # noqa: E501 (as it is shown)
     )
 
 

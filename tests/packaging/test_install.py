@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gradconform.kit_files import kit_sha256
+
 if TYPE_CHECKING:
     from conftest import Environment
 
@@ -55,3 +57,18 @@ def test_the_installed_package_is_typed_and_has_its_data(installed: Environment)
         "print(r.joinpath('py.typed').is_file(), r.joinpath('tolerances.toml').is_file())"
     )
     assert installed.run("python", "-c", code).stdout.split() == ["True", "True"]
+
+
+def test_an_installed_kit_knows_its_own_hashes_and_sees_a_file_that_was_altered(from_wheel: Environment) -> None:
+    ask = "from gradconform.kit_files import altered_since_installation as a, kit_sha256; print(kit_sha256(), a())"
+    digest, altered = from_wheel.run("python", "-c", ask).stdout.split(maxsplit=1)
+    assert altered.strip() == "[]"
+    assert digest == kit_sha256(), "installed from a wheel or from the checkout, the kit is the same"
+    found = from_wheel.run("python", "-c", "import gradconform.shard as s; print(s.__file__)").stdout.strip()
+    source = Path(found).read_text(encoding="utf-8")
+    try:
+        Path(found).write_text(f"{source}# altered\n", encoding="utf-8")
+        now, altered = from_wheel.run("python", "-c", ask).stdout.split(maxsplit=1)
+        assert (now != digest, altered.strip()) == (True, "['gradconform/shard.py']")
+    finally:
+        Path(found).write_text(source, encoding="utf-8")

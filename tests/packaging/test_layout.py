@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +63,39 @@ def test_what_is_no_module_is_package_data(setuptools_table: dict[str, Any]) -> 
         for path in (ROOT / folders()[package]).glob(pattern)
     }
     assert named == data
+
+
+#: What a folder imports of the kit besides itself, and the modules that import more: CONTRIBUTING.md has the reasons.
+MAY_IMPORT = {
+    "conformance": ("gradconform",),
+    "fixtures": (),
+    "reference": ("gradconform.fixtures", "gradconform.adapter", "gradconform.functions", "gradconform.targets"),
+}
+MORE = {
+    "conformance/__init__.py": ("gradconform.plugins.parametrize.parametrize_checks",),
+    "fixtures/strategies.py": ("gradconform.adapter", "gradconform.random_trial", "gradconform.trial"),
+}
+
+
+def imported(module: Path) -> Iterator[str]:
+    """Yield every module of the kit that a module imports, be it inside a function or for types only."""
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names if one.name.split(".")[0] == "gradconform")
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "gradconform":
+            yield from (f"{node.module}.{one.name}" for one in node.names)
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_dependencies_between_the_folders_point_one_way(folder: str) -> None:
+    seen = []
+    for module in sorted((ROOT / folder).rglob("*.py")):
+        path = module.relative_to(ROOT).as_posix()
+        for name in imported(module):
+            seen.append(name)
+            if name not in MORE.get(path, ()):
+                assert not f"{name}.".startswith("gradconform.plugins."), f"{path} imports {name}"
+                allowed = (TOP[folder], *MAY_IMPORT[folder], *MORE.get(path, ()))
+                assert any(f"{name}.".startswith(f"{one}.") for one in allowed), f"{path} imports {name}"
+    assert seen
+    assert set(MORE) <= {path.relative_to(ROOT).as_posix() for path in ROOT.glob("*/*.py")}

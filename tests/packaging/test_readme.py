@@ -53,7 +53,7 @@ def test_every_option_of_the_table_exists_and_every_option_is_in_the_table(
     printed = subprocess.run([sys.executable, *command], capture_output=True, check=True, text=True).stdout
     options = {
         option
-        for option in re.findall(r"^\s+(--[a-z-]+)", printed, re.MULTILINE)
+        for option in re.findall(r"^\s+(?:-\w(?: N)?, )?(--[a-z-]+)", printed, re.MULTILINE)
         if column == 0 or "gradconform" in option
     }
     rows = [line.split("|")[1:3] for line in TEXT.splitlines() if line.startswith("| `")]

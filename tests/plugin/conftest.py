@@ -10,14 +10,6 @@ from typing import Any
 
 import pytest
 
-# What an inner pytest imports it also forgets, and torch and the registry of checks can't be imported twice.
-for name in (
-    "matching", "oracle", "session", "plugins.contract_run", "plugins.fixture_values", "plugins.items",
-    "plugins.recorder", "plugins.summary", "reference.split", "reference.autograd", "preflight",
-    "plugins.adapters.torch_functions",
-):  # fmt: skip
-    importlib.import_module(f"gradconform.{name}")
-
 Judge = Callable[..., pytest.RunResult]
 
 

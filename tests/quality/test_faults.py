@@ -22,7 +22,7 @@ KINDS = {
     "dropped": {"missing", "mismatch"},
     "errors": {"changed", "missing", "unexpected", "mismatch", "no_error"},
     "hooks": {"hooks"},
-    "lifetime": {"alive", "missing"},
+    "lifetime": {"alive", "mismatch", "missing"},
     "numerics": {"mismatch", "nonfinite", "dtype", "shape", "layout"},
     "pairing": {"mismatch", "shape", "unexpected", "missing", "no_error", "changed"},
     "scheduling": {"mismatch", "missing"},
@@ -56,8 +56,8 @@ SAID = {
 }
 
 
-def on_named_checks(fault: Fault) -> Report:
-    return check_stage_backward(fault.make(), checks=fault.named, strict=True)
+def on_named_checks(fault: Fault, dtype: str = "float32") -> Report:
+    return check_stage_backward(fault.make(), checks=fault.named, dtype=dtype, strict=True)
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
@@ -70,6 +70,34 @@ def test_a_fault_is_caught_by_every_check_one_would_name(fault: Fault) -> None:
     assert kinds <= KINDS[fault.topic] | ({"error"} if fault.raises else set())
     assert all(finding["where"] and finding["text"] for result in report for finding in result.findings)
     assert all(SAID.get(fault.name, "") in result.message for result in report)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_a_fault_is_caught_by_every_check_one_would_name_in_the_other_dtypes(dtype: str) -> None:
+    here = [fault for fault in FAULTS.values() if fault.dtypes is None or dtype in fault.dtypes]
+    missed, untried = [], []
+    for fault in here:
+        report = on_named_checks(fault, dtype)
+        ran = [result for result in report if (result.status, result.kind) != ("unsupported", "environment")]
+        missed += [(fault.name, result.check, result.status) for result in ran if result.status != "failed"]
+        untried += [] if ran else [fault.name]
+    assert missed == []
+    assert (
+        untried
+        == {
+            "float64": [],
+            "bfloat16": ["complex-parameters", "complex-gradient-conjugated"],
+            "float16": ["complex-parameters", "sparse-gradient-made-dense", "complex-gradient-conjugated"],
+        }[dtype]
+    )
+    assert len(here) > len(FAULTS) - 5
+
+
+def test_a_fault_that_is_none_in_some_dtypes_says_why() -> None:
+    assert {name for name, fault in FAULTS.items() if fault.elsewhere} == {
+        name for name, fault in FAULTS.items() if fault.dtypes is not None
+    }
+    assert all("float32" in fault.dtypes for fault in FAULTS.values() if fault.dtypes is not None)
 
 
 @pytest.mark.slow
@@ -96,7 +124,7 @@ def test_every_topic_has_faults_and_every_fault_a_topic() -> None:
 
 
 def test_what_the_faults_are_made_of_is_right_where_nothing_is_altered() -> None:
-    from gradconform.reference.faults.alterations import RIGHT, every_grad, output_grads, param_grads, target  # noqa: PLC0415
+    from gradconform.reference.faults.alterations import RIGHT, every_grad, output_grads, param_grads, target  # noqa: PLC0415 (it imports torch)
 
     for functions in (RIGHT, param_grads(lambda _, added, __: added), output_grads(lambda _, grads: grads)):
         report = check_stage_backward(target(functions), profile="quick", strict=True)
@@ -106,7 +134,7 @@ def test_what_the_faults_are_made_of_is_right_where_nothing_is_altered() -> None
 
 
 def test_a_graph_tells_the_users_of_a_leaf_and_the_way_to_the_inputs() -> None:
-    import torch  # noqa: PLC0415
+    import torch  # noqa: PLC0415 (it imports torch)
 
     weight = torch.nn.Parameter(torch.ones(2, 2))
     lone = torch.nn.Parameter(torch.ones(2))

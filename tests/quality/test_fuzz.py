@@ -52,18 +52,6 @@ def test_fuzzing_accuses_no_right_variant(name: str) -> None:
     assert [defect.key for defect in found.defects] == []
 
 
-@pytest.mark.skipif(torch.__version__.partition("+")[0] != "2.13.0", reason="tells of torch 2.13.0")
-def test_fuzzing_finds_three_defects_of_torch_in_stages_of_at_most_five_lines() -> None:
-    runner = Runner(resolve("torch"), device=torch.device("cpu"), dtype=torch.float32)
-    found = run_campaign(runner, max_examples=300, time_budget=60, seed=20, most_defects=3)
-    assert len({defect.key for defect in found.defects}) >= 2
-    assert len(found.defects) >= 3
-    for defect in found.defects:
-        recipe = recipe_of(defect.trial.stages[0])
-        assert recipe is not None
-        assert len(recipe.text.splitlines()) <= 5
-
-
 def test_a_seed_tries_the_same_trials_again() -> None:
     first, second = (campaign(FAULTS["overwrite"].make(), 60) for _ in range(2))
     assert first.trials == second.trials

@@ -21,7 +21,7 @@ def test_a_right_variant_has_no_failure_and_no_error(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_right_variant_is_clean_in_other_dtypes(name: str, dtype: str) -> None:
     assert_clean(name, dtype)

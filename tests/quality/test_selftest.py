@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -10,6 +11,7 @@ import pytest
 
 from gradconform.cli import main
 from gradconform.cli.selftest import run_selftest
+from gradconform.devices import SelectionError
 from gradconform.report.kill_matrix import kill_lines
 from gradconform.report.kill_matrix_page import kill_page
 from gradconform.selftest import KillMatrix, Question, judge_all
@@ -17,6 +19,7 @@ from gradconform.selftest import KillMatrix, Question, judge_all
 PLANTED = """
 import os
 import time
+from dataclasses import replace
 from gradconform.reference import split
 from gradconform.reference.faults import FAULTS, Fault
 from gradconform.reference.variants import VARIANTS
@@ -36,10 +39,17 @@ FAULTY = {
     "survivor": planted("survivor", lambda: resolve(split)),
     "hangs": planted("hangs", hang),
     "crashes": planted("crashes", crash),
+    "elsewhere": replace(FAULTS["doubled"], name="elsewhere", dtypes=("float64",), elsewhere="it is right here"),
+    "by-another": replace(FAULTS["doubled"], name="by-another", named=("lifetime.full.mlp",)),
+    "complex": FAULTS["complex-parameters"],
     "biases": FAULTS["biases"],
 }
+CLEAN = {"linears-swapped": VARIANTS["linears-swapped"]}
 RIGHT = {"first-in-first-out": VARIANTS["first-in-first-out"], "wrong": lambda: FAULTS["doubled"].make()}
 """
+
+#: Planted faults that have a test of their own.
+APART = {"hangs", "crashes", "elsewhere", "complex"}
 
 
 @pytest.fixture
@@ -54,21 +64,40 @@ def text_of(matrix: KillMatrix) -> str:
 
 
 def test_survivors_and_failing_variants_are_told(question: Question) -> None:
-    subjects = [("fault", name) for name in question.catalogue("fault") if name not in {"hangs", "crashes"}]
+    subjects = [("fault", name) for name in question.catalogue("fault") if name not in APART]
     subjects += [("variant", name) for name in question.catalogue("variant")]
     outcomes = judge_all(question, subjects, workers=2)  # type: ignore[arg-type] # names and roles as above
     matrix = KillMatrix(question, tuple(outcomes[0].failed), tuple(outcomes))
     assert [outcome.name for outcome in outcomes] == [name for _, name in subjects]
-    assert [outcome.name for outcome in matrix.survivors] == ["survivor"]
+    assert [outcome.name for outcome in matrix.survivors] == ["survivor", "by-another"]
     assert [outcome.name for outcome in matrix.accused] == ["wrong"]
     assert not matrix.good
-    assert "2 of 3 faults killed, 1 of 2 right variants clean" in text_of(matrix)
+    assert "2 of 4 faults killed, 1 of 2 right variants clean" in text_of(matrix)
+    assert "Named for it: lifetime.full.mlp; " in " ".join(text_of(matrix).split())
     page = kill_page(matrix)
     assert "<b>a planted" not in page
     assert "&lt;b&gt;a planted &amp; right one" in page
     root = ET.fromstring(page.partition("\n")[2])  # noqa: S314 (written by the kit a line above)
     cells = root.findall(".//{http://www.w3.org/2000/svg}rect")
     assert len(cells) == sum(len(set(fault.failed) & set(matrix.checks)) for fault in matrix.faults)
+
+
+def test_what_is_no_fault_in_a_dtype_and_what_cannot_be_tried_in_it_is_told_and_counts_as_nothing(
+    question: Question,
+) -> None:
+    question = replace(question, profile="standard", dtype="float16", variants="planted_catalogue:CLEAN")
+    matrix = run_selftest(question, "[ebc][lio][sam]*e*")
+    assert [outcome.name for outcome in matrix.faults] == ["complex", "biases"]
+    assert [outcome.name for outcome in matrix.untried] == ["complex"]
+    assert matrix.good
+    text = " ".join(text_of(matrix).split())
+    assert "elsewhere: it is right here" in text
+    assert "complex: plain autograd itself can do none of the checks that name it" in text
+    assert "split.gradients.complex: plain autograd on this device raised NotImplementedError: " in text
+    assert "1 of 1 fault killed, 1 of 1 right variant clean; 2 faults not tried in float16" in text
+    assert not {"full.gradients.complex", "split.loss.embedding-sparse"} & set(matrix.idle)
+    with pytest.raises(SelectionError, match="matches only what is no fault in float16: elsewhere: it is right here"):
+        run_selftest(question, "elsewhere")
 
 
 def test_a_fault_that_hangs_or_ends_its_process_is_told_and_the_others_are_judged(question: Question) -> None:
@@ -95,7 +124,7 @@ def test_the_command_exits_with_0_where_all_is_killed_and_1_where_a_fault_surviv
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     # Profile quick has no check for it, which the self-test says.
     assert main(["selftest", "--profile", "quick", "--faults", "input-passed-twice-doubled"]) == 1
-    assert "survived: no check failed: 1" in capsys.readouterr().out
+    assert "survived: no check that names it failed: 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

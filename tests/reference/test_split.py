@@ -106,7 +106,7 @@ def test_the_input_pass_leaves_parameters_alone() -> None:
     stage, args, outputs, grads = fresh("mlp", prior=2.0)
     before = stored(stage)
     stage_backward_input(list(outputs), list(grads), list(args), stage.parameters())
-    assert all(torch.equal(grad, before[name]) for name, grad in stored(stage).items())  # type: ignore[arg-type]
+    assert all(torch.equal(grad, before[name]) for name, grad in stored(stage).items())  # type: ignore[arg-type] # None would fail the test
 
 
 WRONG: dict[str, tuple[Any, str]] = {
@@ -134,10 +134,10 @@ def test_gradients_of_another_form_are_refused_before_anything_is_changed(wrong:
     with pytest.raises(ValueError, match="output gradient") as raised:
         calls[function]()
     assert said in str(raised.value)
-    assert all(torch.equal(grad, before[name]) for name, grad in stored(stage).items())  # type: ignore[arg-type]
+    assert all(torch.equal(grad, before[name]) for name, grad in stored(stage).items())  # type: ignore[arg-type] # None would fail the test
     assert [parameter.requires_grad for parameter in stage.parameters()] == flags
     wanting = [arg for arg in tensors(args) if arg.requires_grad]
-    assert all(torch.equal(arg.grad, torch.full_like(arg, 2.0)) for arg in wanting)  # type: ignore[arg-type]
+    assert all(torch.equal(arg.grad, torch.full_like(arg, 2.0)) for arg in wanting)  # type: ignore[arg-type] # None would fail the test
     stage_backward(outputs, grads, list(args))  # the graph is still there
 
 
@@ -154,7 +154,7 @@ def test_a_used_context_is_refused_and_changes_nothing() -> None:
     before = stored(stage)
     with pytest.raises(RuntimeError, match="this weight context was used before; call stage_backward_input again"):
         stage_backward_weight(stage.parameters(), groups)
-    assert all(torch.equal(grad, before[name]) for name, grad in stored(stage).items())  # type: ignore[arg-type]
+    assert all(torch.equal(grad, before[name]) for name, grad in stored(stage).items())  # type: ignore[arg-type] # None would fail the test
 
 
 def test_what_the_weight_pass_returns_is_what_stands() -> None:
@@ -237,4 +237,4 @@ def test_a_loss_starts_at_one_and_one_that_needs_no_gradient_gives_none(*, split
             found = stage_backward(loss, None, [x])
         assert found == (None,)
         assert (stage.bias.grad is not None) == trainable
-        assert not trainable or stage.bias.grad.tolist() == [7.0] * 3  # type: ignore[union-attr]
+        assert not trainable or stage.bias.grad.tolist() == [7.0] * 3  # type: ignore[union-attr] # None would fail the test

@@ -33,9 +33,9 @@ class Product(torch.autograd.Function):
 
 weight = nn.Parameter(torch.randn(7, 5))
 x, grad = torch.randn(7, 5, requires_grad=True), torch.randn(7, 5)
-torch.autograd.backward(Product.apply(x, weight), grad)  # type: ignore[no-untyped-call]
+torch.autograd.backward(Product.apply(x, weight), grad)  # type: ignore[no-untyped-call] # torch gives it no types
 print(f"expected: no error, weight.grad is {weight.grad}")
-output = Product.apply(x, weight)  # type: ignore[no-untyped-call]
+output = Product.apply(x, weight)  # type: ignore[no-untyped-call] # torch gives it no types
 _, groups = stage_backward_input([output], [grad], [x], iter([weight]))
 try:
     stage_backward_weight(iter([weight]), groups)

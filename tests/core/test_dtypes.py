@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from gradconform.devices import DTYPES, SelectionError, device_named, dtype_named, nearest, usable_devices
+from gradconform.devices import DTYPES, SelectionError, device_named, dtype_named, nearest
 from gradconform.environment import environment
 
 
@@ -22,27 +22,13 @@ def test_a_dtype_is_found_by_name_by_torch_name_and_by_itself(name: str) -> None
 )
 def test_an_unknown_dtype_is_refused_with_those_near_it(name: object, near: str) -> None:
     with pytest.raises(SelectionError, match="is not one the contract runs in; expected one of ") as raised:
-        dtype_named(name)  # type: ignore[arg-type]
+        dtype_named(name)  # type: ignore[arg-type] # a wrong type is what is tried
     assert near in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["cpu", torch.device("cpu")], ids=["text", "device"])
 def test_the_cpu_can_be_named(name: str | torch.device) -> None:
     assert device_named(name) == torch.device("cpu")
-
-
-@pytest.mark.parametrize("name", ["cpuu", "cuda:99", "meta", "", "cpu:x", None, 1.5])
-def test_a_device_that_cannot_compute_is_refused_with_those_that_can(name: object) -> None:
-    with pytest.raises(SelectionError) as raised:
-        device_named(name)  # type: ignore[arg-type]
-    text = str(raised.value)
-    assert text.startswith(f"device {str(name)!r} cannot be used: ")
-    assert text.endswith(f"usable here: {', '.join(usable_devices())}")
-    assert "\n" not in text
-
-
-def test_the_cpu_is_always_usable() -> None:
-    assert usable_devices()[0] == "cpu"
 
 
 @pytest.mark.parametrize(("name", "found"), [("bta", "beta"), ("zzz", "alpha, beta, gamma"), ("gama", "gamma, alpha")])

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from expecttest import assert_expected_inline
+
+from gradconform import results
+from gradconform.adapter import NotInstalledError
+from gradconform.plugins.adapters.installed import needed
+from gradconform.targets import TargetNotInstalledError, registered_targets, resolve
+
+#: A registered target by the package it drives.
+LIBRARIES = {
+    name: library
+    for name, library in {
+        "d9d": "d9d",
+        "deepspeed": "deepspeed",
+        "fairscale": "fairscale",
+        "megatron-core": "megatron",
+        "torchgpipe": "torchgpipe",
+        "torchpippy": "pippy",
+    }.items()
+    if name in registered_targets()
+}
+
+
+@pytest.fixture
+def absent(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """Make the library of a target one that cannot be imported."""
+    name = str(request.param)
+    home = registered_targets()[name].partition(":")[0]
+    for loaded in list(sys.modules):
+        if loaded == home or loaded.partition(".")[0] == LIBRARIES[name]:
+            monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, LIBRARIES[name], None)
+    return name
+
+
+@pytest.mark.parametrize("absent", LIBRARIES, indirect=True)
+def test_an_absent_library_is_unsupported_and_told_with_the_command_that_installs_it(absent: str) -> None:
+    with pytest.raises(TargetNotInstalledError) as raised:
+        resolve(absent)
+    assert str(raised.value).startswith(f"target {absent!r} is unsupported here: ")
+    assert "is not installed; install it with: pip install " in str(raised.value)
+
+
+@pytest.mark.parametrize("command", ["run", "fuzz"])
+def test_the_command_ends_with_the_code_of_the_environment(command: str, tmp_path: Path) -> None:
+    shadow = "raise ModuleNotFoundError(\"No module named 'torchgpipe'\", name='torchgpipe')"
+    (tmp_path / "torchgpipe.py").write_text(shadow, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "gradconform", command, "torchgpipe"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (results.EXIT_ENVIRONMENT, "")
+    assert_expected_inline(
+        done.stderr.strip(),
+        """gradconform: target 'torchgpipe' is unsupported here: torchgpipe is not installed; install it with: pip install 'gradconform[torchgpipe]'""",  # noqa: E501 (as it is shown)
+    )
+
+
+def test_what_an_import_raises_beside_a_missing_module_stays_as_it_is() -> None:
+    with pytest.raises(ImportError) as raised, needed("library", "pip install library"):
+        raise ImportError("libcudart.so: cannot open shared object file")  # noqa: EM101, TRY003 (as an import says it)
+    assert not isinstance(raised.value, NotInstalledError)
+
+
+def test_a_module_that_a_library_lacks_is_named() -> None:
+    with (
+        pytest.raises(NotInstalledError, match=r"library \(einops\) is not installed"),
+        needed("library", "pip install x"),
+    ):
+        raise ModuleNotFoundError(name="einops")

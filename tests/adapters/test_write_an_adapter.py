@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "write-an-adapter.md"
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def block(language: str, position: int = 0) -> str:
+    """Return a block of the page."""
+    return [text for found, text in BLOCKS if found == language][position]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the files of the page."""
+    made = tmp_path_factory.mktemp("adapter")
+    (made / "engine.py").write_text(block("python"), encoding="utf-8")
+    (made / "my_adapter.py").write_text(block("python", 1), encoding="utf-8")
+    return made
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_page_leads_to_what_it_says(folder: Path) -> None:
+    done = run(folder, *block("sh").split())
+    assert (done.returncode, done.stderr) == (0, "")
+    # The contract grows: how many checks it has is not what the page is about.
+    assert re.sub(r"\d+", "N", done.stdout.splitlines()[-1]) == re.sub(r"\d+", "N", block("text").strip())
+
+
+def test_the_adapter_has_less_than_40_lines() -> None:
+    assert len(block("python", 1).splitlines()) < 40
+
+
+def test_an_adapter_that_gets_a_linear_wrong_is_told_by_its_pre_flight(folder: Path) -> None:
+    wrong = block("python", 1).replace("tuple(self.engine", "tuple(2 * grad for grad in self.engine")
+    assert wrong != block("python", 1)
+    (folder / "wrong.py").write_text(wrong, encoding="utf-8")
+    done = run(folder, "gradconform", "run", "wrong.py:Adapter", "--checks", "full.gradients.mlp")
+    assert done.returncode == 1
+    assert "failed its pre-flight" in done.stdout
+    assert "error: adapter" in done.stdout
+
+
+def test_what_the_page_says_of_an_entry_point_is_the_group_that_is_read() -> None:
+    from gradconform.targets import ENTRY_POINTS  # noqa: PLC0415 (it imports torch)
+
+    assert f'[project.entry-points."{ENTRY_POINTS}"]' in block("toml")

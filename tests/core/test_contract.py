@@ -1,0 +1,25 @@
+"""The contract as a whole: what its checks ask for is something that an adapter can claim."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from gradconform.adapter import Capabilities
+from gradconform.check import unclaimed
+from gradconform.contract import CHECKS
+
+NEEDS = sorted({need for check in CHECKS.values() for need in check.needs})
+
+
+@pytest.mark.parametrize("need", NEEDS)
+def test_what_a_check_needs_is_a_capability(need: str) -> None:
+    name = need.partition("=")[0].removesuffix("!")
+    assert name in {field.name for field in fields(Capabilities)}
+    assert unclaimed([need], Capabilities()) in ([], [need])
+
+
+def test_who_claims_what_plain_autograd_does_is_asked_nearly_all() -> None:
+    asked = [check for check in CHECKS.values() if not check.unmet(Capabilities(param_groups=True, weight_result=True))]
+    assert len(asked) > 0.95 * len(CHECKS)

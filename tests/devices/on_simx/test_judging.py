@@ -1,0 +1,311 @@
+"""Who is accused: a faulty simx is told as the device's fault, a wrong implementation on a healthy one as its own."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradconform.fixtures.stages import ZOO
+from gradconform.fixtures.trees import map_leaves
+from gradconform.materials import Materials
+from gradconform.plugins.devices import simx
+from gradconform.reference import split
+from gradconform.report.terminal import closing
+from gradconform.results import Report, Result
+from gradconform.session import Session
+from gradconform.trial import Trial
+
+#: Cheap checks, by what they touch: products, a convolution, random numbers, buffers, repeats, views, None.
+CHECKS = (
+    "full.gradients.mlp",
+    "split.gradients.mlp",
+    "full.gradients.conv2d",
+    "full.gradients.tied-apart",
+    "state.buffers.batch-norm-split",
+    "state.rng.dropout-split",
+    "repeat.bit_equal.split",
+    "lifetime.growth.split",
+)
+
+
+def run(target: object = "reference-split", dtype: str = "float32", device: str = "simx:0", **options: Any) -> Report:
+    return Session(target, device=device, dtype=dtype, **{"profile": "standard", "checks": CHECKS, **options}).run()
+
+
+def statuses(report: Report) -> set[tuple[str, str | None]]:
+    return {(result.status, result.kind) for result in report.results}
+
+
+def of(report: Report, check: str) -> Result:
+    return next(result for result in report.results if result.check == check)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("device", ["simx:0", "simx:1"])
+def test_a_right_implementation_on_a_healthy_device_is_clean_and_runs_there(device: str, dtype: str) -> None:
+    report = run(dtype=dtype, device=device)
+    assert statuses(report) == {("passed", None)}
+    shares = [result.off_device_share for result in report.results]
+    assert set(shares) == {0.0, None}
+    assert shares.count(None) == sum(result.check.startswith("lifetime.") for result in report.results)
+    assert all(result.oracle_spread is None for result in report.results)
+
+
+#: What is wrong with the device, the dtype, what the first line of a message says, and a check that must say it.
+FAULTS: dict[str, tuple[dict[str, str], str, str, str]] = {
+    "index": ({"wrong": "aten::addmm:index"}, "float32", "aten::addmm is wrong on simx:0 in float32", CHECKS[0]),
+    "transpose": ({"wrong": "aten::mm:transpose"}, "float32", "aten::mm is wrong on simx:0 in float32", CHECKS[1]),
+    "stale": ({"wrong": "aten::mm:stale"}, "float32", "aten::mm is wrong on simx:0 in float32", CHECKS[1]),
+    "tf32": ({"tf32": "1"}, "float32", "aten::addmm is wrong on simx:0 in float32", CHECKS[0]),
+    "tf32 convolution": ({"tf32": "1"}, "float32", "aten::convolution is wrong on simx:0 in float32", CHECKS[2]),
+    "bfloat16 sums": ({"bfloat16_accumulate": "1"}, "bfloat16", "aten::mm is wrong on simx:0 in bfloat16", CHECKS[0]),
+    "narrow": ({"narrow_float64": "1"}, "float64", "plain autograd is wrong, no operation by itself on", CHECKS[0]),
+    "unseeded": ({"unseeded": "1"}, "float32", "random numbers do not depend on the seed alone on", CHECKS[5]),
+}
+
+
+@pytest.mark.parametrize(("options", "dtype", "text", "check"), FAULTS.values(), ids=FAULTS)
+def test_a_wrong_device_is_accused_and_the_implementation_spared(
+    options: dict[str, str], dtype: str, text: str, check: str
+) -> None:
+    with simx.inject(**options):
+        report = run(dtype=dtype)
+    assert statuses(report) <= {("error", "device"), ("passed", None)}
+    assert of(report, check).message.startswith(text)
+    assert of(report, check).findings
+    assert (report.verdict, report.exit_code) == ("incomplete", 4)
+
+
+def test_a_wrong_index_is_told_by_where_its_tensors_sit() -> None:
+    with simx.inject(one_index="1"):
+        report = run(device="simx:1")
+    assert statuses(report) == {("error", "device")}
+    assert "sits on simx:0 although the whole stage was put on simx:1" in of(report, CHECKS[0]).message
+
+
+def test_one_fault_of_the_device_is_told_once_in_a_section_of_its_own() -> None:
+    with simx.inject(wrong="aten::mm:transpose"):
+        report = run()
+    lines = [line.text for line in closing(report, 100)]
+    (number,) = [line for line in lines if line.startswith("[")]
+    assert number == f"[1] {report.summary['error']} checks: aten::mm is wrong on simx:0 in float32"
+    assert any("device faults: " in line for line in lines)
+    assert "They are not charged to reference-split, of which these checks say nothing." in lines
+    assert not any("could not be judged: " in line for line in lines)
+    assert any("likely cause: aten::mm of float32" in " ".join(lines[i : i + 3]) for i in range(len(lines)))
+
+
+def test_a_device_that_adds_up_in_another_order_each_time_accuses_nobody_and_is_told() -> None:
+    with simx.inject(nondeterministic="1"):
+        report = run()
+    assert statuses(report) <= {("passed", None), ("unsupported", None)}
+    apart = [result for result in report.results if result.oracle_spread]
+    assert apart
+    assert all(result.bit_equal is None and 0.0 < (result.oracle_spread or 0.0) < 1e-4 for result in apart)
+    assert "plain autograd does not repeat itself bit by bit" in "\n".join(line.text for line in closing(report, 999))
+
+
+def test_a_device_that_is_lost_is_an_error_of_the_environment_in_every_check() -> None:
+    with simx.inject(lost_at="60"):
+        report = run()
+    assert ("error", "environment") in statuses(report)
+    assert statuses(report) <= {("error", "environment"), ("passed", None)}
+    assert all(result.message.startswith("simx:0 failed: ") for result in report.results if result.status == "error")
+    assert report.exit_code == 4
+
+
+def test_an_operation_that_the_device_lacks_is_unsupported_and_quoted() -> None:
+    with simx.inject(no_ops="aten::convolution"):
+        report = run()
+    result = of(report, "full.gradients.conv2d")
+    assert (result.status, result.kind) == ("unsupported", "environment")
+    assert "aten::convolution" in result.message
+    assert of(report, "full.gradients.mlp").status == "passed"
+
+
+def test_too_large_a_part_unsupported_is_incomplete_and_never_a_pass() -> None:
+    with simx.inject(no_ops="aten::mm"):
+        report = run(checks=None, profile="quick")
+    assert not {"failed", "error"} & {status for status, _ in statuses(report)}
+    assert report.summary["passed"] > 0
+    assert (report.verdict, report.exit_code) == ("incomplete", 5)
+    assert f"too much is unsupported: {report.unjudged[0]}" in "\n".join(line.text for line in closing(report, 9999))
+
+
+# --- where operations run
+
+
+def test_a_fall_back_of_the_device_is_seen_though_every_tensor_sits_on_it() -> None:
+    with simx.inject(cpu_fallback="aten::mm"):
+        seen = run(checks="split.gradients.mlp")
+        required = run(checks="split.gradients.mlp", require_device_execution=100)
+    (result,) = seen.results
+    assert result.status == "passed"
+    assert 0.0 < (result.off_device_share or 0.0) < 1.0
+    (result,) = required.results
+    assert (result.status, result.kind) == ("error", "device")
+    assert "at least 100 % is required" in result.message
+    assert "aten::mm" in result.message
+
+
+def on_the_cpu(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a stage backward that computes its input gradients twice, the second time on the CPU."""
+
+    def stage_backward(outputs: Any, grads: Any, inputs: Any, indices: Any = None) -> Any:
+        found = backward(outputs, grads, inputs, indices)
+        return tuple(None if grad is None else (grad.cpu() * 1.0).to(grad.device) for grad in found)
+
+    return stage_backward
+
+
+class HandsBackFromTheCpu:
+    """An implementation whose input gradients were computed on the CPU, and right."""
+
+    stage_backward = staticmethod(on_the_cpu(split.stage_backward))
+
+
+class LeavesOnTheCpu:
+    """An implementation whose input gradients stay on the CPU."""
+
+    @staticmethod
+    def stage_backward(outputs: Any, grads: Any, inputs: Any, indices: Any = None) -> Any:
+        """Run the backward and copy what it returns."""
+        return map_leaves(
+            lambda grad: grad.cpu() if isinstance(grad, Tensor) else grad,
+            split.stage_backward(outputs, grads, inputs, indices),
+        )
+
+
+def test_an_implementation_that_computes_elsewhere_fails_where_the_device_is_required() -> None:
+    (result,) = run(HandsBackFromTheCpu, checks="full.gradients.mlp").results
+    assert result.status == "passed"
+    assert (result.off_device_share or 0.0) > 0.0
+    report = run(HandsBackFromTheCpu, checks="full.gradients.mlp", require_device_execution=100)
+    assert statuses(report) == {("failed", "device")}
+    assert "100 % of plain autograd's did; elsewhere: aten::mul 2 times" in report.results[0].message
+    (result,) = run(HandsBackFromTheCpu, checks="full.gradients.mlp", require_device_execution=50).results
+    assert result.status == "passed"
+
+
+def test_a_gradient_that_is_left_on_the_cpu_fails() -> None:
+    report = run(LeavesOnTheCpu, checks="full.gradients.mlp")
+    assert statuses(report) == {("failed", "device")}
+    assert "input 0, after B0: sits on cpu" in report.results[0].message
+
+
+# --- wrong implementations on a healthy device
+
+
+class Doubles:
+    """A stage backward that returns twice the input gradients."""
+
+    @staticmethod
+    def stage_backward(outputs: Any, grads: Any, inputs: Any, indices: Any = None) -> Any:
+        """Return twice what is right."""
+        found = split.stage_backward(outputs, grads, inputs, indices)
+        return tuple(None if grad is None else 2 * grad for grad in found)
+
+
+class Raises:
+    """A stage backward that raises."""
+
+    @staticmethod
+    def stage_backward(*_: Any) -> Any:
+        """Raise."""
+        msg = "not on this device"
+        raise RuntimeError(msg)
+
+
+def test_a_wrong_implementation_fails_with_the_cause_that_it_has_on_the_cpu() -> None:
+    on_device, on_cpu = (run(Doubles, checks="full.gradients.mlp", device=place) for place in ("simx:0", "cpu"))
+    assert statuses(on_device) == {("failed", "mismatch")}
+    assert on_device.results[0].message == on_cpu.results[0].message
+
+
+def test_an_implementation_that_raises_where_plain_autograd_runs_fails() -> None:
+    report = run(Raises, checks="full.gradients.mlp")
+    assert statuses(report) == {("failed", "error")}
+    assert "raised RuntimeError: not on this device; plain autograd does not" in report.results[0].message
+
+
+def test_a_wrong_implementation_on_a_device_that_repeats_nothing_fails_all_the_same() -> None:
+    with simx.inject(nondeterministic="1"):
+        report = run(Doubles, checks="full.gradients.mlp")
+    assert statuses(report) == {("failed", "mismatch")}
+
+
+# --- memory
+
+
+class Hoards:
+    """A stage backward that allocates a MiB on the device at each call, and lets go of it."""
+
+    @staticmethod
+    def stage_backward(outputs: Any, grads: Any, inputs: Any, indices: Any = None) -> Any:
+        """Take memory, then run the backward."""
+        taken = torch.empty(1 << 20, dtype=torch.uint8).to(inputs[0].device)
+        del taken
+        return split.stage_backward(outputs, grads, inputs, indices)
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["by the device's counter", "by live tensors"])
+def test_the_peak_of_memory_stands_beside_plain_autograds(counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001 (a parameter)
+    from gradconform.devices import device_of  # noqa: PLC0415 (as the next line)
+
+    monkeypatch.setattr(type(device_of("simx:0")), "counts_memory", counted)
+    (result,) = run(Hoards, checks="full.gradients.mlp").results
+    assert result.memory is not None
+    assert result.memory["peak"] >= 1 << 20
+    assert 0 < result.memory["plain_autograd"] == result.memory["undeferred"] < 1 << 17
+
+
+def test_what_deferring_weights_costs_is_told() -> None:
+    report = run(checks="split.gradients.mlp")
+    memory = report.results[0].memory
+    assert memory is not None
+    assert memory["undeferred"] < memory["peak"]
+    text = "\n".join(line.text for line in closing(report, 999))
+    assert "times what plain autograd takes where no weight gradient is deferred (split.gradients.mlp)" in text
+
+
+def on_device() -> int:
+    gc.collect()
+    found = [item for item in gc.get_objects() if issubclass(type(item), Tensor)]  # isinstance would ask the object
+    return sum(tensor.device.type == "simx" for tensor in found)
+
+
+@pytest.mark.parametrize("target", ["reference-split", Doubles])
+def test_nothing_stays_on_the_device_after_a_check(target: object) -> None:
+    def held() -> tuple[int, int]:
+        return on_device(), torch.accelerator.memory_allocated("simx:0")
+
+    before = held()
+    session = Session(target, device="simx:0", profile="standard", checks=CHECKS)
+    seen: list[tuple[str, tuple[int, int]]] = []
+    report = session.run(lambda result: seen.append((result.check, held())))
+    assert seen == [(result.check, before) for result in report.results]  # the session keeps its evidence
+    assert len(seen) == len(CHECKS)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_device_is_given_the_values_of_the_cpu_bit_by_bit(dtype: torch.dtype) -> None:
+    trial = Trial(stages=(ZOO["mlp"],), program="F0 B0", prior_grads=True)
+    here, there = (Materials(trial, dtype=dtype, device=torch.device(place), seed=20) for place in ("cpu", "simx:1"))
+    for on_cpu, on_simx in zip(_all_values(here), _all_values(there), strict=True):
+        assert (on_cpu.device.type, str(on_simx.device)) == ("cpu", "simx:1")
+        assert on_simx.dtype == on_cpu.dtype == dtype
+        assert torch.equal(on_simx.cpu(), on_cpu)
+
+
+def _all_values(materials: Materials) -> list[Tensor]:
+    stage = materials.stage(0)
+    params = list(stage.parameters())
+    grads = [parameter.grad for parameter in params if parameter.grad is not None]
+    assert len(grads) == len(params)
+    drawn = (*materials.args(0, 0, stage), *materials.output_grads(0, 0), *materials.target(0, 0))
+    return [*params, *grads, *drawn]

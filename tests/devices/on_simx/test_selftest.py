@@ -1,0 +1,40 @@
+"""The self-test on a healthy simx: what the CPU tells of a wrong implementation, the device tells as well."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+
+from gradconform.oracle_cache import OracleCache
+from gradconform.reference.faults import FAULTS
+from gradconform.reference.variants import VARIANTS
+from gradconform.selftest.subject import Outcome, Question, Role, judge
+
+DEVICE, CPU = Question(device="simx:0", profile="quick"), Question(profile="quick")
+SIMX_ORACLES, CPU_ORACLES = OracleCache(), OracleCache()
+
+#: Some faults: all of them take minutes, and `gradconform selftest --device simx:0` runs them.
+SOME = sorted(FAULTS)[::25]
+
+
+@lru_cache
+def on_simx(role: Role, name: str) -> Outcome:
+    return judge(DEVICE, (role, name), SIMX_ORACLES)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_fault_is_killed_by_the_same_checks_as_on_the_cpu(name: str) -> None:
+    on_device, on_cpu = on_simx("fault", name), judge(CPU, ("fault", name), CPU_ORACLES)
+    assert set(on_device.failed) == set(on_cpu.failed)
+    assert (on_device.errors, on_device.broke) == ((), None)
+
+
+def test_most_of_them_are_killed_by_the_quick_profile() -> None:
+    assert sum(bool(on_simx("fault", name).failed) for name in SOME) > len(SOME) // 2
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_a_right_variant_is_clean(name: str) -> None:
+    on_device = on_simx("variant", name)
+    assert on_device.right, (on_device.failed, on_device.errors)

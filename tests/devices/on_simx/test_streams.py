@@ -1,0 +1,15 @@
+"""A backward that is issued on a side stream, on simx; test_cuda.py has the same on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gradconform.session import Session
+
+TARGET = str(Path(__file__).parents[1] / "side_stream.py")
+
+
+def test_a_backward_on_a_side_stream_is_right() -> None:
+    report = Session(TARGET, device="simx:1", profile="quick", checks=["full.gradients.*", "split.gradients.*"]).run()
+    assert {result.status for result in report.results} == {"passed"}
+    assert report.results

@@ -1,0 +1,118 @@
+"""Each line of the pre-flight, and each dtype's trial, fails on the fault that it is there for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gradconform.devices import Device
+from gradconform.devices.asking import WrongAnswerError
+from gradconform.devices.dtypes import product_keeps_digits, try_dtype
+from gradconform.devices.preflight import (
+    PREFLIGHT,
+    clone_is_apart,
+    copy_is_bitwise,
+    draws_as_the_cpu,
+    index_is_kept,
+    mixing_is_refused,
+    requires_grad_survives,
+    second_backward_accumulates,
+    seeding_reproduces,
+    strided_is_read,
+    version_is_counted,
+    view_writes_through,
+)
+
+CPU = Device("cpu")
+
+
+class Faulty(TorchFunctionMode):
+    """The CPU with some functions replaced: each gets the right one, and its arguments."""
+
+    def __init__(self, replaced: Mapping[Any, Callable[..., Any]]) -> None:
+        super().__init__()
+        self._replaced = replaced
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call what stands for ``func``."""
+        del types
+        wrong = self._replaced.get(func)
+        with torch._C.DisableTorchFunction():
+            return wrong(func, *args, **(kwargs or {})) if wrong else func(*args, **(kwargs or {}))
+
+
+def overwriting(func: Any, tensor: Tensor, *args: Any, **options: Any) -> None:
+    for leaf in (node[0].variable for node in tensor.grad_fn.next_functions[0][0].next_functions if node[0]):  # type: ignore[union-attr] # None would fail the test
+        leaf.grad = None
+    func(tensor, *args, **options)
+
+
+#: By line: the functions that are replaced.
+FAULTS: dict[Callable[[Device], None], Mapping[Any, Callable[..., Any]]] = {
+    copy_is_bitwise: {Tensor.to: lambda f, x, *a: f(x, *a).where(x.abs() > 1e-38, 0) if x.is_floating_point() else x},
+    index_is_kept: {torch.ones: lambda f, *a, **o: f(*a, **{**o, "device": "meta"})},
+    view_writes_through: {Tensor.__getitem__: lambda f, *a: f(*a).clone()},
+    strided_is_read: {Tensor.contiguous: lambda _, x: x.as_strided(x.shape, (x.shape[1], 1))},
+    clone_is_apart: {Tensor.clone: lambda _, x: x},
+    second_backward_accumulates: {Tensor.backward: overwriting},
+    requires_grad_survives: {Tensor.to: lambda f, *a: f(*a).detach()},
+    version_is_counted: {Tensor.add_: lambda _, x, value: x.data.add_(value)},
+    mixing_is_refused: {},  # on the CPU nothing is mixed, so nothing is refused
+    seeding_reproduces: {torch.rand: lambda f, *a, **o: f(*a, **o) + next(COUNTER)},
+}
+COUNTER = iter(range(100))
+
+
+@pytest.mark.parametrize("line", PREFLIGHT, ids=lambda line: line.__name__)
+def test_a_line_holds_on_the_cpu_and_fails_on_its_fault(line: Callable[[Device], None]) -> None:
+    if line is not mixing_is_refused:
+        line(CPU)
+    with Faulty(FAULTS[line]), pytest.raises((WrongAnswerError, RuntimeError)):  # torch itself may notice first
+        line(CPU)
+
+
+def test_a_seed_that_is_not_heeded_is_found() -> None:
+    with Faulty({torch.rand: lambda _, n, **o: torch.full((n,), 0.5, **o), torch.dropout: lambda _, x, *__, **___: x}):
+        with pytest.raises(WrongAnswerError, match="two seeds gave the same draws"):
+            seeding_reproduces(CPU)
+        assert draws_as_the_cpu(CPU)  # the same mode replaces the CPU's draws
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16", "complex64", "complex128"])
+def test_the_cpu_has_every_dtype(dtype: str) -> None:
+    try_dtype(CPU, dtype)
+
+
+def arriving_as(change: Callable[[Tensor], Tensor]) -> Mapping[Any, Callable[..., Any]]:
+    """Change what is copied to a device, and leave casts alone."""
+    return {Tensor.to: lambda f, x, to: change(f(x, to)) if isinstance(to, torch.device) else f(x, to)}
+
+
+@pytest.mark.parametrize(
+    ("replaced", "told"),
+    [
+        (arriving_as(Tensor.float), "a round trip silently became torch.float32"),
+        (arriving_as(lambda x: x.float().double()), "a round trip is wrong"),
+        ({Tensor.mul: lambda f, x, y: f(x.float(), y).double()}, r"x \* 1 is wrong"),
+        ({Tensor.matmul: lambda f, x, y: f(x.float(), y.float())}, "a matrix product silently became torch.float32"),
+        ({Tensor.matmul: lambda f, x, y: f(x, y.T)}, "a matrix product is wrong"),
+        ({Tensor.backward: lambda *_, **__: None}, "no gradient came"),
+    ],
+    ids=["float32", "float32 in disguise", "narrow arithmetic", "narrow product", "wrong product", "no gradient"],
+)
+def test_a_float64_that_is_none_is_noticed(replaced: Mapping[Any, Callable[..., Any]], told: str) -> None:
+    with Faulty(replaced), pytest.raises(WrongAnswerError, match=told):
+        try_dtype(CPU, "float64")
+
+
+def test_a_product_that_is_rounded_to_tf32_is_noticed() -> None:
+    assert product_keeps_digits(CPU)
+    with Faulty({Tensor.matmul: lambda f, x, y: f(x.bfloat16().float(), y)}):
+        assert not product_keeps_digits(CPU)

@@ -1,0 +1,104 @@
+"""Devices that raise, crash, hang or lie when they are asked: each is answered by what it did, and the run goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradconform.devices import SelectionError
+from gradconform.devices.asking import Probe
+from gradconform.devices.probing import probe_all, probe_apart
+from gradconform.devices.questions import Request
+
+#: A type that torch knows and no build here has a backend for, so that its object alone answers.
+ODD = "fpga"
+
+#: What a device does when it is asked how many there are, and what has to be told of it.
+ODDITIES = {
+    "raises": ("raise LookupError('no driver\\nat all')", "raised LookupError: no driver"),
+    "ends": ("raise SystemExit(0)", "raised SystemExit: 0"),
+    "exits": ("import os; os._exit(0)", "ended the process with exit code 0"),
+    "aborts": ("import os; os.abort()", "ended the process by SIGABRT"),
+    "crashes": ("import ctypes; ctypes.string_at(0)", "ended the process by SIGSEGV"),
+    "hangs": ("import time; print('waiting', flush=True); time.sleep(600)", "did not return within 30 s"),
+    "none": ("return 0", f"torch.ones(2, device='{ODD}', requires_grad=True) raised NotImplementedError: "),
+}
+
+
+def plugin(folder: Path, name: str, statement: str) -> str:
+    code = f"""
+from gradconform.devices import register_device
+
+class Odd:
+    def device_count(self):
+        {statement}
+
+register_device({ODD!r}, Odd())
+"""
+    (folder / f"odd_{name}.py").write_text(code, encoding="utf-8")
+    return f"odd_{name}"
+
+
+@pytest.mark.slow
+def test_whatever_a_device_does_when_it_is_asked_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("GRADCONFORM_PROBE_SECONDS", "30")
+    requests = [
+        Request(type=ODD, plugins=(plugin(tmp_path, name, statement),)) for name, (statement, _) in ODDITIES.items()
+    ]
+    found = probe_all(requests)
+    assert [len(probes) for probes in found] == [1] * len(requests)
+    for (_, expected), (probe,) in zip(ODDITIES.values(), found, strict=True):
+        assert probe.reason is not None
+        assert expected in probe.reason
+        assert f"device_count() of {ODD}" in probe.reason or "torch.ones" in probe.reason
+        assert "\n" not in probe.reason
+
+
+def test_a_plugin_that_cannot_be_imported_or_crashes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "crashing.py").write_text("import os; os.abort()", encoding="utf-8")
+    missing, crashing = probe_all(Request(type="npu", plugins=(name,)) for name in ("no_such_module", "crashing"))
+    assert missing[0].reason == "import no_such_module raised ModuleNotFoundError: No module named 'no_such_module'"
+    assert str(crashing[0].reason).startswith("import crashing ended the process by SIGABRT")
+
+
+def test_a_dtype_that_kills_the_process_is_left_out_and_the_others_are_asked(
+    abacus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(abacus)
+    (abacus / "fragile.py").write_text(
+        """
+import os, abacus, torch
+
+def run(op, *args, **options):
+    for x in args:
+        if isinstance(x, torch.Tensor) and x.dtype == torch.float16:
+            os.abort()
+        if isinstance(x, torch.Tensor) and x.dtype == torch.bfloat16:
+            raise RuntimeError("no kernel for bfloat16")
+    return abacus.run(op, *args, **options)
+
+abacus.LIBRARY._destroy()
+LIBRARY = torch.library.Library("_", "IMPL")
+LIBRARY.fallback(run, "PrivateUse1")
+""",
+        encoding="utf-8",
+    )
+    (probe,) = probe_apart(Request(type="abacus", plugins=("fragile",)))
+    assert probe.reason is None
+    assert {name for name, problem in probe.dtypes.items() if not problem} == {
+        "float64", "float32", "complex64", "complex128",
+    }  # fmt: skip
+    assert probe.dtypes["float16"].startswith("float16 on abacus:0 ended the process by SIGABRT")
+    assert probe.dtypes["bfloat16"] == "bfloat16 on abacus:0 raised RuntimeError: no kernel for bfloat16"
+    assert [line.held for line in probe.preflight] == [True] * 10
+    assert Probe.from_dict(probe.to_dict()) == probe
+
+
+@pytest.mark.parametrize("limit", ["soon", "0", "-1", "inf"])
+def test_a_time_limit_that_is_none_is_refused(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADCONFORM_PROBE_SECONDS", limit)
+    with pytest.raises(SelectionError, match="is no time limit; expected seconds"):
+        probe_apart(Request(type="npu"))

@@ -1,0 +1,120 @@
+"""The device of docs/devices.md, which nobody here knows, by name: command, pytest plugin, workers, library."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Process = Callable[..., "subprocess.CompletedProcess[str]"]
+
+HERE = ("--device", "abacus", "--device-plugin", "abacus")
+
+
+def test_a_run_judges_it_and_the_report_has_its_preflight(abacus: Path, process: Process) -> None:
+    done = process(
+        "gradconform", "run", "reference-split", *HERE, "--dtype", "all",
+        "--checks", "full.gradients.mlp,split.gradients.dropout", "--json", "out.json",
+    )  # fmt: skip
+    report = json.loads((abacus / "out.json").read_text(encoding="utf-8"))
+    assert {(r["device"], r["dtype"], r["status"]) for r in report["results"]} == {
+        ("abacus", dtype, "passed") for dtype in ("float64", "float32", "bfloat16", "float16")
+    }, done.stdout
+    (probe,) = report["devices"]["probes"]
+    assert probe["device"] == "abacus:0"
+    assert [line["held"] for line in probe["preflight"]] == [True] * 10
+    assert (report["devices"]["skipped"], report["devices"]["places"]) == ([], {"abacus": ["abacus:0"]})
+    assert "pre-flight" not in done.stdout  # nothing is amiss
+
+
+def test_the_doctor_shows_it_and_what_it_gets_wrong(abacus: Path, process: Process) -> None:
+    text = (abacus / "abacus.py").read_text(encoding="utf-8")
+    mixing = '        raise RuntimeError(f"{op} got tensors on abacus and on the CPU")\n'
+    assert mixing in text
+    (abacus / "abacus.py").write_text(text.replace(mixing, "        pass\n"), encoding="utf-8")
+    done = process("gradconform", "doctor", *HERE)
+    assert done.returncode == 4
+    assert "abacus:0: can be used" in done.stdout
+    assert "float64 float32 bfloat16 float16 complex64 complex128" in done.stdout
+    assert "pre-flight  9 of 10 lines hold" in done.stdout
+    assert "- Adding or multiplying a tensor on the CPU and one on the device MUST be refused" in done.stdout
+    assert re.search(r"reference-split +installed", done.stdout)
+
+
+def test_without_its_plugin_it_is_refused_with_the_call_that_failed(process: Process) -> None:
+    done = process("gradconform", "run", "reference-split", "--device", "cpu,abacus")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.startswith(
+        "gradconform: device 'abacus' cannot be used: torch.device('abacus') raised RuntimeError: Expected one of cpu"
+    )
+    assert "needs --device-plugin MODULE" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_results_are_the_same_in_one_process_and_in_workers(abacus: Path, process: Process) -> None:
+    test = "def test_device(gradconform_device): assert gradconform_device.type == 'abacus'"
+    (abacus / "test_device.py").write_text(test, encoding="utf-8")
+    seen: list[Any] = []
+    for count in ("0", "1", "2"):
+        done = process(
+            "pytest", "-q", "-p", "no:cacheprovider", "-n", count, "--gradconform", "reference-split",
+            "--gradconform-device", "abacus", "--gradconform-device-plugin", "abacus",
+            "--gradconform-checks", "full.gradients.*", "--gradconform-profile", "quick",
+            "--gradconform-json", "out.json",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        report = json.loads((abacus / "out.json").read_text(encoding="utf-8"))
+        del report["environment"]
+        seen.append([{**result, "duration_s": 0} for result in report.pop("results")] + [report])
+    assert len(seen[0]) > 3
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_a_device_that_only_this_process_knows_is_asked_here(abacus: Path, process: Process) -> None:
+    (abacus / "script.py").write_text(
+        """
+import abacus
+import gradconform
+report = gradconform.check_stage_backward("autograd", device="abacus", checks="full.gradients.mlp")
+print([result.status for result in report], len(report.devices["probes"][0]["preflight"]))
+try:
+    gradconform.check_stage_backward("autograd", device="nowhere")
+except ValueError as error:
+    print(error.exit_code, str(error)[:32])
+""",
+        encoding="utf-8",
+    )
+    done = process("script")
+    assert done.stdout == "['passed'] 10\n4 device 'nowhere' cannot be used:\n", done.stderr
+
+
+def test_a_device_that_comes_after_the_first_backward_is_refused_with_the_reason(
+    abacus: Path, process: Process
+) -> None:
+    (abacus / "late.py").write_text(
+        """
+import torch
+torch.ones(1, requires_grad=True).sum().backward()
+import gradconform
+gradconform.check_stage_backward("autograd", device="abacus", device_plugins="abacus")
+""",
+        encoding="utf-8",
+    )
+    done = process("late")
+    assert "can be used in a process of its own, but not in this one" in done.stderr
+    assert "A device has to be known to torch before the first backward of a process" in done.stderr
+
+
+def test_the_examples_for_vendors_compile(documented: Callable[[str], list[str]]) -> None:
+    blocks = documented("compiles")
+    assert len(blocks) == 2
+    for block in blocks:
+        names = {node.attr for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Attribute)}
+        assert "synchronize" in names | {n.name for n in ast.walk(ast.parse(block)) if isinstance(n, ast.FunctionDef)}

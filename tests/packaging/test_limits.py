@@ -1,0 +1,102 @@
+"""docs/limits.md shows measured figures, and one command measures them all anew."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LIMITS = ROOT / "docs" / "limits.md"
+BLOCK = re.compile(r"^<!-- measured: ([a-z-]+) -->\n(.*?)^<!-- end -->$", re.DOTALL | re.MULTILINE)
+PARTS = {"sensitivity", "false-alarms", "cost", "selftest"}
+MEASURED = (
+    r"Measured on 20\d\d-\d\d-\d\d with torch \d+\.\d+\.\d+\S* on \d+ cores? of a CPU \(\S+, \S+\) by "
+    r"`python benchmarks/tables\.py --only "
+)
+
+
+def blocks(path: Path) -> dict[str, str]:
+    found = BLOCK.findall(path.read_text(encoding="utf-8"))
+    assert len({part for part, _ in found}) == len(found)
+    return dict(found)
+
+
+def rows(block: str) -> list[list[str]]:
+    lines = [line for line in block.splitlines() if line.startswith("|")]
+    return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def run_tables(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "benchmarks" / "tables.py"), *arguments]
+    return subprocess.run(command, capture_output=True, check=False, text=True)
+
+
+@pytest.mark.parametrize("part", sorted(PARTS))
+def test_a_table_was_measured_in_full_and_says_when_and_with_what(part: str) -> None:
+    block = blocks(LIMITS)[part]
+    if block.strip() == "Not measured yet.":
+        pytest.xfail(f"{part}: python benchmarks/tables.py --only {part} --write docs/limits.md")
+    assert re.search(f"{MEASURED}{part}`", block)
+    dtypes = ["float64", "float32", "bfloat16", "float16"]
+    if part in {"sensitivity", "selftest"}:
+        assert [row[0] for row in rows(block)] == dtypes
+    if part == "selftest":
+        assert all(re.fullmatch(r"(\d+) of \1", row[1]) for row in rows(block))  # every fault that was tried
+
+
+def test_none_of_twenty_thousand_right_trials_is_accused_in_any_dtype() -> None:
+    found = blocks(LIMITS)
+    assert {(row[0], row[1]) for row in rows(found["false-alarms"])} == {
+        (target, dtype)
+        for target in ("autograd", "reference-split")
+        for dtype in ("float64", "float32", "bfloat16", "float16")
+    }
+    assert {tuple(row[2:4]) for row in rows(found["false-alarms"])} == {("20,000", "0")}
+
+
+def test_the_tolerances_cite_the_errors_that_are_found() -> None:
+    comments = (ROOT / "conformance" / "tolerances.toml").read_text(encoding="utf-8")
+    assert "benchmarks/tables.py --only sensitivity" in comments
+    for dtype, _, uniform, _ in rows(blocks(LIMITS)["sensitivity"]):
+        assert f"{uniform} in {dtype}" in " ".join(comments.replace("#", "").split())
+
+
+def test_the_plot_is_there_and_shows_every_dtype() -> None:
+    assert "](sensitivity.svg)" in blocks(LIMITS)["sensitivity"]
+    text = " ".join(ET.parse(LIMITS.with_name("sensitivity.svg")).getroot().itertext())  # noqa: S314 (of this repository)
+    assert all(dtype in text for dtype in ("float64", "float32", "bfloat16", "float16"))
+
+
+@pytest.mark.nightly
+def test_one_command_measures_every_table_anew(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the plot needs the extra `report`, which --group dev brings")
+    copy = tmp_path / "limits.md"
+    copy.write_text(BLOCK.sub(r"<!-- measured: \1 -->\n<!-- end -->", LIMITS.read_text(encoding="utf-8")))
+    done = run_tables("--fast", "--write", str(copy))
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+    found = blocks(copy)
+    assert set(found) == PARTS
+    for part, block in found.items():
+        assert re.search(f"{MEASURED}{part} --fast`", block), part
+        assert len(rows(block)) >= 2
+        assert all(re.search(r"\d", "".join(row[1:])) for row in rows(block))
+    assert [row[2:4] for row in rows(found["false-alarms"])] == [["5", "0"]] * 4
+    assert [row[1] for row in rows(found["selftest"])] == ["1 of 1"] * 2
+    assert BLOCK.sub("", copy.read_text(encoding="utf-8")) == BLOCK.sub("", LIMITS.read_text(encoding="utf-8"))
+    assert ET.parse(tmp_path / "sensitivity.svg").getroot().tag.endswith("svg")  # noqa: S314 (written a line above)
+
+
+def test_a_document_without_the_comments_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    document = tmp_path / "other.md"
+    document.write_text("<!-- measured: cost -->\n", encoding="utf-8")
+    done = run_tables("--write", str(document), "--only", "cost")
+    assert done.returncode == 2
+    assert "expected <!-- measured: cost --> on a line of its own, once, and <!-- end --> behind it" in done.stderr
+    missing = run_tables("--write", str(tmp_path / "nowhere.md"))
+    assert missing.returncode == 2
+    assert "there is no such file" in missing.stderr

@@ -1,0 +1,148 @@
+"""A rank that dies, hangs or raises: the run ends with a verdict that names it, and leaves nothing behind."""
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ONE = ("--schedule", "1F1B", "--checks", "*.two-steps")
+
+TARGET = """
+import os
+import signal
+import time
+from gradconform.reference import split
+from gradconform.reference.split import stage_backward_input, stage_backward_weight
+
+calls = 0
+
+def stage_backward(*args):
+    global calls
+    calls += 1
+    if os.environ["RANK"] == "1" and calls == 3:
+        {does}
+    return split.stage_backward(*args)
+"""
+
+
+def started(*arguments: str, folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "gradconform", "pipeline", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "tmp")}
+    (folder / "tmp").mkdir(exist_ok=True)
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def processes(folder: Path) -> dict[int, str]:
+    """Return the processes of a run that works in ``folder``: its ranks and torch's launcher, by what they run."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(word.startswith(str(folder / "tmp").encode()) for word in words):
+                found[int(entry.name)] = "rank" if b"gradconform.pipeline.rank" in words else "launcher"
+    return found
+
+
+def nothing_left(folder: Path) -> bool:
+    deadline = time.monotonic() + 30
+    while processes(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not processes(folder) and not list((folder / "tmp").glob("gradconform-*"))
+
+
+def shared_memory() -> set[str]:
+    """Return the files in shared memory that torch names."""
+    return {entry.name for entry in Path("/dev/shm").iterdir() if entry.name.startswith("torch_")}  # noqa: S108 (looked at)
+
+
+@pytest.mark.parametrize(
+    ("does", "what"),
+    [
+        (
+            "raise ValueError('not today')",
+            "rank 1 raised ValueError: not today at 1B2, in the implementation under test",
+        ),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 died (SIGKILL) at 1B2, in the implementation under test"),
+        ("time.sleep(1e6)", "rank 1 took longer than 6 s at 1B2, in the implementation under test"),
+    ],
+    ids=["raises", "dies", "hangs"],
+)
+def test_the_verdict_names_rank_action_and_error(does: str, what: str, tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(TARGET.format(does=does))
+    run = started("target.py", *ONE, "--timeout", "6", "--json", "report.json", folder=tmp_path)
+    told, _ = run.communicate()
+    (result,) = json.loads((tmp_path / "report.json").read_text())["results"]
+    assert (run.returncode, result["status"]) == (1, "failed"), told
+    assert result["message"].splitlines()[1] == what
+    if "sleep" in does:
+        assert re.search(r'target.py", line \d+ in stage_backward', result["message"])
+    assert nothing_left(tmp_path)
+
+
+@pytest.mark.nightly
+def test_ranks_killed_at_ten_random_moments_cost_a_verdict_on_their_case_and_no_more(tmp_path: Path) -> None:
+    shared = shared_memory()
+    moments = random.Random(0)  # noqa: S311 (moments, no secrets)
+    run = started("reference-split", "--schedule", "all", "--json", "report.json", folder=tmp_path)
+    killed = 0
+    while run.poll() is None and killed < 10:
+        time.sleep(moments.uniform(0.5, 6))
+        ranks = [process for process, what in processes(tmp_path).items() if what == "rank"]
+        if ranks:
+            os.kill(moments.choice(ranks), signal.SIGKILL)
+            killed += 1
+    told, _ = run.communicate()
+    report = json.loads((tmp_path / "report.json").read_text())
+    checks = [result["check"] for result in report["results"]]
+    assert len(checks) == len(set(checks)), told
+    assert killed == 10 or len(checks) == 56
+    ended = [result for result in report["results"] if result["status"] in {"failed", "error"}]
+    assert ended
+    assert shared_memory() == shared
+    assert all("SIGKILL" in result["message"] or "rank" in result["message"] for result in ended), told
+    assert nothing_left(tmp_path)
+
+
+def test_ranks_end_when_the_command_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(TARGET.format(does="time.sleep(1e6)"))
+    run = started("target.py", *ONE, folder=tmp_path)
+    while "rank" not in processes(tmp_path).values():
+        assert run.poll() is None
+        time.sleep(0.05)
+    time.sleep(2)
+    run.kill()
+    run.communicate()
+    assert nothing_left(tmp_path)
+
+
+def test_two_machines_meet_at_an_endpoint_and_each_tells_the_whole(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    options = ("--schedule", "GPipe", "--checks", "*.two-steps,*.tied", "--ranks", "2", "--nnodes", "2")
+    folders = [tmp_path / "one", tmp_path / "other"]
+    for folder in folders:
+        folder.mkdir()
+    runs = [
+        started("reference-split", *options, "--rdzv-endpoint", f"localhost:{port}", "--json", "r.json", folder=folder)
+        for folder in folders
+    ]
+    told = [run.communicate()[0] for run in runs]
+    reports = [json.loads((folder / "r.json").read_text()) for folder in folders]
+    for report in reports:
+        assert [result["status"] for result in report["results"]] == ["passed", "passed"], told
+    assert [result["headroom"] for result in reports[0]["results"]] == [r["headroom"] for r in reports[1]["results"]]
+    assert all(nothing_left(folder) for folder in folders)

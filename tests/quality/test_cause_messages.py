@@ -1,0 +1,328 @@
+# ruff: noqa: E501 (messages stand as they are printed)
+"""What a user reads of a failing check, whole: one message per sentence that the diagnosis has."""
+
+from __future__ import annotations
+
+import re
+
+from expecttest import assert_expected_inline
+
+from gradconform import check_stage_backward
+from gradconform.reference.faults import FAULTS
+
+
+def message(fault: str, check: str) -> str:
+    """Return the message, its numbers to two digits and without those that hang on the last bits of a machine."""
+    (result,) = check_stage_backward(FAULTS[fault].make(), checks=check)
+    head, *findings = result.message.splitlines()
+    # expecttest writes ASCII only.
+    return "\n".join([head, *map(_steady, findings)]).replace("×", "x").replace("…", "...")
+
+
+def _steady(finding: str) -> str:
+    place, colon, numbers = finding.partition(": worst at ")
+    if not colon:
+        return finding
+    numbers, _, cause = numbers.partition("; likely cause: ")
+    numbers = re.sub(r"expected (\S+), got (\S+); error.*", _short, numbers)
+    return f"{place}{colon}{numbers}; likely cause: {cause or 'none'}"
+
+
+def _short(found: re.Match[str]) -> str:
+    return f"expected {float(found[1]):.2g}, got {float(found[2]):.2g}; ..."
+
+
+def test_a_micro_batch_counted_twice() -> None:
+    assert_expected_inline(
+        message("wrong-after-the-fifth-call", "accumulate.iterations.full-10"),
+        """\
+program F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 ... B9 (20 actions)
+0.weight, after B5: worst at [8, 0]: expected 1.1, got 2.2; ...; likely cause: 2.0 x micro-batch 5: counted twice
+0.bias, after B5: worst at [6]: expected -1.1, got -1.8; ...; likely cause: 2.0 x micro-batch 5: counted twice
+2.weight, after B5: worst at [2, 4]: expected -4.7, got 2.9; ...; likely cause: 2.0 x micro-batch 5: counted twice
+2.bias, after B5: worst at [2]: expected -2.9, got -0.58; ...; likely cause: 2.0 x micro-batch 5: counted twice""",
+    )
+
+
+def test_gradients_overwritten() -> None:
+    assert_expected_inline(
+        message("overwrite", "accumulate.iterations.split-3"),
+        """\
+program F0 I0 W0 F1 I1 W1 F2 I2 W2
+0.weight, after W1: worst at [4, 1]: expected -3.5, got -2.6; ...; likely cause: only micro-batch 1: overwritten instead of accumulated
+0.bias, after W1: worst at [4]: expected -1.3, got -0.91; ...; likely cause: only micro-batch 1: overwritten instead of accumulated
+2.weight, after W1: worst at [1, 4]: expected 9.2, got 4.7; ...; likely cause: only micro-batch 1: overwritten instead of accumulated
+2.bias, after W1: worst at [1]: expected 3.7, got 1.9; ...; likely cause: only micro-batch 1: overwritten instead of accumulated""",
+    )
+
+
+def test_a_micro_batch_missing() -> None:
+    assert_expected_inline(
+        message("first-microbatch-only", "accumulate.iterations.full-3"),
+        """\
+program F0 B0 F1 B1 F2 B2
+0.weight, after B1: worst at [4, 1]: expected -3.5, got -0.83; ...; likely cause: micro-batch 1 missing
+0.bias, after B1: worst at [4]: expected -1.3, got -0.44; ...; likely cause: micro-batch 1 missing
+2.weight, after B1: worst at [1, 4]: expected 9.2, got 4.4; ...; likely cause: micro-batch 1 missing
+2.bias, after B1: worst at [1]: expected 3.7, got 1.8; ...; likely cause: micro-batch 1 missing""",
+    )
+
+
+def test_a_division_by_the_number_of_micro_batches() -> None:
+    assert_expected_inline(
+        message("divided-by-microbatches", "accumulate.iterations.split-3"),
+        """\
+program F0 I0 W0 F1 I1 W1 F2 I2 W2
+0.weight, after W0: worst at [4, 1]: expected -0.83, got -0.28; ...; likely cause: scaled by 1/3: divided by the number of micro-batches
+0.bias, after W0: worst at [4]: expected -0.44, got -0.15; ...; likely cause: scaled by 1/3: divided by the number of micro-batches
+2.weight, after W0: worst at [1, 4]: expected 4.4, got 1.5; ...; likely cause: scaled by 1/3: divided by the number of micro-batches
+2.bias, after W0: worst at [1]: expected 1.8, got 0.61; ...; likely cause: scaled by 1/3: divided by the number of micro-batches""",
+    )
+
+
+def test_swapped_contexts() -> None:
+    assert_expected_inline(
+        message("weight-passes-last-in-first-out", "split.gradients.mlp"),
+        """\
+program F0 I0 F1 I1 W0 W1
+0.weight, after W0: worst at [4, 1]: expected -0.83, got -2.6; ...; likely cause: micro-batch 1 in place of micro-batch 0: contexts are swapped
+0.bias, after W0: worst at [6]: expected -0.23, got 0.3; ...; likely cause: micro-batch 1 in place of micro-batch 0: contexts are swapped
+2.weight, after W0: worst at [2, 6]: expected -3.9, got -0.063; ...; likely cause: micro-batch 1 in place of micro-batch 0: contexts are swapped
+2.bias, after W0: worst at [2]: expected -1.8, got -0.27; ...; likely cause: micro-batch 1 in place of micro-batch 0: contexts are swapped""",
+    )
+
+
+def test_a_running_sum() -> None:
+    assert_expected_inline(
+        message("running-sum-of-an-input", "accumulate.reused_input.full"),
+        """\
+program F0 B0 F1 B1 F2 B2
+input 0, after B1: worst at [3, 0]: expected -0.13, got -0.34; ...; likely cause: micro-batch 0 added as well: a running sum, or before its turn""",
+    )
+
+
+def test_swapped_slots() -> None:
+    assert_expected_inline(
+        message("input-grads-reversed", "full.gradients.two-inputs"),
+        """\
+program F0 B0 F1 B1
+input 0, after B0: expected shape (7, 5), got (7, 3); likely cause: equals the gradient of input 1: slots are swapped or shifted
+input 1, after B0: expected shape (7, 3), got (7, 5); likely cause: equals the gradient of input 0: slots are swapped or shifted""",
+    )
+
+
+def test_shifted_slots() -> None:
+    assert_expected_inline(
+        message("input-that-needs-none-shifts-the-slots", "split.gradients.fixed-input-first"),
+        """\
+program F0 I0 F1 I1 W0 W1
+input 0, after I0: expected None as from plain autograd, got a tensor of shape (7, 3), largest element 0.403; likely cause: equals the gradient of input 1: slots are swapped or shifted
+input 1, after I0: expected a tensor of shape (7, 3), largest element 0.403, got nothing; likely cause: returned for input 0: slots are swapped or shifted""",
+    )
+
+
+def test_one_use_of_a_tied_weight() -> None:
+    assert_expected_inline(
+        message("later-uses-of-a-tied-weight", "split.gradients.tied-apart"),
+        """\
+program F0 I0 F1 I1 W0 W1
+first.weight, after W0: worst at [8, 4]: expected -2.7, got 0.7; ...; likely cause: 1 of the 2 uses of the tied parameter: the others are missing""",
+    )
+
+
+def test_one_path_to_an_input() -> None:
+    assert_expected_inline(
+        message("later-paths-to-an-input", "full.gradients.residual"),
+        """\
+program F0 B0 F1 B1
+input 0, after B0: worst at [0, 3]: expected 0.75, got -1.8; ...; likely cause: 1 of the 2 paths to the input: the others are missing""",
+    )
+
+
+def test_a_transpose() -> None:
+    assert_expected_inline(
+        message("square-gradient-transposed", "full.gradients.square-weight"),
+        """\
+program F0 B0 F1 B1
+input 0, after B0: worst at [2, 0]: expected -2.4, got -0.042; ...; likely cause: transposed
+0.weight, after B0: worst at [1, 0]: expected -0.87, got 0.98; ...; likely cause: transposed""",
+    )
+
+
+def test_a_rounding() -> None:
+    assert_expected_inline(
+        message("rounded-through-bfloat16", "full.gradients.sum-of-inputs"),
+        """\
+program F0 B0 F1 B1
+input 0, after B0: worst at [3, 3]: expected -1.3, got -1.3; ...; likely cause: rounded to bfloat16
+input 1, after B0: worst at [3, 3]: expected -1.3, got -1.3; ...; likely cause: rounded to bfloat16""",
+    )
+
+
+def test_a_relative_error() -> None:
+    assert_expected_inline(
+        message("relative-error-1e-5", "full.gradients.sum-of-inputs"),
+        """\
+program F0 B0 F1 B1
+input 0, after B0: worst at [0, 1]: expected -1.9, got -1.9; ...; likely cause: a relative error of 1e-05 everywhere
+input 1, after B0: worst at [0, 1]: expected -1.9, got -1.9; ...; likely cause: a relative error of 1e-05 everywhere""",
+    )
+
+
+def test_one_wrong_element() -> None:
+    assert_expected_inline(
+        message("one-element-wrong", "full.gradients.sum-of-inputs"),
+        """\
+program F0 B0 F1 B1
+input 0, after B0: worst at [0, 1]: expected -1.9, got -1.9; ...; likely cause: one element of 35 is wrong
+input 1, after B0: worst at [0, 1]: expected -1.9, got -1.9; ...; likely cause: one element of 35 is wrong""",
+    )
+
+
+def test_nan_replaced() -> None:
+    assert_expected_inline(
+        message("nan-replaced", "grad_tuple.nonfinite.nan-full"),
+        """\
+program F0 B0 F1 B1
+input 0 (NaN and inf), after B0: at [3, 0]: expected nan, got 0 (5 elements); likely cause: NaN replaced by a number
+0.weight (NaN and inf), after B0: at [4, 0]: expected nan, got 0 (15 elements); likely cause: NaN replaced by a number
+0.bias (NaN and inf), after B0: at [4]: expected nan, got 0 (3 elements); likely cause: NaN replaced by a number
+2.weight (NaN and inf), after B0: at [1, 0]: expected nan, got 0 (11 elements); likely cause: NaN replaced by a number
+2.bias (NaN and inf), after B0: at [1]: expected nan, got 0 (1 elements); likely cause: NaN replaced by a number""",
+    )
+
+
+def test_a_dropped_output_gradient() -> None:
+    assert_expected_inline(
+        message("second-output", "full.gradients.two-outputs"),
+        """\
+program F0 B0 F1 B1
+input 0, after B0: worst at [6, 3]: expected -1.3, got -0.35; ...; likely cause: output 1 missing: its gradient is dropped
+trunk.weight, after B0: worst at [2, 4]: expected 1.4, got -0.66; ...; likely cause: output 1 missing: its gradient is dropped
+trunk.bias, after B0: worst at [2]: expected -1.2, got 0.42; ...; likely cause: output 1 missing: its gradient is dropped
+right.weight, after B0: expected a tensor of shape (2, 11), largest element 4.06, got nothing; likely cause: never accumulated: output 1 missing: its gradient is dropped
+right.bias, after B0: expected a tensor of shape (2,), largest element 1.22, got nothing; likely cause: never accumulated: output 1 missing: its gradient is dropped""",
+    )
+
+
+def test_none_read_as_ones() -> None:
+    assert_expected_inline(
+        message("none-read-as-ones", "grad_tuple.none.middle-full"),
+        """\
+program F0 B0
+input 0, after B0: worst at [6, 0]: expected 1.2, got 2.1; ...; likely cause: None for output 1 read as a gradient of ones
+heads.1.weight, after B0: worst at [0, 3]: expected 0.21, got -3.2; ...; likely cause: None for output 1 read as a gradient of ones""",
+    )
+
+
+def test_two_mistakes_that_come_to_the_same() -> None:
+    assert_expected_inline(
+        message("none-shifts-the-gradients-behind-it", "grad_tuple.none.chunk-full"),
+        """\
+program F0 B0
+input 0, after B0: worst at [1, 1]: expected -1.3, got 3.7; ...; likely cause: None shifts the gradients: those behind it move up; or output gradients are reversed: the last goes to the first output
+linear.weight, after B0: worst at [6, 3]: expected 3.1, got -0.69; ...; likely cause: None shifts the gradients: those behind it move up; or output gradients are reversed: the last goes to the first output
+linear.bias, after B0: worst at [6]: expected 3, got 0.57; ...; likely cause: None shifts the gradients: those behind it move up; or output gradients are reversed: the last goes to the first output""",
+    )
+
+
+def test_mixed_up_forwards() -> None:
+    assert_expected_inline(
+        message("newest-forward-for-every-backward", "accumulate.order.full-all-forwards-first"),
+        """\
+program F0 F1 F2 B0 B1 B2 | F0 F1 F2 B0 B1 B2
+input 0, after B0: worst at [2, 0]: expected 0.023, got 0.94; ...; likely cause: the forward of micro-batch 2 with the output gradients of micro-batch 0: contexts are mixed up
+0.weight, after B0: worst at [3, 3]: expected -0.055, got 1.2; ...; likely cause: the forward of micro-batch 2 with the output gradients of micro-batch 0: contexts are mixed up
+0.bias, after B0: worst at [5]: expected 0, got 0.69; ...; likely cause: the forward of micro-batch 2 with the output gradients of micro-batch 0: contexts are mixed up
+2.weight, after B0: worst at [2, 3]: expected -0.8, got 2; ...; likely cause: the forward of micro-batch 2 with the output gradients of micro-batch 0: contexts are mixed up
+input 0, after B0: worst at [1, 1]: expected -1.9, got -0.34; ...; likely cause: the forward of micro-batch 2 with the output gradients of micro-batch 0: contexts are mixed up
+trunk.weight, after B0: worst at [10, 4]: expected -3.5, got 1.3; ...; likely cause: the forward of micro-batch 2 with the output gradients of micro-batch 0: contexts are mixed up
+trunk.bias, after B0: worst at [3]: expected 0.055, got -0.78; ...; likely cause: the forward of micro-batch 2 with the output gradients of micro-batch 0: contexts are mixed up
+left.weight, after B0: worst at [2, 6]: expected 1.5, got -5.9; ...; likely cause: the forward of micro-batch 2 with the output gradients of micro-batch 0: contexts are mixed up
+right.weight, after B0: worst at [1, 6]: expected -4.1, got 1.1; ...; likely cause: the forward of micro-batch 2 with the output gradients of micro-batch 0: contexts are mixed up""",
+    )
+
+
+def test_a_context_that_is_lost() -> None:
+    assert_expected_inline(
+        message("ring-of-eight-contexts", "accumulate.iterations.split-10-deferred"),
+        """\
+program F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 F5 I5 ... W9 (30 actions)
+0.weight, after W0: expected a tensor of shape (11, 5), largest element 0.519, got nothing; likely cause: never accumulated: only the newest 8 weight contexts are kept
+0.bias, after W0: expected a tensor of shape (11,), largest element 0.548, got nothing; likely cause: never accumulated: only the newest 8 weight contexts are kept
+2.weight, after W0: expected a tensor of shape (3, 11), largest element 3.1, got nothing; likely cause: never accumulated: only the newest 8 weight contexts are kept
+2.bias, after W0: expected a tensor of shape (3,), largest element 1.27, got nothing; likely cause: never accumulated: only the newest 8 weight contexts are kept""",
+    )
+
+
+def test_one_buffer_for_two_parameters() -> None:
+    assert_expected_inline(
+        message("two-parameters-share-a-buffer", "split.gradients.mlp"),
+        """\
+program F0 I0 F1 I1 W0 W1
+0.weight, after W0: worst at [3, 0]: expected 0.0084, got 4.4; ...; likely cause: the first 11 elements are those of the gradient of 0.bias: one buffer for both
+0.bias, after W0: worst at [2]: expected 0.41, got -1.8; ...; likely cause: the first 11 elements are those of the gradient of 0.weight: one buffer for both
+2.weight, after W0: worst at [0, 2]: expected -0.09, got -1.8; ...; likely cause: the first 33 elements are those of the gradient of 0.weight: one buffer for both
+2.bias, after W1: worst at [0]: expected -2.1, got -2.4; ...; likely cause: the first 3 elements are those of the gradient of 0.weight: one buffer for both""",
+    )
+
+
+def test_a_gradient_changed_after_it_was_returned() -> None:
+    assert_expected_inline(
+        message("returned-buffer-reused", "state.returned.mlp-full"),
+        """\
+program F0 F1 B0 B1
+input gradient 0 returned by B0: changed after it was returned""",
+    )
+
+
+def test_storage_shared_with_the_output_gradient() -> None:
+    assert_expected_inline(
+        message("output-gradient-stored", "state.stored_storage.bare-bias-full"),
+        """\
+program F0 F1 B0 B1
+gradient of bare, after B0: shares storage with output gradient 0 of micro-batch 0""",
+    )
+
+
+def test_what_an_error_left_behind() -> None:
+    assert_expected_inline(
+        message("next-session-poisoned", "misuse.next_session.shape-full"),
+        """\
+program F0 B0! 1F0 1B0 1F1 1B1
+input 0, after 1B0: expected a tensor of shape (7, 5), largest element 1.02, got nothing; likely cause: not returned: nothing has been since the error in B0!
+0.weight, after 1B0: expected a tensor of shape (11, 5), largest element 1.93, got nothing; likely cause: never accumulated: nothing has been since the error in B0!
+0.bias, after 1B0: expected a tensor of shape (11,), largest element 1.64, got nothing; likely cause: never accumulated: nothing has been since the error in B0!
+2.weight, after 1B0: expected a tensor of shape (3, 11), largest element 7.58, got nothing; likely cause: never accumulated: nothing has been since the error in B0!
+2.bias, after 1B0: expected a tensor of shape (3,), largest element 3.95, got nothing; likely cause: never accumulated: nothing has been since the error in B0!""",
+    )
+
+
+def test_a_stage_in_eval_mode() -> None:
+    assert_expected_inline(
+        message("stage-left-in-eval-mode", "full.gradients.dropout"),
+        """\
+program F0 B0 F1 B1
+output 0, after F1: worst at [6, 1]: expected -0.43, got 0.24; ...; likely cause: the stage is in eval mode
+input 0, after B1: worst at [3, 0]: expected -0.28, got -0.78; ...; likely cause: the stage is in eval mode
+0.weight, after B1: worst at [2, 1]: expected 1.6, got 0.46; ...; likely cause: the stage is in eval mode
+0.bias, after B1: worst at [2]: expected -2.1, got -1.2; ...; likely cause: the stage is in eval mode
+3.weight, after B1: worst at [1, 1]: expected 0.9, got 3.4; ...; likely cause: the stage is in eval mode""",
+    )
+
+
+def test_a_buffer_reused_between_stages() -> None:
+    assert_expected_inline(
+        message("returned-buffer-shared-by-stages", "schedule.gradients.interleaved-zero-bubble-2x2x3"),
+        """\
+program F0 F1 1F0 F2 1F1 2F0 1F2 2F1 3F0 3I0 2I0 3F1 ... 1W2 (36 actions)
+0.weight, after 2W0: worst at [3, 0]: expected -0.55, got -0.13; ...; likely cause: the output gradients are what stage 2 returned for micro-batch 0: a returned buffer was written again before it was read
+1.weight, after 2W0: worst at [0]: expected -0.39, got -0.089; ...; likely cause: the output gradients are what stage 2 returned for micro-batch 0: a returned buffer was written again before it was read
+1.bias, after 2W0: worst at [9]: expected -0.44, got -0.071; ...; likely cause: the output gradients are what stage 2 returned for micro-batch 0: a returned buffer was written again before it was read
+2.weight, after 2W0: worst at [4, 1]: expected -0.99, got -0.26; ...; likely cause: the output gradients are what stage 2 returned for micro-batch 0: a returned buffer was written again before it was read
+input 0, after 1I0: worst at [0, 4]: expected -0.03, got -0.0045; ...; likely cause: none
+branch.0.weight, after 1W0: worst at [6, 0]: expected 0.17, got 0.014; ...; likely cause: none
+branch.0.bias, after 1W0: worst at [6]: expected 0.076, got 0.0065; ...; likely cause: none
+branch.2.weight, after 1W0: worst at [4, 6]: expected -0.36, got 0.098; ...; likely cause: none
+branch.2.bias, after 1W0: worst at [4]: expected -0.12, got 0.035; ...; likely cause: none""",
+    )

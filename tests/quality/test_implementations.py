@@ -1,0 +1,167 @@
+"""Each failure that the kit reports on an implementation is confirmed by a script that knows that implementation alone.
+
+A folder beside this file holds the scripts, and in explained.toml which checks each of them explains. A check that
+begins to fail without a script is a false alarm until somebody has confirmed it.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradconform.contract import CHECKS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PAGE = (Path(__file__).parents[2] / "docs" / "implementations.md").read_text(encoding="utf-8")
+FOLDERS = sorted(path.parent for path in Path(__file__).parent.glob("*/explained.toml"))
+TABLES: dict[str, dict[str, Any]] = {
+    folder.name: tomllib.loads((folder / "explained.toml").read_text(encoding="utf-8")) for folder in FOLDERS
+}
+SCRIPTS = [(folder.name, script) for folder in FOLDERS for script in sorted(TABLES[folder.name]["scripts"])]
+PATTERNS = [(name, glob) for name, table in TABLES.items() for globs in table["scripts"].values() for glob in globs]
+
+# What a library runs as its own process does is told apart from what the scripts before it left: one process a folder.
+RUN_ALL = """
+import contextlib, io, json, runpy, sys, traceback
+seen = {}
+for path in sys.argv[1:]:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        try:
+            runpy.run_path(path, run_name="__main__")
+            code = "did not call sys.exit"
+        except SystemExit as ending:
+            code = ending.code
+        except BaseException:
+            code = traceback.format_exc()
+    seen[path] = [code, printed.getvalue()]
+print(json.dumps(seen))
+"""
+
+
+def installed(name: str) -> None:
+    """Skip the test where the library of a folder is absent, or not the one that the scripts tell of."""
+    table = TABLES[name]
+    library, wanted = table.get("distribution", "torch"), table["version"]
+    command = f"pip install --no-deps {library}=={wanted}"
+    try:
+        found = importlib.metadata.version(library).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{library} is not installed; the scripts tell of {wanted}: {command}")
+    if found != wanted:
+        pytest.skip(f"the scripts tell of {library} {wanted}, this is {found}; run them to see what was mended")
+
+
+def endings(name: str) -> dict[str, tuple[object, str]]:
+    """Run every script of a folder and return its exit code and what it printed, by file name."""
+    paths = [str(path) for path in sorted(Path(__file__).with_name(name).glob("*.py"))]
+    done = subprocess.run([sys.executable, "-c", RUN_ALL, *paths], capture_output=True, text=True, check=True)
+    return {Path(path).name: (code, out) for path, (code, out) in json.loads(done.stdout.splitlines()[-1]).items()}
+
+
+def report_on(name: str, folder: Path) -> dict[str, str]:
+    """Judge a folder's target in a process of its own; return the status of every check."""
+    path = folder / f"{name}.json"
+    command = [sys.executable, "-m", "gradconform", "run", TABLES[name]["target"], "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert path.exists(), done.stderr
+    return {result["check"]: result["status"] for result in json.loads(path.read_text(encoding="utf-8"))["results"]}
+
+
+def ids_matching(globs: Sequence[str]) -> set[str]:
+    """Return the ids of all checks, of whatever profile, that one of ``globs`` matches."""
+    return {check for check in CHECKS for pattern in globs if fnmatchcase(check, pattern)}
+
+
+def explained(name: str) -> set[str]:
+    """Return the checks that a folder's scripts explain, and those of the folder whose functions its target calls."""
+    table = TABLES[name]
+    globs = [*table["scripts"].values(), *table.get("also", {}).values()]
+    own = ids_matching([glob for found in globs for glob in found])
+    if "inherits" not in table:
+        return own
+    return own | (explained(table["inherits"]) - ids_matching(table["spared"]))
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if TABLES[name]["scripts"]])
+def test_every_script_shows_its_defect_and_prints_what_is_expected_and_what_is_got(name: str) -> None:
+    installed(name)
+    for script, (code, printed) in endings(name).items():
+        assert code == 1, f"{script}: {printed}"
+        assert "expected" in printed, script
+        assert "got" in printed, script
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name != "torch_2_13"])  # it has a test of its own
+def test_the_checks_that_fail_on_an_implementation_are_exactly_those_that_a_script_explains(
+    name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    installed(name)
+    statuses = report_on(name, tmp_path_factory.mktemp("reports"))
+    failed = {check for check, status in statuses.items() if status == "failed"}
+    judged = {check for check, status in statuses.items() if status != "unsupported"}
+    assert sorted(explained(name) & judged - failed) == []
+    assert sorted(failed - explained(name)) == []
+    assert "error" not in statuses.values()
+    row = next(line for line in PAGE.splitlines() if line.startswith(f"| [{TABLES[name]['target']}]("))
+    must, should = (int(cell) for cell in row.strip("| ").split(" | ")[4:6])
+    assert len(failed) == must + should
+
+
+@pytest.mark.parametrize(("name", "pattern"), PATTERNS)
+def test_a_pattern_of_a_table_matches_checks(name: str, pattern: str) -> None:
+    assert ids_matching([pattern]), name
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_script_stands_in_its_table(name: str) -> None:
+    scripts = sorted(path.name for path in Path(__file__).with_name(name).glob("*.py"))
+    assert scripts == sorted(TABLES[name]["scripts"])
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_script_of_another_folder_is_there(name: str) -> None:
+    missing = [
+        path for path in TABLES[name].get("also", {}) if not Path(__file__).with_name(name).joinpath(path).exists()
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_no_check_is_explained_by_two_scripts(name: str) -> None:
+    table = TABLES[name]["scripts"]
+    for script, globs in table.items():
+        others = [pattern for other, found in table.items() if other != script for pattern in found]
+        assert ids_matching(globs).isdisjoint(ids_matching(others)), script
+
+
+@pytest.mark.parametrize(("name", "script"), SCRIPTS)
+def test_a_script_imports_nothing_but_its_library_torch_and_the_standard_library(name: str, script: str) -> None:
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse(Path(__file__).with_name(name).joinpath(script).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            imported.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            imported.add((node.module or ".").partition(".")[0])
+    assert imported <= {"torch", *TABLES[name].get("imports", []), *sys.stdlib_module_names}
+    assert "torch" in imported
+
+
+@pytest.mark.parametrize(("name", "script"), SCRIPTS)
+def test_a_script_says_in_its_first_sentence_what_is_wrong(name: str, script: str) -> None:
+    text = Path(__file__).with_name(name).joinpath(script).read_text(encoding="utf-8")
+    docstring = ast.get_docstring(ast.parse(text)) or ""
+    assert docstring.partition("\n")[0].endswith(".")

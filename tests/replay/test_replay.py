@@ -1,0 +1,81 @@
+"""``gradconform replay``: one check again, with the same numbers."""
+
+from pathlib import Path
+
+import pytest
+
+from gradconform import plan
+from gradconform.cli import main
+from gradconform.replay import command
+from gradconform.session import Session
+
+CHECK = "split.gradients.linear-hook"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.json"
+    path.write_text(Session("torch", checks=[CHECK, "full.gradients.mlp"], dtype="float64", seed=7).run().to_json())
+    return path
+
+
+def test_a_check_is_run_again_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["replay", CHECK, "torch"])
+    told = capsys.readouterr().out
+    assert code == 1
+    assert f"{CHECK}: failed; the largest error is" in told
+    assert "first.weight, after W0: worst at" in told
+
+
+@pytest.mark.parametrize("which", ["1", CHECK])
+def test_a_result_of_a_report_is_run_again_with_the_same_numbers(
+    which: str, report: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["replay", f"{report}#{which}"])
+    told = capsys.readouterr().out
+    assert code == 1
+    assert "cpu float64, seed 7" in told
+    assert "the same as in the report, number for number" in told
+
+
+def test_another_target_can_be_replayed_from_a_report(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["replay", f"{report}#1", "reference-split"])
+    told = capsys.readouterr().out
+    assert (code, told.splitlines()[-1].partition(";")[0]) == (0, f"{CHECK}: passed")
+    assert "the target's file is not the one that the report was written of" in " ".join(told.split())
+    assert "in the report: failed" in told
+
+
+def test_a_script_is_written_where_it_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "defect.py"
+    assert main(["replay", CHECK, "torch", "--script", str(path)]) == 0
+    assert "with torch and the implementation alone" in " ".join(capsys.readouterr().out.split())
+    assert path.read_text().startswith('"""I MUST return every input gradient')
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((CHECK,), "a check id needs the TARGET to run it on"),
+        (("split.gradients.linear-hok", "torch"), "nearest: split.gradients.linear"),
+        (("none.json#1",), "none.json"),
+        (("{report}#2",), "has 1 failures, no number 2"),
+        (("{report}#full.gradients.lstm",), "has no result of 'full.gradients.lstm'; nearest: full.gradients.mlp"),
+        ((CHECK, "torch", "--script", "no/folder/x.py"), "there is no folder"),
+        ((CHECK, "autograd", "--script", "x.py"), "is an adapter, which needs gradconform"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused(
+    arguments: tuple[str, ...], complaint: str, report: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", *(one.format(report=report) for one in arguments)]) == 2
+    assert complaint in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_command_says_only_what_is_not_the_default() -> None:
+    assert command.DEFAULT_SEED == plan.DEFAULT_SEED
+    done = Session("torch", checks=[CHECK], dtype=["float32", "float64"]).run()
+    assert [command.replay_command(done, result) for result in done] == [
+        f"gradconform replay {CHECK} torch",
+        f"gradconform replay {CHECK} torch --dtype float64",
+    ]

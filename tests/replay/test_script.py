@@ -1,0 +1,145 @@
+"""Scripts of torch alone: they fail where torch is wrong, and pass with a right implementation in its place."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gradconform.contract import CHECKS
+from gradconform.fixtures.random_stages.recipe import RecipeModule
+from gradconform.fixtures.trees import leaves
+from gradconform.reference import split
+from gradconform.replay.failing import failing_trial
+from gradconform.replay.script import Replayed, ScriptError
+from gradconform.replay.stage_source import Source, add_stage
+from gradconform.session import Session
+from gradconform.targets import resolve
+
+
+def script_of(session: Session, check: str) -> str:
+    item = next(item for item in session.plan.items if item.check.id == check)
+    replayed = Replayed(failing_trial(session, item), session.target, item.dtype, item.device, session.seed)
+    return replayed.text()
+
+
+#: Runs scripts given as JSON on its standard input, each in a fork of a process that knows torch alone and has computed
+#: nothing: a fork of the test's own process may wait for autograd threads that it does not have.
+RUNNER = """
+import json, os, sys, traceback
+import torch, torch.distributed.pipelining
+sys.modules["gradconform"] = None  # an import of it raises
+found = []
+for text, arguments in json.load(sys.stdin):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writer, 1)
+        os.dup2(writer, 2)
+        code = 99
+        try:
+            sys.stdout, sys.argv = os.fdopen(1, "w"), ["script.py", *arguments]
+            exec(compile(text, "script.py", "exec"), {"__name__": "__main__"})
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        except BaseException:
+            traceback.print_exc(file=sys.stdout)
+        sys.stdout.flush()
+        os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader) as output:
+        told = output.read()
+    found.append((os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), told))
+json.dump(found, sys.stdout)
+"""
+
+
+def run_without_kit(*scripts: tuple[str, tuple[str, ...]], folder: Path) -> list[tuple[int, str]]:
+    """Run scripts with their arguments where gradconform cannot be imported; return exit codes and output."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER], input=json.dumps(scripts), capture_output=True, text=True, check=True,
+        env=environment,
+    )  # fmt: skip
+    return [(code, told) for code, told in json.loads(done.stdout)]
+
+
+@pytest.fixture
+def right_split(tmp_path: Path) -> Path:
+    """A folder with the kit's correct split backward as the module ``right_split``, which needs nothing of the kit."""
+    (tmp_path / "right_split.py").write_text(Path(split.__file__).read_text())
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="scripts are run in forks")
+def test_every_failure_of_torch_is_a_script_that_fails_and_passes_with_a_right_implementation(
+    right_split: Path,
+) -> None:
+    failed = [result.check for result in Session("torch").run() if result.status == "failed"]
+    session = Session("torch", profile="full", checks=failed)
+    texts = [script_of(session, check) for check in failed]
+    of_torch = run_without_kit(*((text, ()) for text in texts), folder=right_split)
+    of_right = run_without_kit(*((text, ("right_split",)) for text in texts), folder=right_split)
+    wrong = {
+        check: (one, other)
+        for check, one, other in zip(failed, of_torch, of_right, strict=True)
+        if (one[0], other[0]) != (1, 0) or "expected" not in one[1] or not other[1].startswith("right: ")
+    }
+    assert not wrong
+    assert len(failed) > 60  # a script of nothing would be right as well
+
+
+@pytest.mark.parametrize("check", ["split.gradients.embedding", "property.split.11", "hooks.post_accumulate.mlp-split"])
+def test_a_script_tells_what_was_expected_and_what_torch_gives(check: str, right_split: Path) -> None:
+    text = script_of(Session("torch", profile="full", checks=[check]), check)
+    (code, told), (of_right, _) = run_without_kit((text, ()), (text, ("right_split",)), folder=right_split)
+    assert (code, "got " in told, "WRONG" in told, of_right) == (1, True, True, 0)
+    assert text.startswith('"""')
+    assert "import gradconform" not in text
+    assert "from gradconform" not in text
+
+
+def test_a_random_stage_is_written_as_a_module_that_computes_the_same() -> None:
+    cases = {case for check in CHECKS.values() for trial in check.trials for case in trial.stages}
+    random = [case for case in cases if isinstance(case.build(), RecipeModule)]
+    operations = {line.operation for case in random for line in case.build()._recipe.lines}  # type: ignore[union-attr, operator] # a RecipeModule's
+    assert len(operations) >= 20
+    for case in random:
+        source = Source()
+        made = add_stage(source, case)
+        names: dict[str, object] = {}
+        exec("\n".join([*source.imports, "import torch", *source.definitions.values()]), names)  # noqa: S102 (as above)
+        module = case.make(dtype=torch.float64, device=torch.device("cpu"), seed=0)
+        written = eval(made, names)  # noqa: S307 (as above)
+        written.double().load_state_dict(module.state_dict())
+        args = _args(case)
+        torch.manual_seed(0)
+        expected = [leaf for _, leaf in leaves(module(*args(module)))]
+        torch.manual_seed(0)
+        got = [leaf for _, leaf in leaves(written(*args(written)))]
+        assert [torch.equal(one, other) for one, other in zip(got, expected, strict=True)] == [True] * len(expected)
+
+
+def _args(case):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 (a function of a module)
+    from gradconform.fixtures.inputs import draw_arguments, place_arguments  # noqa: PLC0415 (used here alone)
+
+    drawn = draw_arguments(case.inputs, seed=0, dtype=torch.float64)
+    return lambda module: place_arguments(case.inputs, drawn, module, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("target", "check", "complaint"),
+    [
+        ("autograd", "full.gradients.mlp", "target 'autograd' is an adapter, which needs gradconform"),
+        ("torch", "lifetime.outputs.mlp-full", "watches what no script of torch alone can show"),
+    ],
+)
+def test_what_no_script_can_show_is_refused(target: str, check: str, complaint: str) -> None:
+    known = check if check in CHECKS else next(one for one in CHECKS if one.startswith("lifetime."))
+    replayed = Replayed(CHECKS[known], resolve(target), "float32", "cpu", 20)
+    with pytest.raises(ScriptError, match=complaint):
+        replayed.text()

@@ -1,0 +1,400 @@
+"""Claims: what supports one is bundled and verified, all that speaks against one is told, and no archive harms."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import io
+import json
+import random
+import stat
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradconform import contract, kit_files
+from gradconform.bundle.archive import NAMES, ArchiveError, packed, unpacked
+from gradconform.bundle.claim import Sources, claim_files
+from gradconform.bundle.verifying import reasons_against
+from gradconform.cli import main
+from gradconform.environment import environment
+from gradconform.records import Place, as_line, finished, header_of
+from gradconform.results import Report, Result
+from gradconform.waivers.file import read_waivers
+
+Files = dict[str, bytes]
+WAIVED = "split.gradients.mlp"
+#: A contract of a few checks, so that reports are small: every fortieth, and the one that is waived.
+CHECKS = {
+    check.id: check
+    for number, check in enumerate(contract.CHECKS.values())
+    if check.id == WAIVED or (number % 40 == 0 and check.level == "MUST")
+}
+ENTRY = f"""
+[[waiver]]
+check = "{WAIVED}"
+verdict = "mismatch"
+reason = "known"
+issue = "#7"
+owner = "ada"
+expires = 2999-12-31
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(contract, "CHECKS", CHECKS)
+    return tmp_path
+
+
+@pytest.fixture
+def whole(folder: Path) -> Report:
+    """The report of a run of profile full in which all passed, made by hand: a real one takes ten seconds."""
+    target = folder / "backward.py"
+    target.write_text("def stage_backward(): ...\n", encoding="utf-8")
+    digest = hashlib.sha256(target.read_bytes()).hexdigest()
+    results = [
+        Result(
+            check=check.id, level=check.level, device="cpu", dtype="float32", status="passed", headroom=0.0,
+            requirement=check.requirement, bit_equal=True,
+        )
+        for check in CHECKS.values()
+    ]  # fmt: skip
+    return Report(
+        profile="full",
+        target={"text": "backward.py", "name": "mine", "version": "1.0", "file": str(target), "sha256": digest},
+        environment=environment(),
+        seed=20,
+        manifest=len(CHECKS),
+        planned=len(CHECKS),
+        results=results,
+    )
+
+
+@pytest.fixture
+def waived(whole: Report, folder: Path) -> Report:
+    """The same with one failure, which the file waivers.toml expects."""
+    path = folder / "waivers.toml"
+    path.write_text(ENTRY, encoding="utf-8")
+    cells = [("cpu", "float32")]
+    applied = read_waivers("waivers.toml").within(adapter="mine", torch="2.13.0", cells=cells)
+    failed = [replace(r, status="failed", kind="mismatch") if r.check == WAIVED else r for r in whole.results]
+    return replace(whole, results=[applied.settle(result) for result in failed], waivers=applied.record())
+
+
+def files_of(report: Report, **sources: Any) -> Files:
+    Path("report.json").write_text(report.to_json(), encoding="utf-8")
+    return claim_files(Sources(Path("report.json"), **sources))
+
+
+def records_of(report: Report) -> bytes:
+    places = tuple(Place.of(result) for result in report.results)
+    lines = [header_of(replace(report, results=[]), places).to_record(), *map(finished, report.results)]
+    return b"".join(map(as_line, [*lines, {"record": "end", "verdict": report.verdict}]))
+
+
+def test_a_claim_that_holds_has_nothing_against_it_and_is_the_same_each_time(whole: Report) -> None:
+    files = files_of(whole)
+    assert reasons_against(files) == []
+    assert packed(files) == packed(files_of(whole))
+    Path("claim.zip").write_bytes(packed(files))
+    assert unpacked("claim.zip") == files
+
+
+def test_a_claim_with_waivers_and_records_holds_and_states_them(waived: Report) -> None:
+    Path("records.ndjson").write_bytes(records_of(waived))
+    files = files_of(waived, waivers=Path("waivers.toml"), records=Path("records.ndjson"))
+    assert reasons_against(files) == []
+    statement = json.loads(files["claim.json"])["statement"]
+    assert "conforms with waivers: contract 1.0, profile full, on cpu float32, with torch 2.13" in statement
+    assert statement.endswith(f"{len(CHECKS) - 1} of {len(CHECKS)} checks passed, 1 are waived")
+
+
+def without_one(report: Report) -> Report:
+    return replace(report, results=report.results[1:])
+
+
+def with_status(status: Any, kind: str | None = None) -> Callable[[Report], Report]:
+    return lambda report: replace(
+        report, results=[replace(report.results[0], status=status, kind=kind), *report.results[1:]]
+    )
+
+
+STANDARD = [check for check in CHECKS.values() if check.profile != "full"]
+
+
+def as_standard(report: Report) -> Report:
+    kept = {check.id for check in STANDARD}
+    results = [result for result in report.results if result.check in kept]
+    return replace(report, profile="standard", results=results, manifest=len(kept), planned=len(kept))
+
+
+SHARD = {"index": 1, "count": 1, "selected": len(CHECKS), "sha256": "0" * 64, "positions": list(range(len(CHECKS)))}
+CPU_PROBE = {"device": "npu:0", "reason": None, "unknown": False, "dtypes": {}, "preflight": []}
+NO_PLACES: dict[str, Any] = {"skipped": [], "places": {}}
+AGAINST: list[tuple[str, Callable[[Report], Report], str]] = [
+    ("profile", as_standard, "the profile is standard; only full supports a claim"),
+    ("incomplete", without_one, f"manifest is not complete: {len(CHECKS) - 1} of {len(CHECKS)} checks have a verdict"),
+    ("failed", with_status("failed", "mismatch"), "the verdict is 'does not conform'"),
+    ("error", with_status("error", "kit"), "the verdict is 'does not conform'"),
+    ("shard", lambda report: replace(report, shard=SHARD), "the report is of one shard; merge the shards first"),
+    (
+        "target",
+        lambda report: replace(report, target={**report.target, "sha256": None}),
+        "the report has no hash of the target's file",
+    ),
+    (
+        "tolerances",
+        lambda report: replace(report, environment={**report.environment, "tolerances_changed": {"float32": 9.0}}),
+        "the tolerances were changed for the run",
+    ),
+    (
+        "a device's tolerance",
+        lambda report: replace(
+            report, devices={"probes": [{**CPU_PROBE, "facts": {"tolerance": {"float32": 9.0}}}], **NO_PLACES}
+        ),
+        "a device was judged by the tolerance of its own object",
+    ),
+    ("kit", lambda report: replace(report, kit="0.0.1"), "the run was made by gradconform 0.0.1, and this is "),
+    (
+        "kit files",
+        lambda report: replace(report, environment={**report.environment, "kit_sha256": "0" * 64}),
+        "kit.json does not list the files that ran: the report has another hash of the kit",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "told"), [one[1:] for one in AGAINST], ids=[one[0] for one in AGAINST])
+def test_a_report_that_supports_no_claim_is_told_why(
+    whole: Report, change: Callable[[Report], Report], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert any(told in reason for reason in reasons_against(files_of(change(whole))))
+    assert main(["bundle", "report.json", "-o", "claim.zip"]) == 1
+    assert told in capsys.readouterr().out
+    assert not Path("claim.zip").exists()
+
+
+def test_each_reason_is_told_and_not_the_first_alone(whole: Report) -> None:
+    report = without_one(replace(as_standard(whole), kit="0.0.1"))
+    assert len(reasons_against(files_of(report))) == 3
+
+
+def tampered(files: Files, name: str, change: Callable[[bytes], bytes]) -> Files:
+    """Change a file, and the hash of it that the claim lists."""
+    content = change(files[name])
+    claim = json.loads(files["claim.json"])
+    claim["files"][name] = hashlib.sha256(content).hexdigest()
+    return {**files, name: content, "claim.json": json.dumps(claim).encode()}
+
+
+def edited(field: str, value: Any) -> Callable[[bytes], bytes]:
+    return lambda content: json.dumps({**json.loads(content), field: value}).encode()
+
+
+@pytest.mark.parametrize("name", ["report.json", "environment.json", "kit.json", "waivers.toml", "records.ndjson"])
+def test_a_file_that_is_not_the_one_listed_is_named(waived: Report, name: str) -> None:
+    Path("records.ndjson").write_bytes(records_of(waived))
+    files = files_of(waived, waivers=Path("waivers.toml"), records=Path("records.ndjson"))
+    other = {**files, name: files[name].rstrip() + b"\n\n"}
+    assert f"{name} is not the file that the claim lists" in reasons_against(other)[0]
+    gone = {kept: content for kept, content in files.items() if kept != name}
+    if name in {"waivers.toml", "records.ndjson"}:
+        assert f"{name} is listed in the claim and not there" in reasons_against(gone)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "told"),
+    [
+        ("report.json", edited("verdict", "failed"), "report.json: verdict is 'failed', and the results give "),
+        ("report.json", lambda content: content[:900], "as a truncated file does"),
+        ("environment.json", edited("torch", "9"), "the environment is not that of the report"),
+        ("environment.json", lambda _: b"[]", "environment.json: holds no object"),
+        ("kit.json", edited("gradconform/run.py", "0"), "kit.json does not list the files that ran"),
+        ("kit.json", lambda _: b"{", "kit.json: is no JSON"),
+        ("waivers.toml", lambda content: content.replace(b"ada", b"eve"), "waivers.toml is not the file that the"),
+        ("waivers.toml", lambda _: b"", "1 checks have a waiver that waivers.toml does not"),
+        ("waivers.toml", lambda content: content.replace(b"2999", b"2020"), "entry 1 (split.gradients.mlp): expired"),
+        ("waivers.toml", lambda _: b"[[", "waivers.toml: is no TOML"),
+        ("records.ndjson", lambda content: content[: len(content) // 2], "is of a run that did not come to"),
+        ("records.ndjson", lambda content: content.replace(b'"waived"', b'"failed"'), "differ in 1 results: split.gra"),
+        ("records.ndjson", lambda _: b"{}\n", "records.ndjson cannot be read: "),
+    ],
+)  # fmt: skip
+def test_what_was_tampered_with_is_told_though_the_hashes_were_made_anew(
+    waived: Report, name: str, change: Callable[[bytes], bytes], told: str
+) -> None:
+    Path("records.ndjson").write_bytes(records_of(waived))
+    files = files_of(waived, waivers=Path("waivers.toml"), records=Path("records.ndjson"))
+    assert reasons_against(files) == []
+    assert any(told in reason for reason in reasons_against(tampered(files, name, change)))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("schema_version", 2, "claim.json: is of schema 'gradconform-claim' version 2; expected"),
+        ("files", [], "claim.json: files not as in a claim; expected exactly schema, "),
+        ("more", 1, "not as in a claim; expected exactly schema, "),
+    ],
+)
+def test_a_claim_of_another_form_is_told(whole: Report, field: str, value: Any, told: str) -> None:
+    files = files_of(whole)
+    (reason,) = reasons_against({**files, "claim.json": edited(field, value)(files["claim.json"])})
+    assert told in reason
+
+
+def test_a_statement_that_the_report_does_not_make_is_told(whole: Report) -> None:
+    files = files_of(whole)
+    claim = edited("statement", "mine conforms to all there is")(files["claim.json"])
+    assert reasons_against({**files, "claim.json": claim}) == ["the statement is not that of the report"]
+
+
+def test_waivers_have_to_be_there_exactly_where_the_run_went_by_some(waived: Report, whole: Report) -> None:
+    assert reasons_against(files_of(waived)) == ["the run went by waivers, and waivers.toml is not there"]
+    assert reasons_against(files_of(whole, waivers=Path("waivers.toml"))) == [
+        "waivers.toml is there, and the run went by no waivers"
+    ]
+
+
+def test_a_waiver_that_has_expired_since_is_told(waived: Report) -> None:
+    files = files_of(waived, waivers=Path("waivers.toml"))
+    assert reasons_against(files, today=dt.date(2999, 12, 31)) == []
+    (reason,) = reasons_against(files, today=dt.date(3000, 1, 1))
+    assert reason == (
+        "waivers.toml: entry 1 (split.gradients.mlp): expired on 2999-12-31, 1 days ago; mend what fails, or say until "
+        "when it is expected to"
+    )
+
+
+def test_a_kit_that_is_not_the_one_that_ran_is_told(whole: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = files_of(whole)
+    other = {**kit_files.kit_files(), "gradconform/run.py": "0" * 64}
+    monkeypatch.setattr("gradconform.bundle.verifying.kit_files", lambda: other)
+    (reason,) = reasons_against(files)
+    assert reason.startswith("1 files of the kit that ran are not those of gradconform ")
+    assert reason.endswith(" here: gradconform/run.py")
+    monkeypatch.setattr("gradconform.bundle.verifying.kit_files", kit_files.kit_files)
+    monkeypatch.setattr("gradconform.bundle.verifying.altered_since_installation", lambda: ["gradconform/run.py"])
+    assert reasons_against(files) == [
+        "the gradconform that verifies was altered since it was installed: gradconform/run.py"
+    ]
+
+
+def test_the_commands_bundle_and_verify(waived: Report, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("report.json").write_text(waived.to_json(), encoding="utf-8")
+    assert main(["bundle", "report.json", "-o", "claim.zip"]) == 0
+    assert capsys.readouterr().out.startswith("claim.zip: mine 1.0 (SHA-256 ")
+    assert main(["verify", "claim.zip"]) == 0
+    assert capsys.readouterr().out.startswith("VALID: mine 1.0 (SHA-256 ")
+    assert main(["verify", "claim.zip", "--target", "backward.py"]) == 0
+    assert main(["verify", "claim.zip", "--target", "report.json"]) == 1
+    assert "NOT VALID: 1 reason\n  - report.json is not what was judged: its SHA-256 is " in capsys.readouterr().out
+    assert main(["verify", "claim.zip", "--target", "none.py"]) == 2
+    assert "none.py: cannot be read: No such file" in capsys.readouterr().err
+    with Path("backward.py").open("a") as target:
+        target.write("# changed\n")
+    assert main(["bundle", "report.json", "-o", "claim.zip"]) == 2
+    assert "backward.py was changed since the run" in capsys.readouterr().err
+    Path("backward.py").unlink()
+    Path("waivers.toml").unlink()
+    assert main(["bundle", "report.json", "-o", "claim.zip"]) == 2
+    assert "waivers.toml: there is no such file; expected the waivers of the run" in capsys.readouterr().err
+    for arguments in (["none.json", "-o", "claim.zip"], ["report.json", "-o", "no/claim.zip"]):
+        assert main(["bundle", *arguments]) == 2
+
+
+def zipped(*entries: tuple[Any, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries:
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def link(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name)
+    entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+    return entry
+
+
+RIGHT = tuple((name, b"{}") for name in NAMES[:4])
+HOSTILE: list[tuple[str, bytes, str]] = [
+    ("empty", b"", "is no zip archive that can be read"),
+    ("text", b"VALID", "is no zip archive that can be read"),
+    ("cut", zipped(*RIGHT)[:-30], "is no zip archive that can be read"),
+    ("slip", zipped(*RIGHT, ("../../etc/passwd", b"x")), "holds '../../etc/passwd', which is no file of a claim"),
+    ("absolute", zipped(*RIGHT, ("/etc/x", b"x")), "holds '/etc/x', which is no file of a claim"),
+    ("backslash", zipped(*RIGHT, ("..\\x", b"x")), "which is no file of a claim"),
+    ("folder", zipped(*RIGHT, ("claim.json/", b"")), "which is no file of a claim"),
+    ("foreign", zipped(*RIGHT, ("run.sh", b"x")), "holds 'run.sh', which is no file of a claim"),
+    ("missing", zipped(*RIGHT[:3]), "has no kit.json"),
+    ("link", zipped(*RIGHT[:3], (link("kit.json"), b"/etc/passwd")), "has 'kit.json' as a link"),
+    ("bomb", zipped(*RIGHT[:3], ("kit.json", bytes(2 * 10**7))), "has 'kit.json' of 20000000 bytes packed into "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "told"), [one[1:] for one in HOSTILE], ids=[one[0] for one in HOSTILE])
+def test_what_is_no_archive_of_a_claim_is_refused_and_nothing_is_written(
+    folder: Path, content: bytes, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "claim.zip"
+    path.write_bytes(content)
+    assert main(["verify", "claim.zip"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert told in err
+    assert "; expected a file that gradconform bundle has written" in err
+    assert list(folder.iterdir()) == [path]
+
+
+def test_a_name_that_is_there_twice_is_refused(folder: Path) -> None:
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        content = zipped(*RIGHT, RIGHT[0])
+    (folder / "claim.zip").write_bytes(content)
+    with pytest.raises(ArchiveError, match=r"holds 'claim\.json' twice"):
+        unpacked("claim.zip")
+
+
+def test_a_size_that_is_a_lie_is_not_believed(folder: Path) -> None:
+    content = zipped(*RIGHT[:3], ("kit.json", b"x" * 5000))
+    entry = zipfile.ZipFile(io.BytesIO(content)).infolist()[-1]
+    size = (5000).to_bytes(4, "little")
+    assert content.count(size) == 2, "in the header of the file and in the directory"
+    (folder / "claim.zip").write_bytes(content.replace(size, (40).to_bytes(4, "little")))
+    with pytest.raises(ArchiveError, match=r"is no zip archive that can be read|of another size than it says"):
+        unpacked("claim.zip")
+    assert entry.file_size == 5000
+
+
+def test_an_archive_with_a_password_is_refused(folder: Path) -> None:
+    content = bytearray(zipped(*RIGHT))
+    at = content.index(b"PK\x01\x02")
+    content[at + 8] |= 1
+    (folder / "claim.zip").write_bytes(bytes(content))
+    with pytest.raises(ArchiveError, match=r"has 'claim\.json' encrypted or packed in a way that no claim is"):
+        unpacked("claim.zip")
+
+
+def test_an_archive_with_noise_in_it_is_refused_or_not_valid_and_never_a_crash(whole: Report, folder: Path) -> None:
+    content = packed(files_of(whole))
+    for seed in range(100):
+        chance = random.Random(seed)  # noqa: S311 (no secret)
+        noisy = bytearray(content)
+        for _ in range(chance.randrange(1, 5)):
+            noisy[chance.randrange(len(noisy))] ^= 1 << chance.randrange(8)
+        (folder / "claim.zip").write_bytes(bytes(noisy))
+        try:
+            files = unpacked("claim.zip")
+        except ArchiveError:
+            continue
+        assert files == unpacked_as_written(whole) or reasons_against(files)
+
+
+def unpacked_as_written(whole: Report) -> Files:
+    """What the archive holds: noise in a date or a comment changes none of it."""
+    return files_of(whole)

@@ -1,0 +1,293 @@
+"""``gradconform report``: the page of a run, or of several, has all that reports say, and none of it takes effect."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradconform.cli import main
+from gradconform.replay.command import replay_command
+from gradconform.report.page.headroom import INSTALL
+from gradconform.report.page.several import runs_markdown, runs_page, side_by_side
+from gradconform.report.page.single import report_markdown, report_page
+from gradconform.results import Report
+
+LINEAR, MLP = "split.gradients.linear-3d", "full.gradients.mlp"
+
+#: Markup of every sort, in text that somebody else writes: a target, a message, a waiver, an environment.
+MARKUP = "</script><img src=x onerror=alert({0})>\"'&amp;`{{{{7*7}}}}`</pre><b>{0}"
+
+
+class Page(HTMLParser):
+    """The elements, ids and text of a page, read as a browser reads them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.shown = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.shown += data
+
+    @property
+    def ids(self) -> list[str]:
+        return [str(value) for name, value in self.attributes if name == "id"]
+
+
+def spoiled(value: Any, seen: list[str]) -> Any:
+    """Return JSON values with markup in place of every text, each with a number of its own."""
+    if isinstance(value, str):
+        seen.append(MARKUP.format(len(seen)))
+        return seen[-1]
+    if isinstance(value, dict):
+        return {name: spoiled(inner, seen) for name, inner in value.items()}
+    return [spoiled(inner, seen) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def spoiled_report(report: Report) -> tuple[Report, list[str]]:
+    """Return a report with a waived failure whose free texts are all markup, and these texts."""
+    seen: list[str] = []
+    entry = {
+        "check": "",
+        "verdict": [""],
+        "reason": "",
+        "issue": "",
+        "owner": "",
+        "expires": "",
+        "when": {"device": ""},
+    }
+    entry = spoiled(entry, seen)
+    failed = next(result for result in report.failures if result.findings)
+    texts = spoiled({"check": "", "device": "", "requirement": "", "message": "", "kind": ""}, seen)
+    texts["findings"] = tuple(spoiled(dict(finding), seen) for finding in failed.findings[:1])
+    results = [replace(failed, **texts), replace(failed, **texts | {"device": "x"}, status="waived", waiver=entry)]
+    environment = {**report.environment, "variables": {MARKUP.format("key"): "value"}}
+    found = replace(
+        report,
+        results=results,
+        target=spoiled(dict(report.target), seen),
+        environment=spoiled(environment, seen),
+        schedules=tuple(spoiled(["one"], seen)),
+        kit=spoiled("", seen),
+        devices=devices_of(lambda: spoiled("", seen)),
+        waivers={"file": spoiled("", seen), "sha256": "0" * 64, "entries": [entry], "elsewhere": []},
+    )
+    return found, seen
+
+
+def devices_of(text: Callable[[], str]) -> dict[str, Any]:
+    """Return what a report has of devices, of one that is not all right and one that is left out."""
+    preflight = [
+        {"requirement": text(), "held": False, "message": text()},
+        {"requirement": "a line that holds", "held": True, "message": ""},
+    ]
+    probe = {"device": text(), "reason": None, "unknown": False, "dtypes": {"float16": text()}, "preflight": preflight}
+    unusable = {"device": text(), "reason": text(), "unknown": True, "dtypes": {}, "preflight": [], "facts": {}}
+    skipped = {"device": text(), "dtype": text(), "reason": text()}
+    return {"probes": [probe | {"facts": {}}, unusable], "skipped": [skipped], "places": {}}
+
+
+def test_a_page_tells_verdict_counts_and_every_check_with_requirement_message_and_command(real: Report) -> None:
+    page = Page(report_page(real))
+    assert "does NOT conform" in page.shown
+    assert f"{real.summary['ran']} of {real.manifest} checks of contract" in page.shown
+    for result in real.results:
+        assert f"{result.check}[cpu-float32]" in page.ids
+        assert result.requirement in page.shown
+        assert result.message in page.shown
+        assert replay_command(real, result) in page.shown
+    for area in {result.check.partition(".")[0] for result in real.results}:
+        of_area = [result for result in real.results if result.check.startswith(f"{area}.")]
+        passed = sum(result.status == "passed" for result in of_area)
+        assert f"{passed} of {len(of_area)} passed" in page.shown
+    assert str(real.environment["torch"]) in page.shown
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_a_page_needs_nothing_from_anywhere(real: Report) -> None:
+    page = Page(report_page(real))
+    links = [str(value) for name, value in page.attributes if name in {"src", "href", "action", "xlink:href"}]
+    assert links
+    assert [link for link in links if not link.startswith(("#", "data:"))] == []
+    assert {"img", "iframe", "object", "embed", "base"}.isdisjoint(page.tags)
+
+
+def test_the_first_wrong_action_is_marked_in_the_program(real: Report) -> None:
+    failed = next(result for result in real.failures if result.findings)
+    action = str(failed.findings[0]["action"])
+    page = report_page(replace(real, results=[failed]))
+    marked = re.findall(r'class="a-\w wrong".*?<text class="action"[^>]*>([^<]+)</text>', page)
+    assert marked == [action]
+    assert f"first wrong action: {action}" in page
+    passed = next(result for result in real.results if result.status == "passed")
+    assert ' wrong"' not in report_page(replace(real, results=[passed]))
+
+
+def test_an_action_that_no_program_has_is_told_in_words(real: Report) -> None:
+    failed = next(result for result in real.failures if result.findings)
+    finding = {**failed.findings[0], "action": "close"}
+    page = report_page(replace(real, results=[replace(failed, findings=(finding,))]))
+    assert ' wrong"' not in page
+    assert "First wrong action: <code>close</code>" in page
+
+
+def test_markup_in_any_text_of_a_report_is_text_on_its_page(real: Report) -> None:
+    report, texts = spoiled_report(real)
+    for made in (report_page(report), runs_page(side_by_side([report, replace(report, seed=report.seed + 1)]))):
+        page = Page(made)
+        assert {"img", "b-"}.isdisjoint(page.tags)
+        assert page.tags.count("script") == 1
+        assert [name for name, _ in page.attributes if name.startswith("on")] == []
+        assert "49" not in re.findall(r"`(\d+)`", page.shown)
+    shown = Page(report_page(report)).shown
+    # The rest of a finding is told by the message, which is made of it.
+    of_finding = {str(report.results[0].findings[0][name]) for name in ("kind", "where", "text", "cause")}
+    assert {text for text in texts if text not in shown} <= of_finding
+
+
+def test_markdown_lets_no_text_of_a_report_take_effect(real: Report) -> None:
+    report, _ = spoiled_report(real)
+    for made in (report_markdown(report), runs_markdown(side_by_side([report, replace(report, seed=1)]))):
+        outside = re.sub(r"^(`{3,})\w+\n.*?^\1$", "", made, flags=re.DOTALL | re.MULTILINE)
+        assert "<img" not in outside
+        assert "</script>" not in outside
+        assert outside.count("<details>") == outside.count("</details>")
+
+
+def test_half_a_surrogate_pair_can_be_written(real: Report, tmp_path: Path) -> None:
+    report = replace(real, results=[replace(real.results[0], message="\ud800 and \x00", status="error", kind="kit")])
+    tmp_path.joinpath("page.html").write_text(report_page(report), encoding="utf-8")
+
+
+def test_a_schedule_of_ones_own_has_no_command_and_the_program_of_its_message(real: Report) -> None:
+    failed = next(result for result in real.failures if result.findings)
+    own = replace(
+        failed, check="schedule.file.mine", message="program F0 I0 1F0 W0\nwrong", findings=({**failed.findings[0]},)
+    )
+    page = report_page(replace(real, schedules=("mine",), results=[own]))
+    assert "gradconform replay" not in page
+    assert 'aria-label="program F0 I0 1F0 W0' in page
+    cut = replace(own, message="program F0 I0 … W9 (90 actions)\nwrong")
+    assert "data-drawing=" not in report_page(replace(real, schedules=("mine",), results=[cut]))
+
+
+def test_without_matplotlib_a_page_says_how_to_install_it(real: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    assert "<svg" in report_page(real).partition('id="headroom"')[2].partition("</section>")[0]
+    monkeypatch.setattr("gradconform.report.page.headroom.find_spec", lambda _: None)
+    page = Page(report_page(real))
+    assert INSTALL in page.shown
+    assert "checks by headroom: 0: " in page.shown
+
+
+def test_waivers_are_told_with_what_they_met(real: Report) -> None:
+    failed = next(result for result in real.failures if result.findings)
+    entry = {"check": "split.*", "verdict": ["missing"], "reason": "known", "issue": "#7", "owner": "ada"}
+    entry |= {"expires": "2027-01-31", "when": {"torch": ">=2.13"}}
+    idle = {**entry, "check": "full.*", "when": {}}
+    waivers = {"file": "w.toml", "sha256": "0" * 64, "entries": [entry, idle], "elsewhere": []}
+    page = Page(report_page(replace(real, waivers=waivers, results=[replace(failed, status="waived", waiver=entry)])))
+    assert "2 of w.toml" in page.shown
+    assert "split.*1 waivedmissingknown#7ada2027-01-31torch >=2.13" in page.shown
+    assert "full.*nothingmissing" in page.shown
+
+
+def test_device_faults_and_what_could_not_be_judged_stand_apart(real: Report) -> None:
+    one, two, *_ = real.results
+    blank: dict[str, Any] = {"status": "error", "findings": (), "headroom": None}
+    results = [
+        replace(one, **blank, kind="device", message="plain autograd on dev is wrong in aten::mm"),
+        replace(two, **blank, kind="adapter", message="the pre-flight failed: no gradient"),
+    ]
+    shown = Page(report_page(replace(real, results=results))).shown
+    assert "device faults: 1 check" in shown
+    assert "They are not charged to torch" in shown
+    assert "could not be judged: 1 check" in shown
+    assert "the pre-flight failed: no gradient" in shown
+
+
+def test_what_was_found_out_of_devices_is_told(real: Report) -> None:
+    numbers = iter(range(100))
+    devices = devices_of(lambda: f"said {next(numbers)}")
+    for text in (
+        Page(report_page(replace(real, devices=devices))).shown,
+        report_markdown(replace(real, devices=devices)),
+    ):
+        assert "said 2: 1 of 2 lines of its pre-flight hold" in text
+        assert "said 4: cannot be used: said 5" in text
+        assert "said 6 said 7: said 8" in text
+        assert "a line that holds" not in text
+
+
+def without(report: Report, check: str) -> Report:
+    return replace(report, results=[result for result in report.results if result.check != check])
+
+
+def with_status(report: Report, check: str, **values: Any) -> Report:
+    return replace(report, results=[replace(r, **values) if r.check == check else r for r in report.results])
+
+
+Change = Callable[[Report], Report]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda report: with_status(report, MLP, status="failed", kind="missing"), "1 new failures"),
+        (lambda report: without(report, MLP), "1 judged before, not run now"),
+        (lambda report: with_status(report, LINEAR, status="passed", kind=None, findings=()), "1 fixed"),
+    ],
+)
+def test_several_runs_stand_side_by_side_with_what_changed(real: Report, change: Change, told: str) -> None:
+    page = Page(runs_page(side_by_side([real, change(real), real])))
+    assert "1 check of " in page.shown
+    assert told in page.shown
+    assert page.shown.count("No check changed.") == 1
+    assert page.attributes.count(("data-differs", "yes")) == 1
+    assert len(page.ids) == len(set(page.ids))
+    assert re.search(
+        r"\| split\\?\.gradients\.linear-3d|\| full\.gradients\.mlp", runs_markdown(side_by_side([real, change(real)]))
+    )
+
+
+def test_only_what_all_runs_have_is_looked_at_with_intersection(real: Report) -> None:
+    runs = side_by_side([real, without(real, MLP)], intersection=True)
+    assert MLP not in {row.check for row in runs.rows}
+    assert len(runs.rows) == len(real.results) - 1
+
+
+def test_the_command_writes_both_forms(real: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, html, markdown = tmp_path / "run.json", tmp_path / "run.html", tmp_path / "run.md"
+    run.write_text(real.to_json(), encoding="utf-8")
+    assert main(["report", str(run), "--html", str(html), "--markdown", str(markdown)]) == 0
+    assert html.read_text(encoding="utf-8") == report_page(real)
+    assert markdown.read_text(encoding="utf-8") == report_markdown(real)
+    assert main(["report", str(run), str(run), "--markdown", "-"]) == 0
+    assert capsys.readouterr().out.startswith("## 0 checks of ")
+
+
+def test_the_command_refuses_what_it_cannot_do_and_writes_nothing(
+    real: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, other, page = tmp_path / "run.json", tmp_path / "other.json", tmp_path / "page.html"
+    run.write_text(real.to_json(), encoding="utf-8")
+    other.write_text(run.read_text(encoding="utf-8")[:-40], encoding="utf-8")
+    assert main(["report", str(run)]) == 2
+    assert "expected --html PATH or --markdown PATH" in capsys.readouterr().err
+    assert main(["report", str(other), "--html", str(page)]) == 2
+    assert "other.json" in capsys.readouterr().err
+    assert main(["report", str(run), "--html", str(tmp_path / "no" / "page.html")]) == 2
+    assert "--html" in capsys.readouterr().err
+    assert not page.exists()

@@ -1,0 +1,254 @@
+"""The pages of reports in a real, headless Chromium: they open, filter, sort and follow links, by the keyboard too."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradconform.report.page.several import runs_page, side_by_side
+from gradconform.report.page.single import report_page
+from gradconform.results import Report
+
+if not os.environ.get("CI"):  # there the group `dev` is installed, and a skip would be a test that is lost
+    pytest.importorskip("selenium", reason="selenium is not installed; `pip install --group dev` brings it")
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update",
+)  # fmt: skip
+WIDE, NARROW = 1280, 360
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    """One Chromium for all tests of the module: to start it takes longer than all of them."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        reason = "chromium and chromedriver are not installed (Debian: apt-get install chromium chromium-driver)"
+        if os.environ.get("CI"):
+            pytest.fail(f"{reason}; .ci/run installs them where it is root")
+        pytest.skip(reason)
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    with webdriver.Chrome(options=options, service=Service(driver)) as found:
+        yield found
+
+
+@pytest.fixture
+def opened(browser: webdriver.Chrome, real: Report, tmp_path: Path) -> Iterator[webdriver.Chrome]:
+    """The page of the real run, open; at the end nothing may have complained."""
+    yield open_page(browser, report_page(real), tmp_path)
+    assert browser.get_log("browser") == []
+
+
+def open_page(browser: webdriver.Chrome, page: str, folder: Path, fragment: str = "") -> webdriver.Chrome:
+    """Open a page anew, at the width of a desk."""
+    file = folder / "page.html"
+    file.write_text(page, encoding="utf-8")
+    set_width(browser, WIDE)
+    browser.get("about:blank")
+    browser.get(f"{file.as_uri()}{fragment}")
+    return browser
+
+
+def set_width(browser: webdriver.Chrome, width: int) -> None:
+    metrics: dict[str, Any] = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def shown(browser: webdriver.Chrome) -> list[str]:
+    """Return the checks of the list that are shown, in their order."""
+    found: list[str] = browser.execute_script(
+        "return [...document.querySelectorAll('#rows > :not([hidden])')].map((row) => row.dataset.check)"
+    )
+    return found
+
+
+def until(browser: webdriver.Chrome, wanted: list[str]) -> None:
+    """Wait until these checks are shown; the page answers a reset a moment later."""
+    WebDriverWait(browser, 10).until(lambda _: sorted(shown(browser)) == sorted(wanted))
+
+
+def find(browser: webdriver.Chrome, selector: str) -> WebElement:
+    return browser.find_element(By.CSS_SELECTOR, selector)
+
+
+def test_a_page_filters_by_status_area_and_words(opened: webdriver.Chrome, real: Report) -> None:
+    every = [result.check for result in real.results]
+    failed = [result.check for result in real.results if result.status == "failed"]
+    assert sorted(shown(opened)) == sorted(every)
+    Select(find(opened, "[data-filter=status]")).select_by_value("failed")
+    until(opened, failed)
+    assert find(opened, "#shown").text == f"{len(failed)} of {len(every)} shown"
+    Select(find(opened, "[data-filter=area]")).select_by_value("split")
+    until(opened, [check for check in failed if check.startswith("split.")])
+    find(opened, "#search").send_keys("LINEAR-3D no-such-word")
+    until(opened, [])
+    assert find(opened, "#nothing").is_displayed()
+    find(opened, "[data-clear]").click()
+    until(opened, every)
+    find(opened, "#search").send_keys("linear-3d")
+    until(opened, [check for check in every if "linear-3d" in check])
+
+
+def test_a_count_and_a_cell_of_the_matrix_show_what_they_count(opened: webdriver.Chrome, real: Report) -> None:
+    find(opened, "[data-set-status=failed]").click()
+    until(opened, [result.check for result in real.results if result.status == "failed"])
+    find(opened, "[data-set-area=hooks]").click()
+    until(opened, [result.check for result in real.results if result.check.startswith("hooks.")])
+
+
+def test_a_page_sorts_both_ways_and_starts_with_what_failed(opened: webdriver.Chrome, real: Report) -> None:
+    statuses = {result.check: result.status for result in real.results}
+    failed = sum(status == "failed" for status in statuses.values())
+    assert {statuses[check] for check in shown(opened)[:failed]} == {"failed"}
+    button = find(opened, "[data-sort=check]")
+    button.click()
+    assert shown(opened) == sorted(statuses)
+    assert button.get_attribute("aria-pressed") == "true"
+    button.click()
+    assert shown(opened) == sorted(statuses, reverse=True)
+    find(opened, "[data-sort=headroom]").click()
+    headrooms = {result.check: -1.0 if result.headroom is None else result.headroom for result in real.results}
+    assert len(set(headrooms.values())) > 1
+    assert [headrooms[check] for check in shown(opened)] == sorted(headrooms.values(), reverse=True)
+
+
+def test_a_link_opens_its_check_with_the_program_drawn_although_a_filter_hid_it(
+    opened: webdriver.Chrome, real: Report
+) -> None:
+    failed = next(result for result in real.failures if result.findings)
+    name = f"{failed.check}[cpu-float32]"
+    Select(find(opened, "[data-filter=status]")).select_by_value("passed")
+    link = f"//a[text()='{failed.check}']"
+    opened.execute_script("arguments[0].closest('details').open = true", opened.find_element(By.XPATH, link))
+    opened.find_element(By.XPATH, link).click()
+    row = opened.find_element(By.ID, name)
+    WebDriverWait(opened, 10).until(lambda _: row.get_attribute("open") is not None and row.is_displayed())
+    assert failed.requirement in row.text
+    assert "gradconform replay" in row.text
+    drawing = row.find_element(By.CSS_SELECTOR, "svg.timeline use")
+    WebDriverWait(opened, 10).until(lambda _: drawing.rect["width"] > 0)
+    wrong = opened.execute_script(
+        "const use = arguments[0]; const drawn = document.querySelector(use.getAttribute('href'));"
+        "return [...drawn.querySelectorAll('.wrong')].map((cell) => cell.nextElementSibling.textContent)",
+        drawing,
+    )
+    assert wrong == [failed.findings[0]["action"]]
+
+
+def test_an_address_with_a_check_opens_it(browser: webdriver.Chrome, real: Report, tmp_path: Path) -> None:
+    name = f"{real.failures[0].check}[cpu-float32]"
+    open_page(browser, report_page(real), tmp_path, f"#{name.replace('[', '%5B').replace(']', '%5D')}")
+    assert browser.find_element(By.ID, name).get_attribute("open") is not None
+    assert browser.get_log("browser") == []
+
+
+def test_the_keyboard_reaches_filters_orders_and_checks(opened: webdriver.Chrome) -> None:
+    find(opened, "#search").send_keys("split.gradients.linear-3d")
+    until(opened, ["split.gradients.linear-3d"])
+    reached: list[str] = []
+    for _ in range(20):
+        opened.switch_to.active_element.send_keys(Keys.TAB)
+        element = opened.switch_to.active_element
+        reached.append(element.get_attribute("data-filter") or element.get_attribute("data-sort") or element.tag_name)
+        if element.tag_name == "summary":
+            break
+    assert reached == [
+        "status",
+        "area",
+        "place",
+        "level",
+        "button",
+        "severity",
+        "check",
+        "headroom",
+        "duration",
+        "summary",
+    ]
+    opened.switch_to.active_element.send_keys(Keys.ENTER)
+    assert find(opened, "#rows > :not([hidden])").get_attribute("open") is not None
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_nothing_is_wider_than_the_window(opened: webdriver.Chrome, width: int) -> None:
+    set_width(opened, width)
+    opened.execute_script("for (const part of document.querySelectorAll('details')) part.open = true")
+    widest = opened.execute_script("return document.documentElement.scrollWidth")
+    assert widest <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground_in_light_and_dark_mode(opened: webdriver.Chrome, scheme: str) -> None:
+    features = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", features)
+    low: list[str] = opened.execute_script(CONTRASTS)
+    assert low == []
+
+
+#: The elements whose own text has less than 4.5 to 1 of contrast, WCAG's AA.
+CONTRASTS = """
+const numbers = (colour) => colour.match(/[0-9.]+/g).map(Number);
+const part = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+const light = ([r, g, b]) => 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
+const paper = matchMedia("(prefers-color-scheme: dark)").matches ? [18, 18, 18] : [255, 255, 255];
+function ground(element) {
+  for (; element; element = element.parentElement) {
+    const found = numbers(getComputedStyle(element).backgroundColor);
+    if (found.length === 3) return found;
+  }
+  return paper;
+}
+const low = new Set();
+for (const element of document.querySelectorAll("main :not(svg, svg *, option)")) {
+  if (![...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) continue;
+  const [one, other] = [light(numbers(getComputedStyle(element).color)), light(ground(element))];
+  const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+  if (contrast < 4.5) low.add(`${element.tagName}.${element.className}: ${contrast.toFixed(1)}`);
+}
+return [...low];
+"""
+
+
+def test_several_runs_show_first_what_differs(browser: webdriver.Chrome, real: Report, tmp_path: Path) -> None:
+    changed = real.results[0].check
+    other = replace(
+        real, results=[replace(real.results[0], status="unsupported", kind=None, findings=()), *real.results[1:]]
+    )
+    open_page(browser, runs_page(side_by_side([real, other])), tmp_path)
+    assert shown(browser) == [changed]
+    find(browser, "[data-filter=differs]").click()
+    until(browser, [result.check for result in real.results])
+    Select(find(browser, "[data-filter=status]")).select_by_value("unsupported")
+    assert changed in shown(browser)
+    assert browser.get_log("browser") == []
+
+
+def test_markup_in_a_report_runs_nothing(browser: webdriver.Chrome, real: Report, tmp_path: Path) -> None:
+    harm = "</script></style><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>\"><b onclick=1>"
+    results = [replace(one, requirement=harm, message=harm, device=harm) for one in real.results[:3]]
+    report = replace(
+        real, results=results, target={**real.target, "name": harm}, environment={**real.environment, harm: harm}
+    )
+    for page in (report_page(report), runs_page(side_by_side([report, report]))):
+        open_page(browser, page, tmp_path)
+        assert browser.execute_script("return window.harmed") is None
+        assert browser.find_elements(By.TAG_NAME, "img") == []
+        assert harm in find(browser, "body").get_attribute("textContent")
+        assert browser.get_log("browser") == []

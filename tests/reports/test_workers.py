@@ -1,0 +1,54 @@
+"""Waivers and shards in worker processes: the report is that of one process, and a run goes on only as it began."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradconform.cli import main
+from gradconform.results import Report
+from gradconform.session import Session
+from gradconform.shard import Shard
+
+GLOBS = "split.gradients.l*,split.gradients.mlp*"
+WAIVERS = """
+[[waiver]]
+check = "split.gradients.linear-3d"
+verdict = "error"
+reason = "known"
+issue = "#7"
+owner = "ada"
+expires = 2999-12-31
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("gradconform-waivers.toml").write_text(WAIVERS, encoding="utf-8")
+
+
+def comparable(report: Report) -> Any:
+    values = report.to_dict()
+    return json.loads(json.dumps({**values, "results": [{**one, "duration_s": 0} for one in values["results"]]}))
+
+
+def test_workers_give_the_report_of_one_process_waivers_and_shards_included() -> None:
+    run = ["run", "torch", "--checks", GLOBS, "--shard", "2/2", "--json", "run.json", "--ndjson", "run.ndjson"]
+    assert main([*run, "--workers", "2"]) in {1, 5}
+    options = {"checks": GLOBS.split(","), "shard": Shard(2, 2), "waivers": "gradconform-waivers.toml"}
+    library = Session("torch", **options).run()  # type: ignore[arg-type] # one mapping of options of several types
+    assert comparable(Report.from_json("run.json")) == comparable(library)
+    assert {"waived", "passed"} <= {result.status for result in library.results}
+
+
+def test_a_run_is_gone_on_with_only_under_the_waivers_it_began_with(capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["run", "torch", "--checks", "split.gradients.linear-3d", "--no-isolation"]
+    assert main([*run, "--ndjson", "run.ndjson"]) == 5
+    Path("gradconform-waivers.toml").write_text(WAIVERS.replace("ada", "eve"), encoding="utf-8")
+    capsys.readouterr()
+    assert main(["run", "--no-isolation", "--resume", "run.ndjson"]) == 2
+    assert "waivers" in capsys.readouterr().err

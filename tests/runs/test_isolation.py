@@ -1,0 +1,237 @@
+"""What ends or hangs a worker process is the result of one check, and the run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Judged = Callable[..., Any]
+Target = Callable[[str], str]
+
+#: Which checks have outputs that a target can tell apart.
+CONV, LINEAR, PAIR, RESIDUAL = (f"full.gradients.{name}" for name in ("conv2d", "linear-3d", "two-outputs", "residual"))
+MLP, LOSS = "full.gradients.mlp", "full.loss.mlp"
+
+
+def checks(*ids: str) -> tuple[str, str]:
+    return "--checks", ",".join(ids)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
+
+
+def test_whatever_ends_the_process_is_the_failure_of_its_check_and_the_rest_is_judged(
+    judged: Judged, target: Target
+) -> None:
+    name = target(
+        """
+        def stuck():
+            ctypes.PyDLL(None).sleep(1000)  # it keeps the interpreter to itself
+
+        def trouble(outputs):
+            if len(outputs) == 2:
+                os._exit(0)
+            if outputs[0].dim() == 4:
+                print("last words", file=sys.stderr)
+                os.abort()
+            if outputs[0].dim() == 3:
+                stuck()
+            if outputs[0].dim() == 0:
+                raise MemoryError("no more")
+            if outputs[0].shape == (7, 5):
+                os.kill(os.getpid(), signal.SIGKILL)
+            print('{"record": "result"}')
+            os.system("echo from a process of its own")
+        """
+    )
+    run = judged(name, *checks(CONV, LINEAR, PAIR, RESIDUAL, MLP, LOSS), "--check-timeout", "2")
+    assert run.told == {
+        CONV: ("failed", "crash"),
+        LINEAR: ("failed", "hang"),
+        PAIR: ("failed", "crash"),
+        RESIDUAL: ("failed", "memory"),
+        LOSS: ("failed", "error"),
+        MLP: ("passed", None),
+    }
+    assert (run.code, run.report["summary"]["not_run"]) == (1, 0)
+    messages = {check: result["message"] for check, result in run.results.items()}
+    assert messages[CONV].startswith("the process was ended by SIGABRT; plain autograd does not do that\nlast words")
+    assert "Fatal Python error: Aborted" in messages[CONV]
+    assert "in trouble" in messages[CONV]
+    assert messages[LINEAR].startswith("the check had no end within 2 s; plain autograd does not do that")
+    assert "in stuck" in messages[LINEAR]
+    assert "in _listen" not in messages[LINEAR]
+    assert messages[PAIR].startswith("the process ended in the middle of the check, exit code 0; plain autograd")
+    assert messages[RESIDUAL].startswith("the process was ended by SIGKILL, as the system does where memory runs out")
+    assert "MemoryError: no more" in messages[LOSS]
+    assert '{"record": "result"}\nfrom a process of its own\n' in run.out
+    assert "last words" in run.err
+    assert f"{CONV}: " in run.out
+
+
+def test_what_plain_autograd_does_as_well_accuses_nobody(judged: Judged, target: Target) -> None:
+    name = target(
+        """
+        backward = torch.autograd.backward
+
+        def aborts(outputs, *others, **named):
+            if not torch.is_tensor(outputs) and outputs[0].dim() == 4:
+                os.abort()
+            return backward(outputs, *others, **named)
+
+        torch.autograd.backward = aborts
+
+        def trouble(outputs):
+            pass
+        """
+    )
+    run = judged(name, *checks(CONV, MLP))
+    assert run.told == {CONV: ("error", "environment"), MLP: ("passed", None)}
+    assert run.code == 4
+    assert run.results[CONV]["message"].startswith("the process was ended by SIGABRT, with plain autograd as well")
+
+
+def test_an_abort_at_the_nth_operation_that_does_not_come_again_accuses_nobody(judged: Judged, target: Target) -> None:
+    name = target(
+        """
+        def trouble(outputs):
+            if calls == 5:
+                os.abort()
+        """
+    )
+    run = judged(name, *checks(CONV, LINEAR, MLP, RESIDUAL))  # two calls each
+    assert run.told == {
+        CONV: ("passed", None), LINEAR: ("passed", None), MLP: ("error", "environment"), RESIDUAL: ("passed", None),
+    }  # fmt: skip
+    told = "the process was ended by SIGABRT; run once more, by itself, the check passed"
+    assert run.results[MLP]["message"].startswith(told)
+
+
+def test_one_worker_and_two_and_none_give_the_same_report(judged: Judged, tmp_path: Path) -> None:
+    runs = [
+        judged("torch", "--profile", "quick", *how)
+        for how in (("--no-isolation",), (), ("--workers", "2", "--ndjson", "run.ndjson"))
+    ]
+    for run in runs:
+        for result in run.report["results"]:
+            result["duration_s"] = 0.0
+    assert runs[0].report == runs[1].report == runs[2].report
+    assert [run.code for run in runs] == [1, 1, 1]
+    assert runs[0].out == runs[1].out
+    assert len(runs[0].results) > 100
+    kept = [json.loads(line) for line in (tmp_path / "run.ndjson").read_bytes().splitlines()]
+    assert [record["record"] for record in kept].count("result") == len(runs[0].results)
+    assert (kept[0]["record"], kept[-1]["record"]) == ("run", "end")
+
+
+def test_the_process_that_reports_imports_no_torch(tmp_path: Path) -> None:
+    script = """
+import sys
+from gradconform.cli import main
+code = main(["run", "autograd", "--checks", "full.gradients.mlp", "--ndjson", "run.ndjson"])
+assert code == 5, code
+assert not {"torch", "hypothesis"} & set(sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "said"),
+    [
+        ("import no_such_module", 2, "could not be loaded: ModuleNotFoundError"),
+        ("import os; os.kill(os.getpid(), 6)", 4, "ended before they began a check: the process was ended by SIGABRT"),
+    ],
+)
+def test_a_target_that_cannot_be_imported_is_told_as_what_it_is(
+    tmp_path: Path, judged: Judged, source: str, code: int, said: str
+) -> None:
+    (tmp_path / "target.py").write_text(source, encoding="utf-8")
+    run = judged("target.py", *checks(MLP), "--ndjson", "run.ndjson")
+    assert (run.code, run.out, run.report) == (code, "", {})
+    assert said in run.err
+    assert not (tmp_path / "run.ndjson").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are looked up in /proc")
+def test_no_worker_outlives_a_run_that_is_killed(tmp_path: Path, target: Target, command: list[str]) -> None:
+    name = target(
+        """
+        def trouble(outputs):
+            ctypes.PyDLL(None).sleep(1000)
+        """
+    )
+    kept = tmp_path / "run.ndjson"
+    with subprocess.Popen(
+        [*command, "run", name, *checks(MLP), "--ndjson", str(kept)], cwd=tmp_path, stdout=subprocess.DEVNULL
+    ) as run:
+        while not (kept.exists() and b'"started"' in kept.read_bytes()):
+            time.sleep(0.02)
+        (worker,) = children_of(run.pid)
+        again = subprocess.run(
+            [*command, "run", name, "--ndjson", str(kept)], capture_output=True, text=True, timeout=60, check=False
+        )
+        run.kill()
+    assert again.returncode == 2
+    assert "another run is writing to" in again.stderr
+    until = time.monotonic() + 30
+    while os.path.exists(f"/proc/{worker}/exe") and time.monotonic() < until:  # noqa: PTH110 (a link that leads nowhere)
+        time.sleep(0.05)
+    assert not os.path.exists(f"/proc/{worker}/exe")  # noqa: PTH110 (as above)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(sys.platform != "linux", reason="children are looked up in /proc")
+@pytest.mark.parametrize("first", [0, 10])
+def test_workers_killed_at_20_moments_cost_no_other_result(tmp_path: Path, command: list[str], first: int) -> None:
+    kept, report = tmp_path / "run.ndjson", tmp_path / "report.json"
+    words = ["run", "reference-split", *checks("full.*", "split.*"), "--ndjson", str(kept), "--json", str(report)]
+    kills = 0
+    with subprocess.Popen([*command, *words], stdout=subprocess.DEVNULL) as run:
+        seen = 0
+        while run.poll() is None:
+            size = kept.stat().st_size if kept.exists() else 0
+            if kills < 10 and size > seen:  # a worker is at work
+                time.sleep(((first + kills) * 37 % 20) / 200)
+                for child in children_of(run.pid):
+                    os.kill(child, signal.SIGKILL)
+                kills += 1
+                seen = kept.stat().st_size
+            time.sleep(0.01)
+    written = json.loads(report.read_text(encoding="utf-8"))
+    results = written["results"]
+    assert kills == 10
+    assert len({result["check"] for result in results}) == len(results) == written["summary"]["planned"]
+    struck = [result for result in results if result["status"] == "error"]
+    assert len(struck) <= kills
+    assert {result["kind"] for result in struck} <= {"environment"}
+    assert all("SIGKILL" in result["message"] for result in struck)
+    assert {result["status"] for result in results} - {"unsupported"} == {"passed", "error"}
+
+
+def test_a_target_that_changes_in_the_middle_is_judged_no_further(judged: Judged, target: Target) -> None:
+    name = target(
+        """
+        def trouble(outputs):
+            if calls == 3:
+                with open(__file__, "a") as file:
+                    file.write("# changed")
+                os.abort()
+        """
+    )
+    run = judged(name, *checks(CONV, LINEAR, MLP))
+    assert run.told == {CONV: ("passed", None)}
+    assert (run.code, run.report["verdict"], run.report["summary"]["not_run"]) == (4, "incomplete", 2)
+    assert "The run was stopped: a new worker could not go on: target changed in the middle of the" in run.out

@@ -1,0 +1,157 @@
+"""A run that was killed, or whose disk was full, is gone on with: no result is lost, and none is there twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradconform.cli import main
+from gradconform.records import read_run
+
+Judged = Callable[..., Any]
+Target = Callable[[str], str]
+
+CHECKS = "full.gradients.conv2d", "full.gradients.linear-3d", "full.gradients.mlp", "full.gradients.residual"
+
+#: Kills the run, not the worker, in the third check, once the run has written that it began.
+KILLS_THE_RUN = """
+def trouble(outputs):
+    if calls == 5 and not os.path.exists("struck"):
+        open("struck", "w").close()
+        while open("run.ndjson").read().count('"started"') < 3:
+            time.sleep(0.01)
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(1000)
+"""
+
+
+def test_a_run_that_was_killed_is_gone_on_with_and_another_one_is_refused(
+    tmp_path: Path, judged: Judged, target: Target
+) -> None:
+    name, kept = target(KILLS_THE_RUN), tmp_path / "run.ndjson"
+    killed = judged(name, "--checks", ",".join(CHECKS), "--seed", "3", "--ndjson", "run.ndjson")
+    assert (killed.code, killed.report) == (-9, {})
+    assert [place.check for place in read_run(kept).missing] == list(CHECKS[2:])
+    assert read_run(kept).started == read_run(kept).missing[0]
+
+    for words, said in (
+        (("--seed", "4"), "--seed is 3 in the file and 4 here; leave it out, or begin a run of its own"),
+        (("other.py",), "TARGET is 'target.py' in the file and 'other.py' here"),
+    ):
+        refused = judged("--resume", "run.ndjson", *words)
+        assert (refused.code, refused.out) == (2, "")
+        assert said in refused.err
+    refused = judged("--resume", "run.ndjson", OMP_NUM_THREADS="2")
+    assert (refused.code, refused.out) == (2, "")
+    assert "environment.variables.OMP_NUM_THREADS is '1' in the file and '2' here" in refused.err
+
+    run = judged("--resume", "run.ndjson", name, "--seed", "3")
+    assert run.told == dict.fromkeys(CHECKS, ("passed", None))
+    assert (run.report["seed"], run.report["summary"]["not_run"]) == (3, 0)
+    records = [json.loads(line) for line in kept.read_bytes().splitlines()]
+    assert Counter(record["check"] for record in records if record["record"] == "result") == Counter(CHECKS)
+    assert [record["record"] for record in records].count("started") == len(CHECKS) + 1
+
+    (tmp_path / name).write_text("changed = 1\n" + (tmp_path / name).read_text(encoding="utf-8"), encoding="utf-8")
+    refused = judged("--resume", "run.ndjson")
+    assert (refused.code, refused.out) == (2, "")
+    assert "this would be another run: target.sha256 is '" in refused.err
+
+
+def test_a_run_killed_at_20_moments_loses_nothing_and_does_nothing_twice(tmp_path: Path) -> None:
+    script = """
+import os, random, signal, sys, time
+import gradconform.session
+from gradconform.cli import main
+
+def begin(*words):
+    child = os.fork()
+    if not child:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os._exit(main(["run", "--no-isolation", *words]))
+    return child
+
+def size():
+    return os.path.getsize("run.ndjson") if os.path.exists("run.ndjson") else 0
+
+draw = random.Random(20)
+words = ["reference-split", "--ndjson", "run.ndjson"]
+for _ in range(20):
+    before = size()
+    child = begin(*words)
+    while size() <= before:
+        time.sleep(0.001)
+    time.sleep(draw.uniform(0, 0.05))
+    os.kill(child, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
+    words = ["--resume", "run.ndjson"]
+child = begin(*words, "--json", "report.json")
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, timeout=240, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    records = [json.loads(line) for line in (tmp_path / "run.ndjson").read_bytes().splitlines()]
+    kinds = Counter(record["record"] for record in records)
+    results = Counter(record["check"] for record in records if record["record"] == "result")
+    assert set(results.values()) == {1}
+    assert (len(results), kinds["run"], kinds["resumed"], kinds["end"]) == (len(records[0]["places"]), 1, 20, 1)
+    assert kinds["started"] <= len(results) + 20
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert [result["check"] for result in report["results"]] == sorted(results)
+    assert report["verdict"] == "conforms"
+
+
+def test_a_full_disk_ends_the_run_at_once_without_a_verdict_and_it_is_gone_on_with(
+    tmp_path: Path, judged: Judged, command: list[str]
+) -> None:
+    words = ["run", "autograd", "--profile", "quick", "--ndjson", "run.ndjson", "--json", "report.json"]
+    full = f"ulimit -f 32; exec {shlex.join([*command, *words])}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(["/bin/bash", "-c", full], cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert done.returncode == 4
+    assert b"'run.ndjson' cannot be written to any more: File too large; the results in it are kept" in done.stderr
+    assert b"conform" not in done.stdout.replace(b"gradconform", b"")
+    assert not (tmp_path / "report.json").exists()
+    kept = len(read_run(tmp_path / "run.ndjson").results)
+    run = judged("--resume", "run.ndjson")
+    assert (run.code, run.report["verdict"]) == (0, "conforms")
+    assert 0 < kept < len(run.results) == run.report["summary"]["manifest"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("autograd", "--ndjson", "nowhere/run.ndjson"), "'nowhere/run.ndjson' cannot be opened for writing: No such"),
+        (("--resume", "run.ndjson"), "'run.ndjson' cannot be opened for writing: No such file or directory"),
+        (("--resume", "notes.txt"), "'notes.txt', line 1: "),
+        (("autograd", "--ndjson", "notes.txt"), "'notes.txt', line 1: "),
+        (("autograd", "--ndjson", "a", "--resume", "a"), "not allowed with argument --ndjson"),
+        (("autograd", "--ndjson", "a", "--list"), "--list runs nothing, so there is nothing to keep"),
+        (("autograd", "--check-timeout", "0"), "'0' is no time; expected seconds, such as 30 or 0.5"),
+        (("autograd", "--workers", "0"), "'0' is no count"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_before_anything_runs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine\n", encoding="utf-8")
+    assert main(["run", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

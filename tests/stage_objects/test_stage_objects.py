@@ -1,0 +1,151 @@
+"""Stage objects: torch's, and wrong ones that each check must find."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from gradconform.beside import run_beside
+from gradconform.cli import main
+from gradconform.plugins.adapters.torch_stage_objects import TorchStageObject, TorchStageObjects
+from gradconform.stage_objects.checks import checks
+from gradconform.stage_objects.subject import DwBuilder, StageObject
+
+
+class Wrong(TorchStageObjects):
+    """torch's stages, each wrapped in something wrong."""
+
+    def __init__(self, wrap: Callable[[TorchStageObject], Any]) -> None:
+        self._wrap = wrap
+
+    def manual(self, *args: Any, **options: Any) -> Any:
+        return [self._wrap(stage) for stage in super().manual(*args, **options)]
+
+    def traced(self, *args: Any, **options: Any) -> Any:
+        return [self._wrap(stage) for stage in super().traced(*args, **options)]
+
+
+class Stage(TorchStageObject):
+    """A stage that does as torch's does; what is wrong is overridden."""
+
+    def __init__(self, stage: TorchStageObject) -> None:
+        super().__init__(stage._stage)
+
+
+class DropsAWeight(Stage):
+    def weight(self, mb: int) -> None:
+        if mb != 1:
+            super().weight(mb)
+
+
+class ForgetsTheKeyword(Stage):
+    def forward(self, mb: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return super().forward(mb, args, {name: value * 0 + 1 for name, value in kwargs.items()})
+
+
+class DoublesWhatItHandsBack(Stage):
+    def backward(self, mb: int, loss: Tensor | None, *, full: bool) -> None:
+        super().backward(mb, None if loss is None else 2 * loss, full=full)
+
+
+class RefusesNothing(Stage):
+    def __init__(self, stage: TorchStageObject) -> None:
+        super().__init__(stage)
+        self._stage._runtime_validate = False
+
+    def weight(self, mb: int) -> None:
+        if mb in self._stage.dw_runner:
+            super().weight(mb)
+
+
+class RefusesWithoutAWord(Stage):
+    def weight(self, mb: int) -> None:
+        try:
+            super().weight(mb)
+        except AssertionError:
+            message = "no"
+            raise RuntimeError(message) from None
+
+
+class KeepsActivations(Stage):
+    def __init__(self, stage: TorchStageObject) -> None:
+        super().__init__(stage)
+        self._kept: list[Any] = []
+        linear = getattr(self.module, "linear", None)  # a traced stage has none, and no check of what it releases
+        if linear is not None:
+            linear.register_forward_hook(lambda _module, _args, output: self._kept.append(output))
+
+
+class KeepsItsCaches(Stage):
+    def kept(self) -> Mapping[str, int]:
+        return {**super().kept(), "forward cache": 1}
+
+
+class BuildsTwice(TorchStageObjects):
+    def manual(
+        self, modules: Sequence[nn.Module], *args: Any, dw_builders: Sequence[DwBuilder] | None = None, **options: Any
+    ) -> Any:
+        if dw_builders is not None:
+            builders = dw_builders
+            dw_builders = [lambda b=builder: (b(), b())[1] for builder in builders]  # type: ignore[misc] # b is its own
+        return super().manual(modules, *args, dw_builders=dw_builders, **options)
+
+
+def failed(subject: TorchStageObjects) -> set[str]:
+    return {result.check for result in run_beside(subject, checks(), dtype="float32") if result.status == "failed"}
+
+
+SPLIT = {f"stage.{kind}.{word}split" for kind in ("manual", "traced") for word in ("", "keyword-arguments-")}
+FULL = {check.replace("split", "full") for check in SPLIT}
+RELEASES = {f"stage.releases.{place}" for place in ("first", "middle", "last")}
+BUILDER = {"stage.dw_builder.full", "stage.dw_builder.split"}
+WEIGHT = {"stage.refuses.w-without-b", "stage.refuses.w-without-b-dw-builder"}
+CHECKED = {f"stage.refuses.{what}" for what in ("shape", "dtype", "hook-dtype", "hook-shape")}
+
+WRONG: list[tuple[TorchStageObjects, set[str]]] = [
+    (Wrong(DropsAWeight), SPLIT | {"stage.dw_builder.split", "stage.refuses.w-without-b"}),
+    (Wrong(ForgetsTheKeyword), {check for check in SPLIT | FULL if "keyword" in check}),
+    (Wrong(DoublesWhatItHandsBack), SPLIT | FULL | BUILDER),
+    (Wrong(RefusesNothing), WEIGHT | CHECKED),
+    (Wrong(RefusesWithoutAWord), WEIGHT),
+    (Wrong(KeepsActivations), RELEASES),
+    (Wrong(KeepsItsCaches), RELEASES),
+    (BuildsTwice(), BUILDER),
+]
+
+
+def test_torch_does_all_of_it() -> None:
+    assert failed(TorchStageObjects()) == set()
+
+
+@pytest.mark.parametrize(
+    ("subject", "expected"), WRONG, ids=[getattr(one, "_wrap", type(one)).__name__ for one, _ in WRONG]
+)
+def test_what_is_wrong_is_found_by_the_checks_one_would_name(subject: TorchStageObjects, expected: set[str]) -> None:
+    assert failed(subject) == expected
+
+
+def test_every_check_is_failed_by_something_wrong() -> None:
+    assert {check.id for check in checks()} == set().union(*(expected for _, expected in WRONG))
+
+
+def test_the_command_gives_a_verdict_and_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "report.json"
+    assert main(["stage-objects", "torch", "--json", str(path)]) == 0
+    assert f"torch: {len(checks())} of {len(checks())} checks passed" in capsys.readouterr().out
+    assert {result["status"] for result in json.loads(path.read_text())["results"]} == {"passed"}
+
+
+def test_what_makes_no_stages_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stage-objects", "gradconform.reference.split"]) == 2
+    assert "has no name; expected a name, and manual and traced" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_methods_of_torchs_stage_are_those_that_are_asked_for() -> None:
+    methods = {name for name in vars(StageObject) if not name.startswith("_")}
+    assert methods <= set(vars(TorchStageObject))
