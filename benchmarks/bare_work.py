@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import Adapter, Session, StageSpec, Tree
+from gradconform.devices import device_of
 from gradconform.fixtures.trees import as_tuple, leaves
 from gradconform.materials import Materials, mean_squares
 from gradconform.program import Action
@@ -65,7 +66,7 @@ def _act(lane: BareLane, action: Action, materials: Materials) -> None:
         shared = trial.same_args and lane.args
         args = next(iter(lane.args.values())) if shared else materials.args(action.stage, mb, lane.stage)
         lane.args[mb] = args
-        torch.set_rng_state(materials.rng_state(mb))
+        device_of(materials.device).seed(materials.rng_seed(mb))
         target = materials.target(action.stage, mb) if trial.loss else None
         lane.outputs[mb] = lane.session.forward(mb, args, target)
     elif action.kind in {"B", "I"}:

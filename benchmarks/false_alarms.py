@@ -10,7 +10,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from itertools import product
+from multiprocessing import get_context
 
 import torch
 
@@ -18,8 +22,9 @@ from gradconform.devices import dtype_named
 from gradconform.evidence import Evidence
 from gradconform.fixtures.random_stages import SeededChoices
 from gradconform.judge import Finding, whole
+from gradconform.plain import OracleError
 from gradconform.random_trial import draw_trial
-from gradconform.run import OracleError, Runner
+from gradconform.run import Runner
 from gradconform.targets import resolve
 
 TARGETS = ("autograd", "reference-split")
@@ -35,6 +40,7 @@ class Row:
     judged: int = 0
     unjudged: int = 0
     headroom: float = 0.0
+    seconds: float = 0.0
     alarms: list[str] = field(default_factory=list)
 
     def judge(self, evidence: Evidence) -> list[Finding]:
@@ -43,9 +49,21 @@ class Row:
         self.headroom = max([self.headroom, *evidence.headrooms])
         return found
 
+    def __str__(self) -> str:
+        """Return the row of the table."""
+        trials, alarms, rate = f"{self.judged:,}", f"{len(self.alarms)}", f"{self.judged / self.seconds:.0f}"
+        return f"| `{self.target}` | {self.dtype} | {trials} | {alarms} | {self.headroom:.2g} | {rate} |"
+
+
+HEAD = """\
+| target | dtype | trials | failures | largest headroom | trials/s of a core |
+|---|---|---:|---:|---:|---:|"""
+
 
 def measure(target: str, dtype: str, trials: int) -> Row:
     """Judge the trials of seeds 0 to ``trials`` - 1."""
+    torch.set_num_threads(1)
+    started = time.process_time()
     row = Row(target, dtype)
     runner = Runner(resolve(target), device=torch.device("cpu"), dtype=dtype_named(dtype))
     for seed in range(trials):
@@ -59,7 +77,15 @@ def measure(target: str, dtype: str, trials: int) -> Row:
         if findings:
             case = trial.stages[0]
             row.alarms.append(f"seed {seed}, {case.special}, {trial.program}: {findings[0]}")
+    row.seconds = time.process_time() - started
     return row
+
+
+def measure_all(targets: Sequence[str], dtypes: Sequence[str], trials: int, workers: int) -> Iterator[Row]:
+    """Yield a row per target and dtype, from so many processes."""
+    pairs = list(product(targets, dtypes))
+    with ProcessPoolExecutor(min(workers, len(pairs)), mp_context=get_context("spawn")) as pool:
+        yield from pool.map(measure, *zip(*pairs, strict=True), [trials] * len(pairs))
 
 
 def main() -> int:
@@ -68,20 +94,14 @@ def main() -> int:
     parser.add_argument("target", nargs="*", default=TARGETS)
     parser.add_argument("--trials", type=int, default=2000)
     parser.add_argument("--dtype", action="append", choices=DTYPES)
+    parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    print(f"| target | dtype | trials | failures | largest headroom | trials/s | (torch {torch.__version__})")
-    print("|---|---|---:|---:|---:|---:|")
+    print(f"torch {torch.__version__}\n{HEAD}")
     alarms: list[str] = []
-    for target in options.target:
-        for dtype in options.dtype or DTYPES:
-            started = time.process_time()
-            row = measure(target, dtype, options.trials)
-            rate = row.judged / (time.process_time() - started)
-            cells = (target, dtype, f"{row.judged:,}", len(row.alarms), f"{row.headroom:.2g}", f"{rate:.0f}")
-            print(f"| {' | '.join(map(str, cells))} |", flush=True)
-            alarms += [f"{target} {dtype}, {alarm}" for alarm in row.alarms]
-    print("\n".join(alarms))
+    for row in measure_all(options.target, options.dtype or DTYPES, options.trials, options.workers):
+        print(row, flush=True)
+        alarms += [f"{row.target} {row.dtype}, {alarm}" for alarm in row.alarms]
+    print(*alarms, sep="\n")
     return int(bool(alarms))
 
 

@@ -10,6 +10,7 @@ import argparse
 import time
 
 import torch
+from figures import Figure
 
 from gradconform.fixtures.random_stages import SeededChoices
 from gradconform.fuzz.campaign import run_campaign
@@ -36,6 +37,18 @@ def drawn_by_hypothesis(runner: Runner, trials: int) -> float:
     return campaign.trials / (time.process_time() - started)
 
 
+def measure(target: str = "reference-split", trials: int = 1000) -> list[Figure]:
+    """Return both rates."""
+    runner = Runner(resolve(target), device=torch.device("cpu"), dtype=torch.float32)
+    seeded(runner, 10**6, 50)
+    rate, campaign = seeded(runner, 0, trials), drawn_by_hypothesis(runner, trials)
+    what = "random trials per second of one core"
+    return [
+        Figure(f"{what}, from a seed", f"{rate:.0f}", f"{GOAL:.0f}", "fuzz_rate.py"),
+        Figure(f"{what}, in a campaign of `gradconform fuzz`", f"{campaign:.0f}", "none", "fuzz_rate.py"),
+    ]
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -43,11 +56,8 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=1000)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    runner = Runner(resolve(options.target), device=torch.device("cpu"), dtype=torch.float32)
-    seeded(runner, 10**6, 50)
-    print(f"{options.target}, float32, torch {torch.__version__}, trials per second of one core:")
-    print(f"random trials from a seed        {seeded(runner, 0, options.trials):.0f}; goal {GOAL:.0f}")
-    print(f"campaign of gradconform fuzz     {drawn_by_hypothesis(runner, options.trials):.0f}")
+    print(f"{options.target}, float32, torch {torch.__version__}")
+    print(*measure(options.target, options.trials), sep="\n")
 
 
 if __name__ == "__main__":

@@ -13,10 +13,12 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch._dynamo  # checkpointing imports it at first use, which takes a second
 from bare_work import bare_run, make_stages, trials_of
+from figures import Figure
 
 from gradconform.session import Session
 
@@ -31,6 +33,50 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Processor seconds of runs, the first one and later ones, and of the bare work in turn with the later ones."""
+
+    session: Session
+    first: float
+    full: list[float]
+    bare: list[float]
+
+    @property
+    def run_s(self) -> float:
+        """The median of the later runs."""
+        return statistics.median(self.full)
+
+    @property
+    def bare_s(self) -> float:
+        """The median of the bare work."""
+        return statistics.median(self.bare)
+
+    def figures(self) -> list[Figure]:
+        """Return the ratio and the rate."""
+        count = len(self.session.plan.items)
+        rate = f"{count / self.first:.0f} in the first run, {count / self.run_s:.0f} in later ones"
+        ratio = f"{self.run_s / self.bare_s:.2f}"
+        return [
+            Figure("time of a run, divided by the time of the bare work", ratio, f"{GOAL_RATIO}", "run_cost.py"),
+            Figure("checks per second of one core", rate, f"{GOAL_RATE:.0f}", "run_cost.py"),
+        ]
+
+
+def measure(target: str = "reference-split", profile: str = "standard", rounds: int = 9) -> Cost:
+    """Time runs and the bare work in turn."""
+    session = Session(target, profile=profile)
+    first = seconds(session.run)
+    full: list[float] = []
+    bare: list[float] = []
+    for _ in range(rounds):
+        gc.freeze()  # a run does so itself: the ratio is of work alone
+        bare.append(seconds(lambda: bare_run(session)))
+        gc.unfreeze()
+        full.append(seconds(Session(target, profile=profile).run))
+    return Cost(session, first, full, bare)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -40,23 +86,15 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    session = Session(options.target, profile=options.profile)
-    first = seconds(session.run)
-    full: list[float] = []
-    bare: list[float] = []
-    for _ in range(options.rounds):
-        gc.freeze()  # a run does so itself: the ratio is of work alone
-        bare.append(seconds(lambda: bare_run(session)))
-        gc.unfreeze()
-        full.append(seconds(Session(options.target, profile=options.profile).run))
-    run_s, bare_s = statistics.median(full), statistics.median(bare)
-    ratios = sorted(one / other for one, other in zip(full, bare, strict=True))
-    count = len(session.plan.items)
-    print(f"{options.target}, profile {options.profile}: {count} checks, {len(trials_of(session))} trials")
-    print(f"run {run_s:.3f} s, bare work {bare_s:.3f} s (medians of {options.rounds})")
-    print(f"of the bare work, making the stages takes {seconds(lambda: make_stages(session)) / bare_s:.0%}")
-    print(f"ratio {run_s / bare_s:.2f} (per round {ratios[0]:.2f} to {ratios[-1]:.2f}); goal {GOAL_RATIO}")
-    print(f"{count / first:.0f} checks/s in the first run, {count / run_s:.0f} in later ones; goal {GOAL_RATE:.0f}")
+    cost = measure(options.target, options.profile, options.rounds)
+    session = cost.session
+    ratios = sorted(one / other for one, other in zip(cost.full, cost.bare, strict=True))
+    checks, trials = len(session.plan.items), len(trials_of(session))
+    print(f"{options.target}, profile {options.profile}: {checks} checks, {trials} trials")
+    print(f"run {cost.run_s:.3f} s, bare work {cost.bare_s:.3f} s (medians of {options.rounds})")
+    print(f"of the bare work, making the stages takes {seconds(lambda: make_stages(session)) / cost.bare_s:.0%}")
+    print(f"ratio per round {ratios[0]:.2f} to {ratios[-1]:.2f}")
+    print(*cost.figures(), sep="\n")
 
 
 if __name__ == "__main__":

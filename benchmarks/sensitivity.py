@@ -3,14 +3,14 @@
 Judges random trials on plain autograd whose gradients are made wrong on purpose, in two ways: every gradient off by
 one relative error, and one element of one gradient off by a share of that gradient's largest element. Prints, per
 dtype, the smallest error (a power of two times eps) that is found in at least 99 of 100 trials, and the share found of
-3e-6 in float32. With --plot it draws the share found against the error (needs matplotlib).
+3e-6 in float32. With --plot it draws the share found against the error (needs the extra `report`: matplotlib).
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,21 @@ from gradconform.adapter import StageSpec
 from gradconform.devices import dtype_named
 from gradconform.fixtures.random_stages import SeededChoices
 from gradconform.judge import gradients
+from gradconform.plain import OracleError
 from gradconform.random_trial import draw_trial
 from gradconform.reference.autograd import AutogradAdapter, AutogradSession
-from gradconform.run import OracleError, Runner
+from gradconform.run import Runner
 from gradconform.targets import resolve
 
-DTYPES = ("float64", "float32", "bfloat16", "float16")
+MARKERS = {"float64": "o", "float32": "s", "bfloat16": "^", "float16": "D"}
+DTYPES = tuple(MARKERS)
 FOUND = 0.99
+
+#: The ways in which gradients are made wrong, and what a plot calls them.
+WAYS = {"uniform": "every element off by a relative error", "one element": "one element of one gradient off"}
+
 Edit = Callable[[Tensor], Tensor]
+Curve = list[tuple[float, float]]
 
 
 class WrongSession(AutogradSession):
@@ -117,10 +124,10 @@ def _counts(grad: Tensor | None) -> bool:
     return grad is not None and grad.numel() > 0
 
 
-def curve(way: str, dtype: str, trials: int) -> list[tuple[float, float]]:
+def curve(way: str, dtype: str, trials: int) -> Curve:
     """Return (error, share found) for errors of eps times powers of two."""
     eps = torch.finfo(dtype_named(dtype)).eps
-    points: list[tuple[float, float]] = []
+    points: Curve = []
     for power in range(-1, 9):
         error = eps * 2.0**power
         make = uniform(error) if way == "uniform" else one_element(error, random.Random(power))  # noqa: S311 (no secret)
@@ -130,24 +137,50 @@ def curve(way: str, dtype: str, trials: int) -> list[tuple[float, float]]:
     return points
 
 
-def plot(curves: dict[tuple[str, str], list[tuple[float, float]]], path: Path) -> None:
-    """Draw the curves, one panel per way."""
-    import matplotlib as mpl  # noqa: PLC0415 (only where a plot is asked for)
+def measure(dtypes: Sequence[str], trials: int) -> dict[tuple[str, str], Curve]:
+    """Return the curves by way and dtype."""
+    return {(way, dtype): curve(way, dtype, trials) for dtype in dtypes for way in WAYS}
+
+
+def least(points: Curve) -> float | None:
+    """Return the smallest error of a curve that is found often enough."""
+    return next((error for error, share in points if share >= FOUND), None)
+
+
+def table(curves: dict[tuple[str, str], Curve]) -> list[str]:
+    """Return the smallest error found per dtype, as a table in Markdown."""
+    lines = [
+        "| dtype | eps | smallest uniform relative error found | smallest single wrong element found |",
+        "|---|---:|---:|---:|",
+    ]
+    for dtype in dict.fromkeys(dtype for _, dtype in curves):
+        found = [least(curves[way, dtype]) for way in WAYS]
+        cells = ["none" if error is None else f"{error:.1e}" for error in found]
+        lines.append(f"| {dtype} | {torch.finfo(dtype_named(dtype)).eps:.1e} | {' | '.join(cells)} |")
+    return lines
+
+
+def plot(curves: dict[tuple[str, str], Curve], path: Path) -> None:
+    """Draw the share found against the error as SVG, one panel per way; the same curves give the same file."""
+    import matplotlib as mpl  # noqa: PLC0415 (of the extra `report`, only where a plot is asked for)
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415 (as above)
 
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.5), sharey=True)
-    for panel, way in zip(panels, ("uniform", "one element"), strict=True):
-        for dtype in DTYPES:
-            if (way, dtype) in curves:
-                panel.semilogx(*zip(*curves[way, dtype], strict=True), marker="o", label=dtype)
-        panel.axhline(FOUND, linewidth=0.8, linestyle="--")
-        panel.set_title(f"{way}: share of trials in which it is found")
-        panel.set_xlabel("relative error")
-    panels[0].legend()
-    figure.tight_layout()
-    figure.savefig(path)
+    # Text stays text, which is small and can be searched, and no random id or date changes the file.
+    style = {"svg.fonttype": "none", "svg.hashsalt": "gradconform", "font.family": "sans-serif", "font.size": 9}
+    with mpl.rc_context(style):
+        figure, panels = plt.subplots(1, len(WAYS), figsize=(9, 3.4), sharey=True, layout="constrained")
+        for panel, (way, title) in zip(panels, WAYS.items(), strict=True):
+            for (dtype, marker), style in zip(MARKERS.items(), ("-", "--", "-.", ":"), strict=True):
+                if (way, dtype) in curves:
+                    panel.semilogx(*zip(*curves[way, dtype], strict=True), marker=marker, linestyle=style, label=dtype)
+            panel.axhline(FOUND, linewidth=0.8, color="grey")
+            panel.set(title=title, xlabel="error, as a part of the value", ylim=(-0.03, 1.05))
+        panels[0].set_ylabel("share of trials in which it is found")
+        panels[0].legend(loc="center", title=f"line at {FOUND:.0%}")
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)
 
 
 def main() -> None:
@@ -158,17 +191,10 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    curves: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    print("| dtype | eps | smallest uniform relative error found | smallest single wrong element found |")
-    print("|---|---:|---:|---:|")
-    for dtype in options.dtype or DTYPES:
-        cells = []
-        for way in ("uniform", "one element"):
-            curves[way, dtype] = curve(way, dtype, options.trials)
-            least = next((error for error, share in curves[way, dtype] if share >= FOUND), None)
-            cells.append("none" if least is None else f"{least:.1e}")
-        print(f"| {dtype} | {torch.finfo(dtype_named(dtype)).eps:.1e} | {' | '.join(cells)} |", flush=True)
-    if "float32" in (options.dtype or DTYPES):
+    dtypes = options.dtype or DTYPES
+    curves = measure(dtypes, options.trials)
+    print(*table(curves), sep="\n")
+    if "float32" in dtypes:
         print(f"float32, uniform error of 3e-6: found in {share_found(uniform(3e-6), 'float32', options.trials):.0%}")
     if options.plot is not None:
         plot(curves, options.plot)

@@ -23,7 +23,8 @@ from gradconform.fixtures.programs import full_immediate
 from gradconform.fixtures.stages import ZOO
 from gradconform.judge import gradients
 from gradconform.judge import values as judging
-from gradconform.run import OracleError, Runner
+from gradconform.plain import OracleError
+from gradconform.run import Runner
 from gradconform.targets import resolve
 from gradconform.tolerance import Judgement, Partials, floor_factor
 from gradconform.tolerance import judge as judge_by_rule
