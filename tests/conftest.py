@@ -32,6 +32,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=f"nightly: {_NIGHTLY} runs it"))
 
 
+@pytest.fixture(autouse=True)
+def _lines_are_as_wide_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make what is printed independent of the terminal that the tests are run in, if any."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+
 _VALIDATOR = Draft202012Validator(schema())
 
 
