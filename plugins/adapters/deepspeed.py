@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import Capabilities, StageSpec, Tree
-from gradconform.plugins.adapters.full_only import FULL_ONLY, FullOnlySession, flat, received
+from gradconform.plugins.adapters.full_only import FULL_ONLY, FullOnlySession, TakingTuples, flat, received
 from gradconform.plugins.adapters.installed import needed
 from gradconform.plugins.adapters.torch_stage import group_of_one
 
@@ -33,18 +33,6 @@ vars(importlib.import_module("deepspeed.comm.torch"))["build_shm_op"] = lambda: 
 _STAGES = 3
 
 
-class _Taking(nn.Module):
-    """Hands a tuple of inputs on as arguments."""
-
-    def __init__(self, stage: nn.Module) -> None:
-        super().__init__()
-        self.stage = stage
-
-    def forward(self, inputs: Tree) -> Tree:
-        outputs = self.stage(*inputs) if isinstance(inputs, tuple) else self.stage(inputs)
-        return tuple(outputs) if isinstance(outputs, list) else outputs
-
-
 class DeepSpeedSession(FullOnlySession):
     """One engine, driven through ``_exec_forward_pass`` and ``_exec_backward_pass`` as its schedules drive it."""
 
@@ -56,7 +44,7 @@ class DeepSpeedSession(FullOnlySession):
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         with contextlib.redirect_stdout(io.StringIO()):  # it prints how it has cut the layers
             module = PipelineModule(
-                layers=[_Taking(stage)], num_stages=1, loss_fn=spec.loss_fn, partition_method="uniform"
+                layers=[TakingTuples(stage)], num_stages=1, loss_fn=spec.loss_fn, partition_method="uniform"
             )
         trainable = [parameter for parameter in stage.parameters() if parameter.requires_grad]
         # An optimizer of nothing cannot be made.

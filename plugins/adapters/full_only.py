@@ -74,3 +74,16 @@ def flat(values: Tree) -> Tree:
     if isinstance(values, Tensor):
         return (values,)
     return tuple(values) if isinstance(values, list) else values
+
+
+class TakingTuples(nn.Module):
+    """Gives and takes tuples, as the layers of an ``nn.Sequential`` do; a list of outputs becomes one."""
+
+    def __init__(self, stage: nn.Module) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, inputs: Tree) -> Tree:
+        """Call the stage."""
+        outputs = self.stage(*inputs) if isinstance(inputs, tuple) else self.stage(inputs)
+        return tuple(outputs) if isinstance(outputs, list) else outputs

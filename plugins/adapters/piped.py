@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec, Tree
-from gradconform.plugins.adapters.full_only import FULL_ONLY, FullOnlySession, refuse_parameters
+from gradconform.plugins.adapters.full_only import FULL_ONLY, FullOnlySession, TakingTuples, refuse_parameters
 from gradconform.reference.autograd import AutogradSession
 
 #: What such a module refuses: "Input and output have to be a Tensor or a tuple of tensors", of rows in a batch, and
@@ -24,18 +24,6 @@ CLAIMS: dict[str, Any] = {
 }
 
 
-class _Taking(nn.Module):
-    """Gives and takes tuples, as the layers of an ``nn.Sequential`` do; a list of outputs becomes one."""
-
-    def __init__(self, stage: nn.Module) -> None:
-        super().__init__()
-        self.stage = stage
-
-    def forward(self, inputs: Tree) -> Tree:
-        outputs = self.stage(*inputs) if isinstance(inputs, tuple) else self.stage(inputs)
-        return tuple(outputs) if isinstance(outputs, list) else outputs
-
-
 class PipedSession(FullOnlySession):
     """Holds the whole stage as the one partition of a pipe, which runs every call as one chunk and recomputes it."""
 
@@ -43,7 +31,7 @@ class PipedSession(FullOnlySession):
         """Make the pipe, which renames parameters: the stage's own names are what is reported."""
         super().__init__(stage, spec)
         device = next((arg.device for arg in spec.example_args if isinstance(arg, Tensor)), "cpu")
-        layers = nn.Sequential(_Taking(stage))
+        layers = nn.Sequential(TakingTuples(stage))
         piped = pipe(layers, balance=[1], devices=[device], chunks=1, checkpoint="always")
         self._user = AutogradSession(_Spread(piped), spec)
 
