@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from gradconform.judge.finding import Finding
-from gradconform.results import Result, finite
+from gradconform.results import Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def run_beside(subject: Any, checks: Sequence[BesideCheck], *, dtype: str) -> It
             message="\n".join(f"{finding.where}: {finding.text}" for finding in findings),
             duration_s=time.perf_counter() - started,
             kind=findings[0].kind if findings else None,
-            findings=tuple(map(_as_json, findings)),
+            findings=tuple(finding.to_dict() for finding in findings),
         )
 
 
@@ -56,8 +56,3 @@ def _findings(subject: Any, check: BesideCheck) -> list[Finding]:
         return list(check.judge(subject))
     except Exception as error:  # noqa: BLE001 (what is judged may raise anything)
         return [Finding("error", "the call", "", f"raised {type(error).__name__}: {' '.join(str(error).split())}")]
-
-
-def _as_json(finding: Finding) -> dict[str, object]:
-    values = asdict(finding)
-    return {**values, **{name: finite(values[name]) for name in ("error", "bound", "headroom")}}

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Literal
 
 from gradconform.adapter import Capabilities
+from gradconform.defaults import Profile
 from gradconform.evidence import Evidence
 from gradconform.fixtures.grad_tuples import described
 from gradconform.judge.finding import Finding
@@ -16,11 +17,7 @@ from gradconform.program import shortened
 from gradconform.trial import Trial
 
 Level = Literal["MUST", "SHOULD"]
-Profile = Literal["quick", "standard", "full"]
 Judge = Callable[[Evidence], Iterator[Finding]]
-
-#: From the smallest profile to the largest; each holds all checks of those before it.
-PROFILES: tuple[Profile, ...] = ("quick", "standard", "full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gradconform.check import PROFILES, Check, Profile
+from gradconform.check import Check
+from gradconform.defaults import PROFILES, Profile
 from gradconform.devices import SelectionError, nearest
 from gradconform.shard import Shard
-
-DEFAULT_SEED = 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ import torch
 from gradconform.account import Account
 from gradconform.adapter import UnsupportedError
 from gradconform.check import Check, Judge
+from gradconform.defaults import DEFAULT_SEED
 from gradconform.devices import device_of
 from gradconform.dispatched import Record, is_recorded
 from gradconform.driver import NO_RECORD, drive
@@ -25,9 +25,8 @@ from gradconform.materials import Materials
 from gradconform.observation import Observation
 from gradconform.oracle_cache import OracleCache
 from gradconform.plain import BROKEN, DeviceFaultError, DeviceLostError, OracleError, PlainAutograd
-from gradconform.plan import DEFAULT_SEED
 from gradconform.program import shortened
-from gradconform.results import Result, finite
+from gradconform.results import Result
 from gradconform.targets import Target
 from gradconform.tolerance import tolerances_of
 from gradconform.trial import Trial
@@ -158,7 +157,7 @@ class Runner:
             "status": "failed",
             "kind": findings[0].kind,
             "message": message(check, findings),
-            "findings": tuple(_as_json(finding) for finding in findings),
+            "findings": tuple(finding.to_dict() for finding in findings),
         }
 
     def _refused(self, check: Check, error: RefusedError) -> dict[str, Any]:
@@ -288,7 +287,7 @@ def message(check: Check, findings: list[Finding]) -> str:
 
 def _off_device(check: Check, device: torch.device, who: str, finding: Finding) -> dict[str, Any]:
     """Return the verdict where too little runs on the device: whatever the check asks, it was asked of another one."""
-    found: dict[str, Any] = {"kind": "device", "findings": (_as_json(finding),)}
+    found: dict[str, Any] = {"kind": "device", "findings": (finding.to_dict(),)}
     if who == "device":
         text = f"{device} leaves operations to the CPU\n{finding}"
         return {**found, "status": "error", "message": text}
@@ -302,7 +301,7 @@ def _device_fault(check: Check, error: DeviceFaultError) -> dict[str, Any]:
         "status": "error",
         "kind": "device",
         "message": "\n".join([str(error), f"program {programs}, under plain autograd", *map(str, error.findings)]),
-        "findings": tuple(_as_json(finding) for finding in error.findings),
+        "findings": tuple(finding.to_dict() for finding in error.findings),
     }
 
 
@@ -320,10 +319,5 @@ def _probed(unmet: list[str], findings: list[Finding], silent: list[Finding]) ->
         "level": "SHOULD",
         "kind": silent[0].kind,
         "message": "\n".join(lines),
-        "findings": tuple(_as_json(finding) for finding in silent),
+        "findings": tuple(finding.to_dict() for finding in silent),
     }
-
-
-def _as_json(finding: Finding) -> dict[str, object]:
-    values = asdict(finding)
-    return {**values, **{name: finite(values[name]) for name in ("error", "bound", "headroom")}}

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from gradconform.defaults import DEFAULT_SEED
 from gradconform.devices import Choice, SelectionError, choose, dtype_named
 from gradconform.devices.naming import placed, ready
 from gradconform.environment import environment
@@ -19,7 +20,7 @@ from gradconform.numeric_flags import flags_named, flags_set
 from gradconform.oracle_cache import OracleCache
 from gradconform.own_schedules import Given, check_of, schedules_of
 from gradconform.percentage import percentage_named
-from gradconform.plan import DEFAULT_SEED, Item, Plan, make_plan
+from gradconform.plan import Item, Plan, make_plan
 from gradconform.records import Header, Place, header_of
 from gradconform.results import Report, Result
 from gradconform.run import Runner, one_thread

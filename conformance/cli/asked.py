@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gradconform.cli.parsing import DEFAULT_SEED
 from gradconform.cli.waivers import waivers_named
+from gradconform.defaults import DEFAULT_SEED
 from gradconform.records import Header, RecordedRun, RecordsError
 
 _DEFAULTS: dict[str, Any] = {

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gradconform.cli.console import complain, width, write
-from gradconform.cli.json_file import replace_file
-from gradconform.results import EXIT_ENVIRONMENT
+from gradconform.cli.console import width, write
+from gradconform.cli.output_file import hand_over
 
 if TYPE_CHECKING:
     from gradconform.beside import BesideCheck
@@ -38,10 +37,6 @@ def judge_beside(  # noqa: PLR0913 (what is judged, on what, and how it is told)
     report.results += run_beside(subject, checks, dtype=dtype)
     code = report.exit_code
     if path is not None:
-        try:
-            replace_file(path, report.to_json())
-        except OSError as error:
-            complain(f"the report could not be written to {path!r}: {error}")
-            code = EXIT_ENVIRONMENT
+        code = hand_over(path, report.to_json(), code=code)
     write(closing(report, width()))
     return code

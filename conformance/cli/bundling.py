@@ -7,10 +7,10 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradconform.cli.console import complain, refuse, write_text
-from gradconform.cli.json_file import check_writable, replace_file
+from gradconform.cli.console import refuse, write_text
+from gradconform.cli.output_file import check_writable, hand_over
 from gradconform.cli.parsing import EXIT_CODES
-from gradconform.results import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, Report
+from gradconform.results import EXIT_CONFORMS, EXIT_DOES_NOT, Report
 
 if TYPE_CHECKING:
     from gradconform.bundle.claim import Sources
@@ -70,13 +70,10 @@ def bundle(arguments: argparse.Namespace) -> int:
     if reasons:
         _tell_reasons(f"{arguments.report} supports no claim", reasons)
         return EXIT_DOES_NOT
-    try:
-        replace_file(path, packed(files))
-    except OSError as error:
-        complain(f"the claim could not be written to {path!r}: {error}")
-        return EXIT_ENVIRONMENT
-    write_text(f"{path}: {_statement(files)}")
-    return EXIT_CONFORMS
+    code = hand_over(path, packed(files), code=EXIT_CONFORMS, what="claim")
+    if code == EXIT_CONFORMS:
+        write_text(f"{path}: {_statement(files)}")
+    return code
 
 
 def _sources(arguments: argparse.Namespace) -> Sources:

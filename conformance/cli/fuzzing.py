@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gradconform.cli.console import complain, refuse, width, write
 from gradconform.cli.current_folder import current_folder_first
 from gradconform.cli.device_options import add_device_plugin
-from gradconform.cli.parsing import DEFAULT_SEED, count_given, seed_given
+from gradconform.cli.parsing import count_given, seed_given
+from gradconform.defaults import DEFAULT_SEED
 from gradconform.results import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE
 
 if TYPE_CHECKING:

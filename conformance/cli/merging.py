@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gradconform.cli.console import complain, refuse, width, write
-from gradconform.cli.json_file import JsonFileError, check_writable, replace_file
+from gradconform.cli.console import refuse, width, write
+from gradconform.cli.output_file import OutputFileError, check_writable, hand_over
 from gradconform.cli.parsing import EXIT_CODES
-from gradconform.results import EXIT_ENVIRONMENT, Report
+from gradconform.results import Report
 
 
 def add_merge(found: Any) -> None:
@@ -37,15 +37,11 @@ def merge_reports(arguments: argparse.Namespace) -> int:
     try:
         path = None if arguments.json is None else check_writable(arguments.json)
         report = merge({name: Report.from_json(name) for name in arguments.reports})
-    except (JsonFileError, ReportError, MergeError) as error:
+    except (OutputFileError, ReportError, MergeError) as error:
         return refuse(error)
     code = report.exit_code
     if path is not None:
-        try:
-            replace_file(path, report.to_json())
-        except OSError as error:
-            complain(f"the report could not be written to {path!r}: {error}")
-            code = EXIT_ENVIRONMENT
+        code = hand_over(path, report.to_json(), code=code)
     cells = list(dict.fromkeys((result.device, result.dtype) for result in report.results))
     write([*opening(report, cells, width()), *closing(report, width())])
     return code

@@ -6,13 +6,16 @@ import os
 import tempfile
 from pathlib import Path
 
+from gradconform.cli.console import complain
+from gradconform.results import EXIT_ENVIRONMENT
 
-class JsonFileError(ValueError):
+
+class OutputFileError(ValueError):
     """A path that no report can be written to."""
 
 
 def check_writable(path: str, *, option: str = "--json") -> str:
-    """Return ``path`` where a report can be written to it; raise :class:`JsonFileError` where not."""
+    """Return ``path`` where a report can be written to it; raise :class:`OutputFileError` where not."""
     real = Path(path).resolve()
     if not path.strip() or real.is_dir():
         problem = f"{option} {path!r} is a folder; expected the path of a file in it"
@@ -24,7 +27,7 @@ def check_writable(path: str, *, option: str = "--json") -> str:
         problem = f"{option} {path!r} cannot be written to; choose another path or change its permissions"
     else:
         return path
-    raise JsonFileError(problem)
+    raise OutputFileError(problem)
 
 
 def replace_file(path: str, content: str | bytes) -> None:
@@ -42,3 +45,13 @@ def replace_file(path: str, content: str | bytes) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def hand_over(path: str, content: str | bytes, *, code: int, what: str = "report") -> int:
+    """Write a command's file and return ``code``; where it cannot be, say so and return the environment's exit code."""
+    try:
+        replace_file(path, content)
+    except OSError as error:
+        complain(f"the {what} could not be written to {path!r}: {error}")
+        return EXIT_ENVIRONMENT
+    return code

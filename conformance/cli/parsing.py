@@ -12,11 +12,8 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
+from gradconform.defaults import PROFILES
 from gradconform.shard import Shard, ShardError
-
-# As gradconform.check and gradconform.plan have them, which import torch; tests/cli holds both to be the same.
-PROFILES = ("quick", "standard", "full")
-DEFAULT_SEED = 20
 
 _LARGEST_SEED = 2**32 - 1
 

@@ -8,11 +8,12 @@ from collections import Counter
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from gradconform.cli.console import complain, refuse, width, write
+from gradconform.cli.console import refuse, width, write
 from gradconform.cli.current_folder import current_folder_first
-from gradconform.cli.json_file import JsonFileError, check_writable, replace_file
-from gradconform.cli.parsing import DEFAULT_SEED, SEVERAL, count_given, seed_given
-from gradconform.results import EXIT_ENVIRONMENT, EXIT_INTERRUPTED
+from gradconform.cli.output_file import OutputFileError, check_writable, hand_over
+from gradconform.cli.parsing import SEVERAL, count_given, seed_given
+from gradconform.defaults import DEFAULT_SEED
+from gradconform.results import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from gradconform.pipeline.question import Case, Question
@@ -85,7 +86,7 @@ def pipeline(arguments: argparse.Namespace) -> int:
         _refuse_sizes(arguments)
         with current_folder_first():
             question, report = _question(arguments)
-    except (JsonFileError, SelectionError, ScheduleError, TargetError) as error:
+    except (OutputFileError, SelectionError, ScheduleError, TargetError) as error:
         return refuse(error)
     return _judge(question, report, arguments, path)
 
@@ -177,11 +178,7 @@ def _judge(question: Question, report: Report, arguments: argparse.Namespace, pa
         stopped, interrupted = "interrupted", True
     code = EXIT_INTERRUPTED if interrupted else report.exit_code
     if path is not None:
-        try:
-            replace_file(path, report.to_json())
-        except OSError as error:
-            complain(f"the report could not be written to {path!r}: {error}")
-            code = EXIT_ENVIRONMENT
+        code = hand_over(path, report.to_json(), code=code)
     write(closing(report, width(), stopped))
     return code
 

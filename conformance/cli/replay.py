@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from gradconform.cli.console import refuse, width, write
 from gradconform.cli.current_folder import current_folder_first
-from gradconform.cli.json_file import check_writable, replace_file
-from gradconform.cli.parsing import DEFAULT_SEED, seed_given
+from gradconform.cli.output_file import check_writable, replace_file
+from gradconform.cli.parsing import seed_given
+from gradconform.defaults import DEFAULT_SEED
 from gradconform.results import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE
 
 if TYPE_CHECKING:

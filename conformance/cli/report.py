@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gradconform.cli.console import complain, refuse, write_text
-from gradconform.cli.json_file import JsonFileError, check_writable, replace_file
+from gradconform.cli.console import refuse, write_text
+from gradconform.cli.output_file import OutputFileError, check_writable, hand_over
 from gradconform.cli.parsing import EXIT_CODES
-from gradconform.results import EXIT_CONFORMS, EXIT_ENVIRONMENT, Report
+from gradconform.results import EXIT_CONFORMS, Report
 
 _EXAMPLES = """\
 examples:
@@ -52,7 +52,7 @@ def report(arguments: argparse.Namespace) -> int:
                 check_writable(path, option=f"--{name}")
         reports = [Report.from_json(path) for path in arguments.reports]
         pages = {path: _page(name, reports, intersection=arguments.intersection) for name, path in asked.items()}
-    except (JsonFileError, ReportError, CompareError) as error:
+    except (OutputFileError, ReportError, CompareError) as error:
         return refuse(error)
     return _write(pages)
 
@@ -71,12 +71,7 @@ def _write(pages: dict[str, str]) -> int:
 
 
 def _write_one(path: str, text: str) -> int:
-    try:
-        if path == "-":
-            write_text(text)
-        else:
-            replace_file(path, text)
-    except OSError as error:
-        complain(f"the page could not be written to {path!r}: {error}")
-        return EXIT_ENVIRONMENT
+    if path != "-":
+        return hand_over(path, text, code=EXIT_CONFORMS, what="page")
+    write_text(text)
     return EXIT_CONFORMS

@@ -13,9 +13,8 @@ from gradconform.cli.asked import options_of, refuse_another_run, resumed_option
 from gradconform.cli.console import complain, refuse, width, write
 from gradconform.cli.current_folder import current_folder_first
 from gradconform.cli.device_options import add_devices
-from gradconform.cli.json_file import JsonFileError, check_writable, replace_file
+from gradconform.cli.output_file import OutputFileError, check_writable, hand_over
 from gradconform.cli.parsing import (
-    DEFAULT_SEED,
     EXAMPLES,
     EXIT_CODES,
     SEVERAL,
@@ -27,8 +26,9 @@ from gradconform.cli.parsing import (
     shard_given,
 )
 from gradconform.cli.waivers import add_waivers
+from gradconform.defaults import DEFAULT_SEED
 from gradconform.records import RecordsError
-from gradconform.results import EXIT_CONFORMS, EXIT_ENVIRONMENT
+from gradconform.results import EXIT_CONFORMS
 
 if TYPE_CHECKING:
     from gradconform.execution import Execution
@@ -136,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
         path = check_writable(arguments.json) if arguments.json is not None else None
         with contextlib.closing(_records(arguments)) if _keeps(arguments) else contextlib.nullcontext() as file:
             return _judge(arguments, file, path)
-    except (JsonFileError, RecordsError) as error:
+    except (OutputFileError, RecordsError) as error:
         return refuse(error)
 
 
@@ -186,11 +186,7 @@ def _report(execution: Execution, file: RecordFile | None, path: str | None) -> 
     code = report.exit_code if stop is None or stop.exit_code is None else stop.exit_code
     if path is not None:
         # Before the report is printed: a reader who goes away costs no file.
-        try:
-            replace_file(path, report.to_json())
-        except OSError as error:
-            complain(f"the report could not be written to {path!r}: {error}")
-            code = EXIT_ENVIRONMENT
+        code = hand_over(path, report.to_json(), code=code)
     write(closing(report, width(), None if stop is None else stop.reason.partition("\n")[0]))
     if stop is not None and "\n" in stop.reason:
         complain(stop.reason)

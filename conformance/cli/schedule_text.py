@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gradconform.cli.beside import judge_beside
 from gradconform.cli.console import refuse
 from gradconform.cli.current_folder import current_folder_first
-from gradconform.cli.json_file import JsonFileError, check_writable
+from gradconform.cli.output_file import OutputFileError, check_writable
 from gradconform.cli.parsing import SEVERAL
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def schedule_text(arguments: argparse.Namespace) -> int:
         schedules = _schedules(arguments.schedule)
         with current_folder_first():
             subject = schedule_text_named(arguments.target)
-    except (JsonFileError, ScheduleError, TargetError) as error:
+    except (OutputFileError, ScheduleError, TargetError) as error:
         return refuse(error)
     from gradconform.schedule_text.checks import checks_of  # noqa: PLC0415 (it imports torch)
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from gradconform.cli.console import complain, on_terminal, refuse, terminal, width, write
+from gradconform.cli.console import on_terminal, refuse, terminal, width, write
 from gradconform.cli.device_options import add_device_plugin
-from gradconform.cli.json_file import JsonFileError, check_writable, replace_file
+from gradconform.cli.output_file import OutputFileError, check_writable, hand_over
 from gradconform.cli.parsing import profile_named
 from gradconform.cli.progress import progress_bar
-from gradconform.results import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT
+from gradconform.results import EXIT_CONFORMS, EXIT_DOES_NOT
 
 if TYPE_CHECKING:
     from gradconform.selftest import KillMatrix, Outcome, Question
@@ -54,15 +54,11 @@ def selftest(arguments: argparse.Namespace) -> int:
     try:
         path = None if arguments.html is None else check_writable(arguments.html, option="--html")
         matrix = run_selftest(question, arguments.faults, plugins=arguments.device_plugin or ())
-    except (JsonFileError, SelectionError) as error:
+    except (OutputFileError, SelectionError) as error:
         return refuse(error)
     code = EXIT_CONFORMS if matrix.good else EXIT_DOES_NOT
     if path is not None:
-        try:
-            replace_file(path, kill_page(matrix))
-        except OSError as error:
-            complain(f"the page could not be written to {path!r}: {error}")
-            code = EXIT_ENVIRONMENT
+        code = hand_over(path, kill_page(matrix), code=code, what="page")
     write(kill_lines(matrix, width()))
     return code
 

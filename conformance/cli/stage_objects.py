@@ -8,7 +8,7 @@ from typing import Any
 from gradconform.cli.beside import judge_beside
 from gradconform.cli.console import refuse
 from gradconform.cli.current_folder import current_folder_first
-from gradconform.cli.json_file import JsonFileError, check_writable
+from gradconform.cli.output_file import OutputFileError, check_writable
 
 
 def add_stage_objects(found: Any) -> None:
@@ -39,7 +39,7 @@ def stage_objects(arguments: argparse.Namespace) -> int:
         path = None if arguments.json is None else check_writable(arguments.json)
         with current_folder_first():
             subject = stage_objects_named(arguments.target)
-    except (JsonFileError, TargetError) as error:
+    except (OutputFileError, TargetError) as error:
         return refuse(error)
     return judge_beside(
         subject, checks(), text=arguments.target, what=("stage objects on one process",), dtype="float32", path=path

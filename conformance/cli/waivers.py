@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gradconform.cli.console import refuse, write_text
-from gradconform.cli.json_file import check_writable, replace_file
+from gradconform.cli.output_file import check_writable, replace_file
 from gradconform.cli.parsing import EXIT_CODES
 from gradconform.results import EXIT_CONFORMS, Report
 from gradconform.waivers.editing import added, pruned

@@ -15,6 +15,7 @@ from typing import Any
 from gradconform.devices.asking import Answer, Asker, Probe
 from gradconform.devices.questions import Request, probes
 from gradconform.devices.selection import SelectionError
+from gradconform.exit_words import exit_in_words
 
 #: How long one process may take, in seconds: a first start of a driver, or a first build of a backend, takes its time.
 TIME_LIMIT = 180.0
@@ -66,7 +67,8 @@ def _ask(request: Request, known: dict[str, Answer]) -> list[Probe] | None:
     ) as process:
         try:
             told, complained = process.communicate(timeout=limit)
-            ended = _how_it_ended(process.returncode)
+            code = process.returncode
+            ended = f"ended the process {'with' if code >= 0 else 'by'} {exit_in_words(code)}"
         except subprocess.TimeoutExpired:
             _kill(process)
             told, complained = process.communicate()
@@ -92,16 +94,6 @@ def _read(told: str, complained: str, ended: str, known: dict[str, Answer]) -> l
     last = next((line.strip() for line in reversed(complained.splitlines()) if line.strip()), "")
     known[at] = Answer(ok=False, message=f"{at} {ended}{f': {last[:200]}' if last else ''}")
     return None
-
-
-def _how_it_ended(code: int) -> str:
-    if code >= 0:
-        return f"ended the process with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"ended the process by {name}"
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

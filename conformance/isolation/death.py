@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from gradconform.exit_words import exit_in_words
 from gradconform.records import Place
 from gradconform.results import Result
 
@@ -52,18 +53,10 @@ def _cause(code: int | None, limit: float | None) -> tuple[Kind, str]:
     if limit is not None:
         return "hang", f"the check had no end within {limit:g} s"
     if code is None or code >= 0:
-        return "crash", f"the process ended in the middle of the check, exit code {code}"
-    name = _signal_name(-code)
+        return "crash", f"the process ended in the middle of the check, {exit_in_words(code)}"
     if -code == signal.SIGKILL:
-        return "killed", f"the process was ended by {name}, as the system does where memory runs out"
-    return "crash", f"the process was ended by {name}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
+        return "killed", f"the process was ended by {exit_in_words(code)}, as the system does where memory runs out"
+    return "crash", f"the process was ended by {exit_in_words(code)}"
 
 
 def _stack_lines(stacks: str) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from gradconform.results import finite
 
 Kind = Literal[
     "mismatch", "nonfinite", "missing", "unexpected", "shape", "dtype", "device", "layout",
@@ -33,3 +35,8 @@ class Finding:
         """Return one line of a message."""
         place = f"{self.where}, after {self.action}" if self.action else self.where
         return f"{place}: {self.text}{f'; likely cause: {self.cause}' if self.cause else ''}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values, with numbers that JSON knows."""
+        values = asdict(self)
+        return {**values, **{name: finite(values[name]) for name in ("error", "bound", "headroom")}}

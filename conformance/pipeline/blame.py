@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gradconform.exit_words import exit_in_words
 from gradconform.pipeline.marks import Mark, read_mark
 from gradconform.pipeline.question import Case, Question
 from gradconform.pipeline.records import Record, blank_result, read_records
@@ -109,7 +110,7 @@ def _what_happened(case: Case, ended: Ended, question: Question, marks: dict[int
             return _raised(raised[rank])
         if rank in hung:
             return rank, f"took longer than {question.timeout:g} s", hung[rank].strip(), "hung"
-        return rank, f"died ({_exit_in_words(died[rank])})", ended.told(rank), "died"
+        return rank, f"died ({exit_in_words(died[rank])})", ended.told(rank), "died"
     for rank in sorted(inside - set(raised)):
         return rank, "ended without a word", ended.told(rank), "died"
     if earliest:
@@ -124,12 +125,3 @@ def _raised(record: Record) -> tuple[int, str, str, str]:
 
 def _inside_first(ranks: Iterable[int], inside: set[int]) -> list[int]:
     return sorted(ranks, key=lambda rank: (rank not in inside, rank))
-
-
-def _exit_in_words(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"

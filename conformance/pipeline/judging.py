@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from gradconform.beside import Held
 from gradconform.judge.finding import Finding
 from gradconform.judge.values import Reference, compare
 from gradconform.pipeline.whole_model import Parameter, StepOfWhole
@@ -18,17 +19,13 @@ from gradconform.tolerance import Partials
 class Seen:
     """What a rank saw of one step. ``output`` and ``losses`` are those of the rank with the last stage, None elsewhere.
 
-    ``action`` names the step in a finding; ``headrooms`` collects the ratio of error to bound of every tensor.
+    ``held`` names the step in a finding, and collects the ratio of error to bound of every tensor.
     """
 
-    action: str
+    held: Held
     modules: dict[int, nn.Module]
-    output: Tensor | None
-    losses: list[Tensor] | None
-    headrooms: list[float] = field(default_factory=list)
-    zeros_for_none: bool = False
-    factor: float = 1.0
-    spread: dict[int, float] = field(default_factory=dict)
+    output: Tensor | None = None
+    losses: list[Tensor] | None = None
 
 
 def findings_of(seen: Seen, plain: StepOfWhole, wide: StepOfWhole) -> Iterator[Finding]:
@@ -36,23 +33,24 @@ def findings_of(seen: Seen, plain: StepOfWhole, wide: StepOfWhole) -> Iterator[F
 
     ``plain`` is the whole model in the run's dtype, ``wide`` in float64.
     """
+    held = seen.held
     if seen.losses is not None:
         yield from _of_last_stage(seen, plain, wide)
     for index, module in seen.modules.items():
         for name, parameter in module.named_parameters():
             key = index, name
             reference = _grad_reference(key, plain, wide)
-            yield from compare(seen, seen, f"stage {index} {name}", parameter.grad, plain.grads[key], reference)
+            yield from compare(held, held, f"stage {index} {name}", parameter.grad, plain.grads[key], reference)
 
 
 def _of_last_stage(seen: Seen, plain: StepOfWhole, wide: StepOfWhole) -> Iterator[Finding]:
-    losses = seen.losses or []
+    held, losses = seen.held, seen.losses or []
     if len(losses) != len(plain.losses):
         text = f"expected {len(plain.losses)} losses, one per micro-batch, got {len(losses)}"
-        yield Finding("missing", "the losses", seen.action, text)
-    yield from compare(seen, seen, "the output", seen.output, plain.output, _given(wide.output))
+        yield Finding("missing", "the losses", held.action, text)
+    yield from compare(held, held, "the output", seen.output, plain.output, _given(wide.output))
     for mb, (got, expected, reference) in enumerate(zip(losses, plain.losses, wide.losses, strict=False)):
-        yield from compare(seen, seen, f"the loss of micro-batch {mb}", got.detach(), expected, _given(reference))
+        yield from compare(held, held, f"the loss of micro-batch {mb}", got.detach(), expected, _given(reference))
 
 
 def _given(reference: Tensor) -> Reference:

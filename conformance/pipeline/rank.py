@@ -11,13 +11,13 @@ import os
 import sys
 import time
 import traceback
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from gradconform.beside import Held
 from gradconform.cli.current_folder import current_folder_first
 from gradconform.devices import dtype_named
 from gradconform.functions import FULL, SPLIT, FunctionsAdapter
@@ -101,7 +101,7 @@ class RankProcess:
         return Record(
             case=case.id,
             rank=self.rank,
-            findings=tuple(_as_json(finding) for finding in found),
+            findings=tuple(finding.to_dict() for finding in found),
             headroom=finite(max(headrooms, default=None)),
             bit_equal=not found and not any(headrooms),
             duration_s=time.perf_counter() - started,
@@ -133,7 +133,7 @@ class RankProcess:
                 for module in modules.values():
                     module.zero_grad()
                 continue
-            seen = Seen(f"step {number + 1} ({step})", modules, None, None, headrooms)
+            seen = Seen(Held(f"step {number + 1} ({step})", headrooms), modules)
             batch = make_batch(scenario, number, case.microbatches, dtype=self.dtype, seed=self.question.seed)
             batch = batch.to(self.device)
             losses: list[torch.Tensor] = []
@@ -170,11 +170,6 @@ def _device_of(name: str, local_rank: int) -> torch.device:
     if device.type == "cpu" or index is not None:
         return device
     return torch.device(device.type, local_rank % torch.get_device_module(device).device_count())
-
-
-def _as_json(finding: Finding) -> dict[str, object]:
-    values = asdict(finding)
-    return {**values, **{name: finite(values[name]) for name in ("error", "bound", "headroom")}}
 
 
 def main(folder: Path) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from gradconform.defaults import DEFAULT_SEED
 from gradconform.results import Report, Result
-
-# As gradconform.plan has it, which imports torch; tests/replay holds both to be the same.
-DEFAULT_SEED = 20
 
 
 def replay_command(report: Report, result: Result) -> str:

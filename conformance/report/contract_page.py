@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from gradconform.check import PROFILES, Check
+from gradconform.check import Check
 from gradconform.contract import CHECKS
+from gradconform.defaults import PROFILES
 from gradconform.report.rule import FORMULA, factors
 from gradconform.version import CONTRACT_VERSION
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from gradconform.defaults import PROFILES
 from gradconform.schema.reading import ReportError
 from gradconform.version import CONTRACT_VERSION
 
@@ -88,7 +89,6 @@ def _status_problem(result: Result) -> str | None:
 
 
 def _against_the_contract(report: Report) -> Iterator[str]:
-    from gradconform.check import PROFILES  # noqa: PLC0415 (it imports torch)
     from gradconform.contract import CHECKS  # noqa: PLC0415 (it imports torch)
     from gradconform.devices import nearest  # noqa: PLC0415 (it imports torch)
 

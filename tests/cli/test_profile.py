@@ -5,14 +5,9 @@ from typing import Any
 
 import pytest
 
-from gradconform.check import PROFILES
-from gradconform.cli import parsing
+from gradconform.defaults import PROFILES
 
 Command = Callable[..., Any]
-
-
-def test_the_profiles_the_options_know_are_those_of_the_contract() -> None:
-    assert parsing.PROFILES == PROFILES
 
 
 @pytest.mark.parametrize("profile", PROFILES)

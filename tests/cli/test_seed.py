@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from gradconform.cli import parsing
-from gradconform.plan import DEFAULT_SEED
+from gradconform.defaults import DEFAULT_SEED
 
 Command = Callable[..., Any]
 
 
 def test_the_default_is_that_of_the_library(command: Command) -> None:
-    assert parsing.DEFAULT_SEED == DEFAULT_SEED
     assert f"seed {DEFAULT_SEED}" in command("run", "autograd", "--checks", "full.gradients.mlp").out
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from gradconform import check as check_module
 from gradconform.adapter import Capabilities
-from gradconform.check import PROFILES, Check, family
+from gradconform.check import Check, family
 from gradconform.contract import CHECKS
+from gradconform.defaults import PROFILES
 from gradconform.evidence import Evidence
 from gradconform.fixtures.stages import ZOO
 from gradconform.judge.finding import Finding

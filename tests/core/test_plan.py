@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from expecttest import assert_expected_inline
 
-from gradconform.check import PROFILES, Check, Profile
+from gradconform.check import Check
 from gradconform.contract import CHECKS
+from gradconform.defaults import PROFILES, Profile
 from gradconform.devices import SelectionError
 from gradconform.plan import make_plan
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gradconform.plan import DEFAULT_SEED
+from gradconform.defaults import DEFAULT_SEED
 from gradconform.plugins.options import OPTIONS
 
 Judge = Callable[..., pytest.RunResult]
