@@ -77,7 +77,7 @@ class Header:
 
     def report_of(self, results: Mapping[Place, Result]) -> Report:
         """Return the report that holds ``results``, in the order of the plan."""
-        start = {**self.report, "schedules": tuple(self.report.get("schedules", ()))}
+        start = {**self.report, "beside": tuple(self.report.get("beside", ()))}
         return Report(**start, results=[results[place] for place in self.places if place in results])
 
     def to_record(self) -> dict[str, Any]:

@@ -95,10 +95,11 @@ class Report:
     """All results of one run, against the manifest of what was planned.
 
     ``manifest`` is how many checks the contract has in this profile, on the devices and dtypes asked for; ``planned``
-    how many of them were selected. ``schedules`` names the schedules of somebody's own that were judged in place of the
-    contract; then the manifest counts these. ``shard`` says which part of a divided run this is, and ``waivers`` which
-    failures were expected; both as JSON values, None where there is none. ``devices`` holds what was found out about
-    the devices before the run, their pre-flight, and what was left out; None where the run is on the CPU alone.
+    how many of them were selected. ``beside`` names what was judged in place of the contract, such as schedules of
+    somebody's own; then the manifest counts the checks of these. ``shard`` says which part of a divided run this is,
+    and ``waivers`` which failures were expected; both as JSON values, None where there is none. ``devices`` holds what
+    was found out about the devices before the run, their pre-flight, and what was left out; None where the run is on
+    the CPU alone.
     """
 
     profile: str
@@ -108,7 +109,7 @@ class Report:
     manifest: int
     planned: int
     strict: bool = False
-    schedules: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     results: list[Result] = field(default_factory=list)
     contract: str = CONTRACT_VERSION
     kit: str = KIT_VERSION
@@ -163,7 +164,7 @@ class Report:
     def conforms(self) -> bool:
         """Whether the target meets the contract in this profile, by no waiver.
 
-        A selection of checks, a shard, or schedules of one's own never say so.
+        A selection of checks, a shard, or a run beside the contract never say so.
         """
         return self.verdict == "conforms"
 
@@ -186,10 +187,10 @@ class Report:
     def verdict(self) -> str:
         """``conforms``, ``conforms with waivers``, ``does not conform`` or ``incomplete``.
 
-        ``conforms with waivers`` is that of a target that would not conform without them. Schedules of one's own, and
-        a shard, have ``passed`` or ``failed``: they say nothing on the whole contract.
+        ``conforms with waivers`` is that of a target that would not conform without them. A run beside the contract,
+        and a shard, have ``passed`` or ``failed``: they say nothing on the whole contract.
         """
-        part = bool(self.schedules) or self.shard is not None
+        part = bool(self.beside) or self.shard is not None
         if self._decides_against:
             return "failed" if part else "does not conform"
         if not self.complete:
@@ -202,8 +203,8 @@ class Report:
     @property
     def scope(self) -> str:
         """What the checks of the manifest belong to, in words."""
-        if self.schedules:
-            return f"schedules of your own, no part of contract {self.contract}"
+        if self.beside:
+            return f"what stands beside contract {self.contract}"
         return f"contract {self.contract}, profile {self.profile}"
 
     @property
@@ -223,7 +224,7 @@ class Report:
     @property
     def idle_waivers(self) -> list[int]:
         """Positions of the waivers that met no result in a whole run of profile ``full``: they are to be removed."""
-        whole = self.complete and self.profile == "full" and self.shard is None and not self.schedules
+        whole = self.complete and self.profile == "full" and self.shard is None and not self.beside
         if self.waivers is None or not whole:
             return []
         from gradconform.waivers.waiving import unmatched  # noqa: PLC0415 (it uses this module)
@@ -261,7 +262,7 @@ class Report:
             "profile": self.profile,
             "seed": self.seed,
             "strict": self.strict,
-            "schedules": list(self.schedules),
+            "beside": list(self.beside),
             "shard": None if self.shard is None else dict(self.shard),
             "waivers": None if self.waivers is None else dict(self.waivers),
             "devices": None if self.devices is None else dict(self.devices),
@@ -294,7 +295,7 @@ class Report:
             **{name: values[name] for name in as_told},
             manifest=values["summary"]["manifest"],
             planned=values["summary"]["planned"],
-            schedules=tuple(values["schedules"]),
+            beside=tuple(values["beside"]),
             devices=values["devices"],
             results=[Result.from_dict(result) for result in values["results"]],
         )

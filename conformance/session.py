@@ -141,7 +141,7 @@ class Session:
             manifest=self.plan.manifest,
             planned=len(self.plan.items),
             strict=self.strict,
-            schedules=self.schedules,
+            beside=self.schedules,
             shard=self.plan.shard,
             waivers=None if self.waivers is None else self.waivers.record(),
             devices=self.choice.told,

@@ -80,8 +80,8 @@ def _of_hashes(claim: Mapping[str, Any], files: Mapping[str, bytes]) -> Iterator
 
 def _of_scope(report: Report) -> Iterator[str]:
     """Yield why a report supports no claim, whatever it found."""
-    if report.schedules:
-        yield "the run judged schedules of somebody's own, not the contract"
+    if report.beside:
+        yield "the run judged what stands beside the contract, not the contract"
     if report.shard is not None:
         yield "the report is of one shard; merge the shards first"
     if report.profile != "full":

@@ -31,7 +31,7 @@ def judge_beside(  # noqa: PLR0913 (what is judged, on what, and how it is told)
         seed=0,
         manifest=len(checks),
         planned=len(checks),
-        schedules=what,
+        beside=what,
     )
     write(opening(report, [("cpu", dtype)], width()))
     report.results += run_beside(subject, checks, dtype=dtype)

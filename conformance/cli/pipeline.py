@@ -145,7 +145,7 @@ def _question(arguments: argparse.Namespace) -> tuple[Question, Report]:
         seed=arguments.seed,
         manifest=len(cases),
         planned=len(chosen),
-        schedules=tuple(dict.fromkeys(case.size for case in chosen)),
+        beside=tuple(dict.fromkeys(case.size for case in chosen)),
     )
     return question, report
 

@@ -149,7 +149,7 @@ def _differences(base: Report, new: Report) -> Iterator[tuple[str, Any, Any]]:
 
 def surroundings(*reports: Report) -> dict[str, list[Any]]:
     """Return target, options and environment by name, with the value of each report; None where one has none."""
-    names = ("kit", "contract", "profile", "seed", "strict", "schedules", "target", "environment", "manifest")
+    names = ("kit", "contract", "profile", "seed", "strict", "beside", "target", "environment", "manifest")
     each = [_leaves("", {name: getattr(report, name) for name in names}) for report in reports]
     return {name: [leaves.get(name) for leaves in each] for name in dict.fromkeys(key for one in each for key in one)}
 

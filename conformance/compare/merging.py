@@ -9,7 +9,7 @@ from typing import Any
 from gradconform.results import Report
 
 #: What is the same in all shards of one run. Of a target, the file may lie elsewhere on another machine.
-_ALIKE = ("kit", "contract", "profile", "seed", "strict", "schedules", "manifest")
+_ALIKE = ("kit", "contract", "profile", "seed", "strict", "beside", "manifest")
 _OF_TARGET = ("text", "name", "version", "sha256")
 _OF_SHARD = ("count", "selected", "sha256")
 

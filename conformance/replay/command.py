@@ -19,4 +19,4 @@ def replay_command(report: Report, result: Result) -> str:
 
 def can_be_replayed(report: Report) -> bool:
     """Tell whether the results are of checks of the contract: schedules of one's own are run again as they were."""
-    return not report.schedules
+    return not report.beside

@@ -34,7 +34,7 @@ def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> lis
     lines = [
         *wrapped(f"gradconform {KIT_VERSION} judges {title(report)}{named}", width, hanging=4, role="heading"),
         *([Line(f"file      {file}")] if file else []),
-        *(line for one in report.schedules for line in wrapped(f"schedule  {one}", width, hanging=10)),
+        *(line for one in report.beside for line in wrapped(f"on        {one}", width, hanging=10)),
         *named_file(report, width),
         *wrapped(
             f"{_scope(report)}{probed}: {_planned(report)} on {places}, seed {report.seed}",
@@ -57,7 +57,7 @@ def shard_name(report: Report) -> str:
 
 
 def _scope(report: Report) -> str:
-    return f"checks    {report.scope}" if report.schedules else f"contract  {report.contract}, profile {report.profile}"
+    return f"checks    {report.scope}" if report.beside else f"contract  {report.contract}, profile {report.profile}"
 
 
 def tally_line(place: str, results: Sequence[Result], planned: int) -> Line:
@@ -189,10 +189,8 @@ def verdict(report: Report) -> str:
         return f"{name}: error: {', '.join(kinds)}: {count(counts['error'], 'check')} could not be judged{told}"
     if report.shard is not None:
         return f"{name}: {shard_name(report)}: {_of_the_shard(report, failed)}; 'gradconform merge' gives the verdict"
-    if report.schedules and report.verdict != "incomplete":
-        told = (
-            f"{counts[report.verdict]} of {count(report.manifest, 'check')} {report.verdict} on schedules of your own"
-        )
+    if report.beside and report.verdict != "incomplete":
+        told = f"{counts[report.verdict]} of {count(report.manifest, 'check')} {report.verdict}"
         return f"{name}: {told}; no verdict on contract {report.contract}, which was not run"
     if report.verdict == "does not conform":
         part = "" if report.complete else ", and not all of the contract was run"

@@ -41,7 +41,7 @@ def _problems(report: Report, values: Mapping[str, Any]) -> Iterator[str]:
     for field, decided in (("verdict", report.verdict), ("conforms", report.conforms)):
         if values[field] != decided:
             yield f"{field} is {values[field]!r}, and the results give {decided!r}"
-    if report.contract == CONTRACT_VERSION and not report.schedules:
+    if report.contract == CONTRACT_VERSION and not report.beside:
         yield from _against_the_contract(report)
 
 

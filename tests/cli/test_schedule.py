@@ -31,15 +31,14 @@ def test_a_schedule_of_ones_own_is_judged_in_place_of_the_contract(command: Comm
         re.sub(r"file +\S+\n", "", done.out),
         """\
 gradconform 0.1.0 judges reference-split 0.1.0
-schedule  My ZBV: 2 ranks, 4 stages, 3 micro-batches
-checks    schedules of your own, no part of contract 1.0: 1 check on cpu
-          float32, seed 20
+on        My ZBV: 2 ranks, 4 stages, 3 micro-batches
+checks    what stands beside contract 1.0: 1 check on cpu float32, seed 20
 
 schedule     1 of 1    1 passed
 
 1 of the 1 passed checks that compare values are bit-equal to plain autograd
-1 of 1 checks of schedules of your own, no part of contract 1.0, ran
-reference-split 0.1.0: 1 of 1 check passed on schedules of your own; no verdict on contract 1.0, which was not run
+1 of 1 checks of what stands beside contract 1.0, ran
+reference-split 0.1.0: 1 of 1 check passed; no verdict on contract 1.0, which was not run
 """,
     )
 
@@ -48,7 +47,7 @@ def test_the_report_says_that_the_contract_was_not_run(command: Command, zbv: Pa
     done = command("run", "torch", "--schedule", zbv.name, "--json", str(tmp_path / "out.json"))
     assert done.code == 0
     found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-    assert found["schedules"] == ["My ZBV: 2 ranks, 4 stages, 3 micro-batches"]
+    assert found["beside"] == ["My ZBV: 2 ranks, 4 stages, 3 micro-batches"]
     assert (found["verdict"], found["conforms"]) == ("passed", False)
     assert [result["check"] for result in found["results"]] == ["schedule.file.my-zbv"]
     assert (found["summary"]["manifest"], found["summary"]["planned"]) == (1, 1)
@@ -66,7 +65,7 @@ def test_several_schedules_dtypes_and_globs(command: Command, zbv: Path, tmp_pat
         "schedule.file.my-zbv[cpu-bfloat16]",
         "schedule.file.my-zbv-2[cpu-bfloat16]",
     ]
-    assert " ".join(done.last.split()).startswith("4 of 4 checks of schedules of your own")
+    assert " ".join(done.last.split()).startswith("4 of 4 checks of what stands beside contract")
     assert command("run", "reference-split", *given).code == 0
     narrowed = command("run", "reference-split", *given, "--checks", "*-2")
     assert narrowed.code == 5
@@ -85,9 +84,7 @@ def test_a_wrong_backward_is_found_in_it(command: Command, zbv: Path, target_fil
     done = command("run", "backward.py", "--schedule", zbv.name)
     assert done.code == 1
     assert "likely cause: micro-batch 0 missing" in " ".join(done.out.split()) or "got nothing" in done.out
-    assert done.last.endswith(
-        ": 1 of 1 check failed on schedules of your own; no verdict on contract 1.0, which was not run"
-    )
+    assert done.last.endswith(": 1 of 1 check failed; no verdict on contract 1.0, which was not run")
 
 
 def test_a_target_without_what_the_schedule_asks_for_is_incomplete(

@@ -79,7 +79,7 @@ def spoiled_report(report: Report) -> tuple[Report, list[str]]:
         results=results,
         target=spoiled(dict(report.target), seen),
         environment=spoiled(environment, seen),
-        schedules=tuple(spoiled(["one"], seen)),
+        beside=tuple(spoiled(["one"], seen)),
         kit=spoiled("", seen),
         devices=devices_of(lambda: spoiled("", seen)),
         waivers={"file": spoiled("", seen), "sha256": "0" * 64, "entries": [entry], "elsewhere": []},
@@ -176,11 +176,11 @@ def test_a_schedule_of_ones_own_has_no_command_and_the_program_of_its_message(re
     own = replace(
         failed, check="schedule.file.mine", message="program F0 I0 1F0 W0\nwrong", findings=({**failed.findings[0]},)
     )
-    page = report_page(replace(real, schedules=("mine",), results=[own]))
+    page = report_page(replace(real, beside=("mine",), results=[own]))
     assert "gradconform replay" not in page
     assert 'aria-label="program F0 I0 1F0 W0' in page
     cut = replace(own, message="program F0 I0 … W9 (90 actions)\nwrong")
-    assert "data-drawing=" not in report_page(replace(real, schedules=("mine",), results=[cut]))
+    assert "data-drawing=" not in report_page(replace(real, beside=("mine",), results=[cut]))
 
 
 def test_without_matplotlib_a_page_says_how_to_install_it(real: Report, monkeypatch: pytest.MonkeyPatch) -> None:

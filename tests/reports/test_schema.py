@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 import gradconform.schema
 from gradconform import check, environment, results
+from gradconform.defaults import PROFILES
 from gradconform.devices import DTYPES
 from gradconform.judge import finding
 from gradconform.results import Report, Result
@@ -72,7 +73,7 @@ def test_the_schema_names_the_fields_that_the_kit_writes(part: dict[str, Any], n
         (PARTS["result"]["properties"]["level"], get_args(check.Level)),
         (PARTS["result"]["properties"]["dtype"], (*DTYPES, "text")),  # text: gradconform schedule-text
         (PARTS["finding"]["properties"]["kind"], get_args(finding.Kind)),
-        (SCHEMA["properties"]["profile"], check.PROFILES),
+        (SCHEMA["properties"]["profile"], PROFILES),
     ],
     ids=["status", "level", "dtype", "kind", "profile"],
 )
