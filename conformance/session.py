@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from gradconform.check import Check
 from gradconform.defaults import DEFAULT_SEED
 from gradconform.devices import Choice, SelectionError, choose, dtype_named
 from gradconform.devices.naming import placed, ready
@@ -76,18 +77,11 @@ class Session:
         self.choice = choice or choose(_several(device), _several(dtype), plugins=_several(device_plugins))
         if choice is None:
             ready(self.choice, self.flags)
-        # Its import draws stages and runs a backward on each, and a device must be known to torch before the first one.
-        from gradconform.contract import CHECKS  # noqa: PLC0415 (as said above)
-
-        include = None if checks is None else list(_several(checks))
-        schedules = schedules_of(schedule)
-        own = [check_of(name, found) for name, found in schedules.items()]
-        self.schedules = tuple(f"{found.name}: {found.size}" for found in schedules.values())
-        checks_by_id = {check.id: check for check in own} or CHECKS
+        manifest, self.beside = _checks_of(schedule)
         self.plan: Plan = make_plan(
-            checks_by_id,
+            manifest,
             profile=profile,
-            include=include,
+            include=None if checks is None else list(_several(checks)),
             exclude=_several(exclude),
             cells=self.choice.cells,
             shard=Shard.parse(shard) if isinstance(shard, str) else shard,
@@ -124,7 +118,7 @@ class Session:
 
     def _waivers(self, path: str) -> Waivers:
         """Return the waivers as this run applies them; refuse those of checks that do not exist."""
-        from gradconform.contract import CHECKS  # noqa: PLC0415 (as in __init__)
+        from gradconform.contract import CHECKS  # noqa: PLC0415 (as in _checks_of)
 
         found = read_waivers(path)
         refuse_unknown_checks(found, CHECKS)
@@ -141,7 +135,7 @@ class Session:
             manifest=self.plan.manifest,
             planned=len(self.plan.items),
             strict=self.strict,
-            beside=self.schedules,
+            beside=self.beside,
             shard=self.plan.shard,
             waivers=None if self.waivers is None else self.waivers.record(),
             devices=self.choice.told,
@@ -215,6 +209,16 @@ def _seed_named(seed: Any) -> int:
         msg = f"{seed=} is no seed; expected an integer from 0 to 2**63 - 2"
         raise SelectionError(msg)
     return seed
+
+
+def _checks_of(schedule: Given | Sequence[Given]) -> tuple[Mapping[str, Check], tuple[str, ...]]:
+    """Return the checks of a run by id, and what stands beside the contract: schedules that are given, or nothing."""
+    # Its import draws stages and runs a backward on each, and a device must be known to torch before the first one.
+    from gradconform.contract import CHECKS  # noqa: PLC0415 (as said above)
+
+    schedules = schedules_of(schedule)
+    own = [check_of(name, found) for name, found in schedules.items()]
+    return {check.id: check for check in own} or CHECKS, tuple(f"{one.name}: {one.size}" for one in schedules.values())
 
 
 def _several(given: Any) -> list[Any]:
