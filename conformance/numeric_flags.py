@@ -97,11 +97,29 @@ def _attributes(places: Iterable[tuple[Any, str]], value: bool) -> Iterator[None
             setattr(owner, name, was)
 
 
-def _tf32(value: str) -> AbstractContextManager[None]:
+@contextlib.contextmanager
+def _precisions_kept() -> Iterator[None]:
+    """Put back the ``fp32_precision`` of each operation: torch's older setters leave "ieee" where "none" was."""
+    from torch import backends  # noqa: PLC0415 (as above)
+
+    owners: list[Any] = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul]  # type: ignore[attr-defined] # set by the modules themselves
+    before = [(owner, owner.fp32_precision) for owner in owners]
+    try:
+        yield
+    finally:
+        for owner, was in before:
+            if owner.fp32_precision != was:
+                owner.fp32_precision = was
+
+
+@contextlib.contextmanager
+def _tf32(value: str) -> Iterator[None]:
     from torch import backends  # noqa: PLC0415 (as above)
 
     # The older of torch's two ways: with the newer one torch.get_float32_matmul_precision() raises.
-    return _attributes([(backends.cuda.matmul, "allow_tf32"), (backends.cudnn, "allow_tf32")], _SWITCH[value])
+    both = [(backends.cuda.matmul, "allow_tf32"), (backends.cudnn, "allow_tf32")]
+    with _precisions_kept(), _attributes(both, _SWITCH[value]):
+        yield
 
 
 def _reduction(value: str) -> AbstractContextManager[None]:
@@ -137,11 +155,12 @@ def _matmul_precision(value: str) -> Iterator[None]:
     import torch  # noqa: PLC0415 (as above)
 
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(value)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    with _precisions_kept():
+        torch.set_float32_matmul_precision(value)
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
 
 
 _SET: dict[str, Callable[[str], AbstractContextManager[None]]] = {

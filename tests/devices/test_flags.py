@@ -16,9 +16,10 @@ from gradconform.reference.autograd import AutogradAdapter
 
 def numbers() -> dict[str, Any]:
     found = environment()
-    # torch's "none" reads as "ieee" once a precision has been set, and is the same.
-    backends = {key: "ieee" if value == "none" else value for key, value in found["backends"].items()}
-    return {**backends, **{key: found[key] for key in ("deterministic_algorithms", "float32_matmul_precision")}}
+    return {
+        **found["backends"],
+        **{key: found[key] for key in ("deterministic_algorithms", "float32_matmul_precision")},
+    }
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in VALUES.items() for value in values])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gradconform.devices.choice import choose
 from gradconform.isolation import exhaustion, supervisor
 from gradconform.isolation.crew import RunStoppedError
 from gradconform.isolation.death import Death, judged
@@ -111,7 +112,13 @@ def test_a_crash_can_be_waived_and_a_run_of_crashes_is_given_up(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(supervisor, "GIVEN_UP_AFTER", 2)
-    options: Mapping[str, Any] = {"target": name, "checks": "full.gradients.*", "waivers": "waivers.toml"}
+    options: Mapping[str, Any] = {
+        "target": name,
+        "checks": "full.gradients.*",
+        "waivers": "waivers.toml",
+        "flags": (),
+        "choice": choose(["cpu"], ["float32"]).to_dict(),
+    }
     run = IsolatedRun(options, workers=1, check_timeout=60)
     places = [place for place in run.header.places if place.check.endswith((".conv2d", ".linear-3d", ".mlp"))]
     seen: list[Result] = []
