@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import random
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -323,85 +322,3 @@ def test_every_forward_starts_at_a_generator_state_of_its_own_microbatch() -> No
         assert torch.equal((one or ())[0], (other or ())[0])
     first, second = (calm.steps[place].outputs or () for place in (0, 2))
     assert not torch.equal(first[0] == 0, second[0] == 0)
-
-
-def test_dropping_a_microbatch_lets_the_caller_go_of_what_it_holds() -> None:
-    outputs: list[weakref.ref[Tensor]] = []
-    alive: list[bool] = []
-
-    class Keeps(AutogradAdapter):
-        def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
-            class Session(AutogradSession):
-                def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
-                    found = super().forward(mb, args, target)
-                    outputs.append(weakref.ref(found))
-                    return found
-
-                def finish(self) -> None:
-                    alive.extend(reference() is not None for reference in outputs)
-
-            return Session(stage, spec)
-
-    for program in ("F0 B0 finish", "F0 B0 drop0 finish"):
-        materials = Materials(Trial(stages=(LINEAR,), program=program), dtype=torch.float32, device=CPU, seed=20)
-        drive(Keeps(), materials)
-        outputs.clear()
-    assert alive == [True, False]
-
-
-@pytest.mark.parametrize(("program", "counts"), [("F0 B0", 1), ("F0 F1 F2 B0", 3)])
-def test_the_spec_says_what_is_coming(program: str, counts: int) -> None:
-    adapter = WatchedAdapter()
-    trial = Trial(stages=(LINEAR,), program=program)
-    drive(adapter, Materials(trial, dtype=torch.float32, device=CPU, seed=20))
-    (spec,) = adapter.specs
-    assert spec.n_microbatches == counts
-    assert spec.args_require_grad == (True,)
-    assert [tuple(arg.shape) for arg in spec.example_args] == [(7, 5)]
-    assert spec.example_outputs.shape == (7, 3)
-    assert spec.loss_fn is None
-    assert not spec.is_last
-    assert not spec.repeats_weight
-
-
-def test_a_loss_is_scaled_for_the_oracle_of_those_who_divide_it() -> None:
-    trial = Trial(stages=(LINEAR,), program="F0 B0", loss=True)
-    whole, half = (
-        drive(AutogradAdapter(), Materials(trial, dtype=torch.float64, device=CPU, seed=20), loss_scale=scale)
-        for scale in (1.0, 0.5)
-    )
-    for name, grad in whole.steps[1].param_grads.items():
-        assert torch.equal(grad * 0.5, half.steps[1].param_grads[name])  # type: ignore[operator,arg-type] # None would fail the test
-
-
-def test_the_same_arguments_are_the_same_objects_in_every_microbatch() -> None:
-    seen: list[int] = []
-
-    class Ids(AutogradAdapter):
-        def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
-            class Session(AutogradSession):
-                def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
-                    seen.append(id(args[0]))
-                    return super().forward(mb, args, target)
-
-            return Session(stage, spec)
-
-    trial = Trial(stages=(LINEAR,), program="F0 F1 B0 B1", same_args=True)
-    drive(Ids(), Materials(trial, dtype=torch.float32, device=CPU, seed=20))
-    assert len(set(seen)) == 1
-
-
-def test_param_grads_that_raise_are_an_observation() -> None:
-    class Broken(AutogradAdapter):
-        def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
-            class Session(AutogradSession):
-                def param_grads(self) -> dict[str, Tensor | None]:
-                    msg = "no gradients here"
-                    raise RuntimeError(msg)
-
-            return Session(stage, spec)
-
-    trial = Trial(stages=(LINEAR,), program="F0 B0")
-    observation = drive(Broken(), Materials(trial, dtype=torch.float32, device=CPU, seed=20))
-    assert str(observation.steps[0].raised) == "RuntimeError: no gradients here"
-    assert shown(observation) == "F0"
