@@ -17,6 +17,7 @@ Command = Callable[..., Any]
 INTERRUPTS = """
 import os, signal, torch
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 calls = 0
 
 def stage_backward(stage_output, output_grads, input_values):
