@@ -49,7 +49,7 @@ def _parameters(stages: Sequence[StageObject], *, manual: bool) -> dict[str, nn.
     """Return the parameters of all stages by their names in the model."""
     prefixes = [f"blocks.{number}." if manual else "" for number in range(len(stages))]
     return {
-        f"{prefix}{name}": parameter
+        f"{prefix}{name.removeprefix('_orig_mod.')}": parameter  # the name that torch.compile puts in front
         for prefix, stage in zip(prefixes, stages, strict=True)
         for name, parameter in stage.module.named_parameters()
     }
@@ -197,6 +197,27 @@ def _hook_dtype(subject: StageObjects) -> Iterator[Finding]:
 @_check("refuses.hook-shape", "A hook that changes the shape of a stage's output MUST be noticed, both shapes named.")
 def _hook_shape(subject: StageObjects) -> Iterator[Finding]:
     yield from _hooked(subject, lambda output: output[1:], str(ROWS), str(ROWS - 1))
+
+
+@_check(
+    "refuses.compiled-split",
+    "A schedule that splits the backward MUST refuse a stage that torch.compile made, or give what the model gives.",
+)
+def _compiled(subject: StageObjects) -> Iterator[Finding]:
+    model, data = Whole(blocks=2), Data()
+    first, last = copy.deepcopy(model).blocks
+    # Not the first: where no input needs a gradient, there may be nothing to split. This backend takes no compiler.
+    compiled: nn.Module = torch.compile(last, backend="aot_eager")  # type: ignore[assignment] # of a module it is one
+    stages = subject.manual([first, compiled], _example(), MICROBATCHES)
+    try:
+        subject.split_schedule(stages, MICROBATCHES)
+    except Exception as error:  # noqa: BLE001 (whatever it raises is looked at)
+        if "compile" not in str(error):
+            text = f"does not say what is refused: {' '.join(str(error).split())[:300]}"
+            yield Finding("no_error", "the error", "", text)
+        return
+    outputs = run_chain(stages, data, SPLIT)
+    yield from against_whole(model, _parameters(stages, manual=True), outputs, data)
 
 
 def _alive(references: Sequence[weakref.ref[Tensor]]) -> int:

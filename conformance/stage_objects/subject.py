@@ -81,6 +81,10 @@ class StageObjects(Protocol):
         """Return the stages of a model that is cut before the submodules named in ``cuts``."""
         ...
 
+    def split_schedule(self, stages: Sequence[StageObject], microbatches: int) -> object:
+        """Return a schedule that splits the backward of these stages; raise where it is none for them."""
+        ...
+
 
 def stage_objects_named(target: str) -> StageObjects:
     """Return the adapter of a registered name (entry-point group ``gradconform.stage_objects``) or an object.
@@ -90,8 +94,9 @@ def stage_objects_named(target: str) -> StageObjects:
     known = {entry.name: entry.value for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
     found, _ = load(known.get(target, target), target, known)
     made = found() if isinstance(found, type) else found
-    missing = [name for name in ("name", "manual", "traced") if not hasattr(made, name)]
+    missing = [name for name in ("name", "manual", "traced", "split_schedule") if not hasattr(made, name)]
     if missing:
-        msg = f"target {target!r} has no {missing[0]}; expected a name, and manual and traced, which make stages"
+        wanted = "a name, manual and traced, which make stages, and split_schedule"
+        msg = f"target {target!r} has no {missing[0]}; expected {wanted}"
         raise TargetError(msg)
     return cast("StageObjects", made)

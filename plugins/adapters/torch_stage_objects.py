@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, SplitPoint, pipeline
+from torch.distributed.pipelining import PipelineStage, ScheduleInterleavedZeroBubble, SplitPoint, pipeline
 
 # Private, as in torch_stage: nothing public says that all metadata is given.
 from torch.distributed.pipelining._utils import InferenceMode
@@ -109,6 +109,11 @@ class TorchStageObjects:
             pipe = pipeline(model, example, dict(kwargs), split_spec=dict.fromkeys(cuts, SplitPoint.BEGINNING))
         stages = [pipe.build_stage(index, torch.device("cpu"), group_of_one()) for index in range(pipe.num_stages)]
         return [_ready(stage, microbatches, example) for stage in stages]
+
+    def split_schedule(self, stages: Sequence[StageObject], microbatches: int) -> object:
+        """Return torch's zero-bubble schedule of the stages."""
+        own = [stage._stage for stage in stages if isinstance(stage, TorchStageObject)]  # noqa: SLF001 (its own class)
+        return ScheduleInterleavedZeroBubble(own, microbatches)
 
 
 def _ready(stage: Any, microbatches: int, example: tuple[Any, ...]) -> TorchStageObject:

@@ -96,6 +96,23 @@ class BuildsTwice(TorchStageObjects):
         return super().manual(modules, *args, dw_builders=dw_builders, **options)
 
 
+class LosesWhatIsCompiled(TorchStageObjects):
+    def split_schedule(self, stages: Sequence[StageObject], microbatches: int) -> object:
+        stages[-1].weight = lambda _mb: None  # type: ignore[method-assign] # a W of nothing
+        return microbatches
+
+
+class SplitsWhatIsCompiled(TorchStageObjects):
+    def split_schedule(self, stages: Sequence[StageObject], microbatches: int) -> object:
+        return len(stages), microbatches
+
+
+class RefusesCompiledWithoutAWord(TorchStageObjects):
+    def split_schedule(self, stages: Sequence[StageObject], microbatches: int) -> object:
+        message = f"no, not {len(stages)} stages and {microbatches} micro-batches"
+        raise RuntimeError(message)
+
+
 def failed(subject: TorchStageObjects) -> set[str]:
     return {result.check for result in run_beside(subject, checks(), dtype="float32") if result.status == "failed"}
 
@@ -116,11 +133,17 @@ WRONG: list[tuple[TorchStageObjects, set[str]]] = [
     (Wrong(KeepsActivations), RELEASES),
     (Wrong(KeepsItsCaches), RELEASES),
     (BuildsTwice(), BUILDER),
+    (LosesWhatIsCompiled(), {"stage.refuses.compiled-split"}),
+    (RefusesCompiledWithoutAWord(), {"stage.refuses.compiled-split"}),
 ]
 
 
 def test_torch_does_all_of_it() -> None:
     assert failed(TorchStageObjects()) == set()
+
+
+def test_a_split_of_what_is_compiled_that_is_right_is_as_good_as_a_refusal() -> None:
+    assert failed(SplitsWhatIsCompiled()) == set()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +166,7 @@ def test_the_command_gives_a_verdict_and_a_report(tmp_path: Path, capsys: pytest
 
 def test_what_makes_no_stages_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stage-objects", "gradconform.reference.split"]) == 2
-    assert "has no name; expected a name, and manual and traced" in " ".join(capsys.readouterr().err.split())
+    assert "has no name; expected a name, manual and traced" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_methods_of_torchs_stage_are_those_that_are_asked_for() -> None:
