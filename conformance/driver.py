@@ -318,8 +318,9 @@ class _Run:
 
     def _locate(self, step: Step, kind: str, named: Iterable[tuple[object, Any]]) -> None:
         """Write down which tensors do not sit on the trial's device."""
+        on_cpu_alone = self.device.is_cpu
         for name, value in named:
-            if not isinstance(value, Tensor) or (value.is_cpu and self.device.is_cpu):  # the common case, and quick
+            if not isinstance(value, Tensor) or (on_cpu_alone and value.is_cpu):  # the common case, and quick
                 continue
             if not _sits_on(value.device, self.materials.device):
                 step.misplaced[f"{kind} {name}"] = str(value.device)
@@ -327,10 +328,12 @@ class _Run:
     def _record(self, lane: _Lane, action: Action, step: Step) -> None:
         watch = self.trial.watch
         if lane.lifetime:
+            self.device.settle()
             step.alive = lane.lifetime.count()
         if "growth" in watch:
             step.input_grads = step.outputs = step.weight_result = step.loss = None
             if action.kind == "drop" and action.mb in COUNTED:
+                self.device.settle()
                 step.live_tensors = live_tensors(self.collections)
             return
         try:

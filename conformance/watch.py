@@ -30,7 +30,9 @@ def copy_of(value: Any, before: Any = None) -> Any:
     own = value if value.is_cpu else on_cpu(value)
     if isinstance(before, Tensor) and _same_form(own, before) and torch.equal(own, before):
         return before
-    return own.detach().clone() if own is value else own
+    if own is not value:
+        return own
+    return own.detach().clone() if own.requires_grad else own.clone()
 
 
 def on_cpu(value: Any) -> Any:

@@ -20,22 +20,18 @@ _NO_WAITING = "Backend doesn't support synchronizing"
 
 
 class Device:
-    """A device, by ``torch_device``, with what is registered for its type (:mod:`gradconform.devices.registered`)."""
+    """A device, by ``torch_device``, with what is registered for its type (:mod:`gradconform.devices.registered`).
+
+    ``type`` is torch's name of its type; ``is_cpu`` says that it is the CPU, which needs no generator, copy or clock of
+    its own.
+    """
 
     def __init__(self, device: str | torch.device, registered: object | None = None) -> None:
         """Keep the device and its object, which may be None."""
         self.torch_device = torch.device(device)
+        self.type = self.torch_device.type
+        self.is_cpu = self.type == "cpu"  # asked of every tensor
         self._registered = registered
-
-    @property
-    def type(self) -> str:
-        """The type of device, as torch spells it."""
-        return self.torch_device.type
-
-    @property
-    def is_cpu(self) -> bool:
-        """Whether this is the CPU, which needs no generator, copy or clock of its own."""
-        return self.type == "cpu"
 
     def device_count(self) -> int:
         """Return how many indices there are: of the object, of torch's module, else the one that is named."""
@@ -70,6 +66,16 @@ class Device:
             self._module.synchronize(self.torch_device)
             return True
         return False
+
+    def settle(self) -> None:
+        """Wait until autograd has let go of the last backward, as far as this device allows.
+
+        Off the CPU a backward runs in a thread of its device and may return before that thread has dropped the graph
+        and its results. One more backward goes through the same thread, behind it.
+        """
+        if not self.is_cpu:
+            with contextlib.suppress(RuntimeError):  # what the device cannot do, the checks of it tell
+                (torch.zeros((), device=self.torch_device, requires_grad=True) * 1).backward()
 
     def to_cpu(self, tensor: Tensor) -> Tensor:
         """Return the values on the CPU, without a graph; of a CPU tensor the tensor itself."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import io
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import nn
 
+from gradconform.devices import Device
 from gradconform.plugins.devices import simx
 
 MIB = 1 << 20
@@ -19,6 +25,34 @@ def test_it_is_the_accelerator_of_this_process_with_two_indices() -> None:
     assert str(torch.accelerator.current_accelerator()) == "simx"
     assert torch.accelerator.device_count() == 2
     assert torch.get_device_module("simx").device_count() == 2
+
+
+@pytest.fixture
+def _load() -> Iterator[None]:
+    """Keep every core busy, so that threads wait for one another."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range((os.cpu_count() or 1) + 1)]
+    yield
+    for process in busy:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.usefixtures("_load")
+def test_what_a_backward_held_is_gone_once_the_device_has_settled() -> None:
+    """Without that, in one of ten cases under load, the device's thread still holds the results that it handed over."""
+    device, held = Device("simx:0"), 0
+    layer = nn.Linear(5, 5).to(device.torch_device)
+    gc.disable()
+    try:
+        for _ in range(2000):
+            grads = torch.autograd.grad(layer(torch.randn(7, 5, device="simx:0")).sum(), list(layer.parameters()))
+            alive = [weakref.ref(grad) for grad in grads]
+            del grads
+            device.settle()
+            held += sum(grad() is not None for grad in alive)
+    finally:
+        gc.enable()
+    assert held == 0
 
 
 def test_loading_twice_changes_nothing() -> None:
