@@ -6,7 +6,6 @@ hangs, ``rank-R.stack``.
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import sys
 import time
@@ -22,6 +21,7 @@ from gradconform.cli.current_folder import current_folder_first
 from gradconform.devices import dtype_named
 from gradconform.functions import FULL, SPLIT, FunctionsAdapter
 from gradconform.judge.finding import Finding
+from gradconform.pipeline.alarm import Alarm
 from gradconform.pipeline.data import make_batch, make_stage, stage_cases
 from gradconform.pipeline.judging import Seen, findings_of
 from gradconform.pipeline.marks import Mark, Marker
@@ -58,15 +58,15 @@ class RankProcess:
         with current_folder_first():
             adapter = resolve(question.target).adapter
         self.functions = adapter.functions if isinstance(adapter, FunctionsAdapter) else {}
-        put_under_test(self.functions, self.marker)
+        self.alarm = Alarm(question.timeout, (folder / f"rank-{self.rank}.stack").open("w", encoding="utf-8"))
+        put_under_test(self.functions, self.marker, self.alarm)
 
     def run(self) -> None:
         """Run every case and write a record of each; end the process where one raises, since the others wait for it."""
         records = (self.folder / f"rank-{self.rank}.ndjson").open("a", encoding="utf-8")
-        stack = (self.folder / f"rank-{self.rank}.stack").open("w", encoding="utf-8")
         for case in self.question.cases:
             self.marker.put(Mark(case.id))
-            faulthandler.dump_traceback_later(self.question.timeout, exit=True, file=stack)
+            self.alarm.begin()
             record = self._record(case)
             records.write(record.to_line())
             records.flush()
@@ -74,7 +74,7 @@ class RankProcess:
                 os._exit(1)
             self.marker.put(Mark(case.id, "the end of the case"))
             self._share(record)
-        faulthandler.cancel_dump_traceback_later()
+        self.alarm.end()
         self.marker.put(Mark("", "leaving the process group"))
         dist.destroy_process_group()
 

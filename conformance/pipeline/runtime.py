@@ -22,27 +22,28 @@ from torch.distributed.pipelining.schedules import (
 )
 
 from gradconform.functions import FULL, SPLIT
+from gradconform.pipeline.alarm import Alarm
 from gradconform.pipeline.data import mean_square
 from gradconform.pipeline.marks import Mark, Marker
 from gradconform.pipeline.question import Case
 from gradconform.pipeline.scenarios import Scenario
 
 
-def put_under_test(functions: Mapping[str, Callable[..., Any]], marker: Marker) -> None:
+def put_under_test(functions: Mapping[str, Callable[..., Any]], marker: Marker, alarm: Alarm) -> None:
     """Let every PipelineStage of this process call ``functions``; one that is missing raises when it is called."""
     for name in (FULL, *SPLIT):
         if not hasattr(stage_module, name):
             msg = f"torch.distributed.pipelining.stage has no {name} any more; mend gradconform.pipeline.runtime"
             raise RuntimeError(msg)
-        setattr(stage_module, name, _marked(name, functions.get(name), marker))
+        setattr(stage_module, name, _marked(name, functions.get(name), marker, alarm))
 
 
-def _marked(name: str, function: Callable[..., Any] | None, marker: Marker) -> Callable[..., Any]:
+def _marked(name: str, function: Callable[..., Any] | None, marker: Marker, alarm: Alarm) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if function is None:
             msg = f"the target has no {name}"
             raise NotImplementedError(msg)
-        with marker.within():
+        with marker.within(), alarm.within():
             return function(*args, **kwargs)
 
     return call
