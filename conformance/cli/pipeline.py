@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections import Counter
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -164,6 +163,7 @@ def _chosen(cases: tuple[Case, ...], patterns: list[str] | None) -> tuple[Case, 
 
 
 def _judge(question: Question, report: Report, arguments: argparse.Namespace, path: str | None) -> int:
+    from gradconform.cli.progress import Areas  # noqa: PLC0415 (only a run shows progress)
     from gradconform.pipeline.launch import Machines, run_pipeline  # noqa: PLC0415 (only this command)
     from gradconform.report.terminal import closing, opening  # noqa: PLC0415 (only a run reports)
 
@@ -171,11 +171,18 @@ def _judge(question: Question, report: Report, arguments: argparse.Namespace, pa
         ranks=arguments.ranks, machines=arguments.nnodes, endpoint=arguments.rdzv_endpoint, run=arguments.rdzv_id
     )
     write(opening(report, [(question.device, question.dtype)], width()))
+    areas = Areas([case.name for case in question.cases], _schedule_of)
+
+    def on_result(result: Result) -> None:
+        report.results.append(result)
+        areas.add(result)
+
     interrupted = False
     try:
-        stopped = run_pipeline(question, machines, _Tally(question, report).add)
+        stopped = run_pipeline(question, machines, on_result)
     except KeyboardInterrupt:
         stopped, interrupted = "interrupted", True
+    areas.flush()
     code = EXIT_INTERRUPTED if interrupted else report.exit_code
     if path is not None:
         code = hand_over(path, report.to_json(), code=code)
@@ -183,19 +190,5 @@ def _judge(question: Question, report: Report, arguments: argparse.Namespace, pa
     return code
 
 
-class _Tally:
-    """Keeps the results in the report, and prints one line per schedule as soon as all its checks have one."""
-
-    def __init__(self, question: Question, report: Report) -> None:
-        self._planned = Counter(case.name for case in question.cases)
-        self._report = report
-
-    def add(self, result: Result) -> None:
-        """Keep a result."""
-        from gradconform.report.terminal import tally_line  # noqa: PLC0415 (only a run reports)
-
-        self._report.results.append(result)
-        name = result.check.rpartition(".")[0]
-        done = [one for one in self._report.results if one.check.startswith(f"{name}.")]
-        if len(done) == self._planned[name]:
-            write([tally_line(name.ljust(max(map(len, self._planned))), done, self._planned[name])])
+def _schedule_of(result: Result) -> str:
+    return result.check.rpartition(".")[0]

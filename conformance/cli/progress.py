@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gradconform.cli.console import on_terminal, terminal, width, write
@@ -44,7 +45,7 @@ def perform(run: Execution, file: RecordFile | None = None) -> tuple[Report, Sto
     several = len(run.header.cells) > 1
     console = terminal() if on_terminal() else None
     _tell(opening(run.header.report_of({}), run.header.cells, width()), console)
-    areas = _Areas(places, several=several, console=console)
+    areas = Areas([_area(place, several=several) for place in places], partial(_area, several=several), console)
     at: dict[Place, None] = {}
     stopped = None
     with _bar(places, console) as bar:
@@ -91,33 +92,40 @@ def _where(at: Iterable[Place], *, complete: bool) -> str:
     return f"in {names}" if names else "after the last check" if complete else "between two checks"
 
 
-class _Areas:
-    """Prints one line per area as soon as all its checks have a result."""
+def _area(of: Place | Result, *, several: bool) -> str:
+    """Return the area of a check, with device and dtype where there are several."""
+    area = of.check.partition(".")[0]
+    return f"{of.device} {of.dtype}  {area}" if several else area
 
-    def __init__(self, places: tuple[Place, ...], *, several: bool, console: Console | None) -> None:
-        self._several, self._console = several, console
-        self._planned = Counter(self._place(*place) for place in places)
+
+class Areas:
+    """Prints one line per area as soon as all its checks have a result.
+
+    ``planned`` holds the area of each check, ``area_of`` gives that of a result.
+    """
+
+    def __init__(
+        self, planned: Iterable[str], area_of: Callable[[Result], str], console: Console | None = None
+    ) -> None:
+        """Count what is planned."""
+        self._planned, self._area_of, self._console = Counter(planned), area_of, console
         self._column = max(map(len, self._planned))
         self._results: dict[str, list[Result]] = {}
 
-    def _place(self, check: str, device: str, dtype: str) -> str:
-        area = check.partition(".")[0]
-        return f"{device} {dtype}  {area}" if self._several else area
-
     def add(self, result: Result) -> None:
         """Count a result; print the line of an area that is done."""
-        place = self._place(result.check, result.device, result.dtype)
-        self._results.setdefault(place, []).append(result)
-        if len(self._results[place]) == self._planned[place]:
-            self._print(place)
+        area = self._area_of(result)
+        self._results.setdefault(area, []).append(result)
+        if len(self._results[area]) == self._planned[area]:
+            self._print(area)
 
     def flush(self) -> None:
         """Print the lines of areas that were begun and not ended."""
-        for place in list(self._results):
-            self._print(place)
+        for area in list(self._results):
+            self._print(area)
 
-    def _print(self, place: str) -> None:
-        line = tally_line(place.ljust(self._column), self._results.pop(place), self._planned[place])
+    def _print(self, area: str) -> None:
+        line = tally_line(area.ljust(self._column), self._results.pop(area), self._planned[area])
         _tell([line], self._console)
 
 
