@@ -222,7 +222,7 @@ def _keyword(a: Any, b: Any, c: Any, *, d: Any) -> None: ...
         (_star, None),
         (max, None),
         (_two, "stage_backward(a, b) cannot be called with 3 positional arguments: too many positional"),
-        (_keyword, "missing a required argument: 'd'"),
+        (_keyword, "argument: 'd'"),
         (7, "stage_backward is int, not a function"),
     ],
     ids=["exact", "defaults", "star", "builtin", "two", "keyword", "number"],
