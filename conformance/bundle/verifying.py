@@ -98,8 +98,16 @@ def _of_scope(report: Report) -> Iterator[str]:
         yield "the report has no hash of the target's file, so it does not say which code was judged"
     if report.environment.get("tolerances_changed"):
         yield "the tolerances were changed for the run"
-    if any(probe["facts"].get("tolerance") for probe in (report.devices or {}).get("probes", ())):
-        yield "a device was judged by the tolerance of its own object, not by the contract's"
+    for probe in (report.devices or {}).get("probes", ()):
+        yield from _of_device(probe)
+
+
+def _of_device(probe: Mapping[str, Any]) -> Iterator[str]:
+    if probe["facts"].get("tolerance"):
+        yield f"{probe['device']} was judged by the tolerance of its own object, not by the contract's"
+    faults = sum(not line["held"] for line in probe["preflight"])
+    if faults:
+        yield f"{probe['device']} gets {faults} of {len(probe['preflight'])} lines of its pre-flight wrong"
 
 
 def _of_statement(claim: Mapping[str, Any], report: Report, environment: Mapping[str, Any]) -> Iterator[str]:

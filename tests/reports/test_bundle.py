@@ -136,6 +136,8 @@ def as_standard(report: Report) -> Report:
 
 SHARD = {"index": 1, "count": 1, "selected": len(CHECKS), "sha256": "0" * 64, "positions": list(range(len(CHECKS)))}
 CPU_PROBE = {"device": "npu:0", "reason": None, "unknown": False, "dtypes": {}, "preflight": []}
+HELD = {"requirement": "A copy MUST be bitwise.", "held": True, "message": ""}
+BROKEN = {**HELD, "held": False, "message": "it is not"}
 NO_PLACES: dict[str, Any] = {"skipped": [], "places": {}}
 AGAINST: list[tuple[str, Callable[[Report], Report], str]] = [
     ("profile", as_standard, "the profile is standard; only full supports a claim"),
@@ -158,7 +160,14 @@ AGAINST: list[tuple[str, Callable[[Report], Report], str]] = [
         lambda report: replace(
             report, devices={"probes": [{**CPU_PROBE, "facts": {"tolerance": {"float32": 9.0}}}], **NO_PLACES}
         ),
-        "a device was judged by the tolerance of its own object",
+        "npu:0 was judged by the tolerance of its own object",
+    ),
+    (
+        "a device's pre-flight",
+        lambda report: replace(
+            report, devices={"probes": [{**CPU_PROBE, "facts": {}, "preflight": [HELD, BROKEN]}], **NO_PLACES}
+        ),
+        "npu:0 gets 1 of 2 lines of its pre-flight wrong",
     ),
     ("kit", lambda report: replace(report, kit="0.0.1"), "the run was made by gradconform 0.0.1, and this is "),
     (
