@@ -211,6 +211,8 @@ class _Run:
             raise
         except Exception as error:  # noqa: BLE001 (what the implementation raises is an observation)
             step.raised = Raised.of(error)
+        if action.kind in {"B", "I", "W"}:
+            self.device.settle()  # what it has let go of counts neither as alive nor as memory
 
     def _forward(self, lane: _Lane, mb: int, step: Step) -> None:
         lane.args[mb] = args = self._args(lane, mb)
@@ -328,12 +330,10 @@ class _Run:
     def _record(self, lane: _Lane, action: Action, step: Step) -> None:
         watch = self.trial.watch
         if lane.lifetime:
-            self.device.settle()
             step.alive = lane.lifetime.count()
         if "growth" in watch:
             step.input_grads = step.outputs = step.weight_result = step.loss = None
             if action.kind == "drop" and action.mb in COUNTED:
-                self.device.settle()
                 step.live_tensors = live_tensors(self.collections)
             return
         try:

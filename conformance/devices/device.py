@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from typing import Any
@@ -15,6 +17,8 @@ from gradconform.devices.selection import DTYPE_NAMES, dtype_name
 from gradconform.tolerance import refuse_no_tolerances
 
 _MIB = 1 << 20
+#: How long a device's thread is waited for, in seconds; it takes less than a millisecond where no core is short.
+_SETTLED_S = 1.0
 #: What torch says of a backend that cannot wait; any other error is the device's own.
 _NO_WAITING = "Backend doesn't support synchronizing"
 
@@ -71,11 +75,18 @@ class Device:
         """Wait until autograd has let go of the last backward, as far as this device allows.
 
         Off the CPU a backward runs in a thread of its device and may return before that thread has dropped the graph
-        and its results. One more backward goes through the same thread, behind it.
+        and its results. One more backward goes through the same thread, behind it, and its own leaf is gone last.
         """
-        if not self.is_cpu:
-            with contextlib.suppress(RuntimeError):  # what the device cannot do, the checks of it tell
-                (torch.zeros((), device=self.torch_device, requires_grad=True) * 1).backward()
+        if self.is_cpu:
+            return
+        with contextlib.suppress(RuntimeError):  # what the device cannot do, the checks of it tell
+            leaf = torch.zeros((), device=self.torch_device, requires_grad=True)
+            held = weakref.ref(leaf)
+            (leaf * 1).backward()
+            del leaf
+            until = time.monotonic() + _SETTLED_S
+            while held() is not None and time.monotonic() < until:
+                time.sleep(0.0001)
 
     def to_cpu(self, tensor: Tensor) -> Tensor:
         """Return the values on the CPU, without a graph; of a CPU tensor the tensor itself."""
