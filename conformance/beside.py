@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from gradconform.judge.finding import Finding
+from gradconform.judge.values import Reference
 from gradconform.results import Result
+from gradconform.tolerance import Partials
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,11 @@ class Held:
     spread: dict[int, float] = field(default_factory=dict)
     factor: float = 1.0
     zeros_for_none: bool = False
+
+
+def given(known: Tensor | None) -> Reference:
+    """Return a reference that is known already, in float64, for :func:`gradconform.judge.values.compare`."""
+    return lambda: (None, Partials()) if known is None else (known.cpu(), Partials().with_(known))
 
 
 def run_beside(subject: Any, checks: Sequence[BesideCheck], *, dtype: str) -> Iterator[Result]:

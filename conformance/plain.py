@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gradconform.adapter import Capabilities
-from gradconform.dispatched import Record, is_recorded
+from gradconform.dispatched import is_recorded
 from gradconform.driver import drive
 from gradconform.evidence import Evidence
 from gradconform.judge.device import device_faults
@@ -24,6 +24,7 @@ from gradconform.numerics import long_sum_fault
 from gradconform.observation import Observation, Raised
 from gradconform.oracle_cache import OracleCache
 from gradconform.program import undeferred
+from gradconform.recording import drive_recorded
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.spread import spread_of
 from gradconform.suspect import suspect
@@ -124,14 +125,9 @@ class PlainAutograd:
 
     def _drive_once(self, materials: Materials, scale: float) -> Observation:
         try:
-            if not is_recorded(materials):
-                return drive(self._adapter, materials, loss_scale=scale)
-            record = Record(self._device)
-            found = drive(self._adapter, materials, loss_scale=scale, record=record)
+            return drive_recorded(self._adapter, materials, loss_scale=scale)
         except NotImplementedError as error:
             raise OracleError(str(error)) from error
-        found.executed = record.executed()
-        return found
 
     def _drive_again(self, materials: Materials, scale: float) -> Observation:
         found = self._drive_once(materials, scale)

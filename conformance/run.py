@@ -5,19 +5,17 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from gradconform.account import Account
-from gradconform.adapter import UnsupportedError
+from gradconform.adapter import Adapter, UnsupportedError
 from gradconform.check import Check, Judge
 from gradconform.defaults import DEFAULT_SEED
 from gradconform.devices import device_of
-from gradconform.dispatched import Record, is_recorded
-from gradconform.driver import NO_RECORD, drive
+from gradconform.driver import drive
 from gradconform.evidence import Evidence
 from gradconform.judge.finding import Finding
 from gradconform.judge.repeatable import same_bits
@@ -26,6 +24,7 @@ from gradconform.observation import Observation
 from gradconform.oracle_cache import OracleCache
 from gradconform.plain import BROKEN, DeviceFaultError, DeviceLostError, OracleError, PlainAutograd
 from gradconform.program import shortened
+from gradconform.recording import drive_recorded
 from gradconform.results import Result
 from gradconform.targets import Target
 from gradconform.tolerance import tolerances_of
@@ -242,27 +241,19 @@ class Runner:
         return tuple(observations)
 
     def _drive(self, materials: Materials) -> Observation:
-        found = self._drive_recorded(materials)
+        found = self._drive_once(materials, drive_recorded)
         if self._plain.trusted:  # no second chance: the CPU does not fail
             return found
         raised = None if found.raised is None else found.raised.raised
         broken = raised is not None and raised.type in BROKEN
-        if broken and self._drive_once(materials).raised is None:
+        if broken and self._drive_once(materials, drive).raised is None:
             msg = f"the implementation raised {raised}, and when it was run again it did not"
             raise DeviceLostError(msg)
         return found
 
-    def _drive_recorded(self, materials: Materials) -> Observation:
-        if not is_recorded(materials):
-            return self._drive_once(materials)
-        record = Record(self.device)
-        found = self._drive_once(materials, record)
-        found.executed = record.executed()
-        return found
-
-    def _drive_once(self, materials: Materials, record: AbstractContextManager[object] = NO_RECORD) -> Observation:
+    def _drive_once(self, materials: Materials, way: Callable[[Adapter, Materials], Observation]) -> Observation:
         try:
-            return drive(self.target.adapter, materials, record=record)
+            return way(self.target.adapter, materials)
         except UnsupportedError as error:
             raise RefusedError(str(error)) from error
 

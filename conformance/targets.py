@@ -70,8 +70,11 @@ class Target:
 
 def registered_targets() -> dict[str, str]:
     """Return the registered names and the objects they stand for (entry-point group ``gradconform.adapters``)."""
-    found = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    return {entry.name: entry.value for entry in found}
+    return _registered(ENTRY_POINTS)
+
+
+def _registered(group: str) -> dict[str, str]:
+    return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
 
 
 def resolve(target: object, extra: Mapping[str, object] | None = None) -> Target:
@@ -100,6 +103,16 @@ def load(named: str, target: str, known: Mapping[str, object]) -> tuple[object, 
     where, _, attribute = _split(named)
     module = _load_file(where, target) if where.endswith(".py") else _import(where, target, known)
     return (_attribute(module, attribute, target) if attribute else module), module
+
+
+def load_registered(target: str, group: str) -> object:
+    """Return what a name of an entry-point group, or of an object or a file, stands for; a class is called.
+
+    Raises as :func:`load` does.
+    """
+    known = _registered(group)
+    found, _ = load(known.get(target, target), target, known)
+    return found() if isinstance(found, type) else found
 
 
 def _split(text: str) -> tuple[str, str, str]:

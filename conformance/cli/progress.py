@@ -45,7 +45,8 @@ def perform(run: Execution, file: RecordFile | None = None) -> tuple[Report, Sto
     several = len(run.header.cells) > 1
     console = terminal() if on_terminal() else None
     _tell(opening(run.header.report_of({}), run.header.cells, width()), console)
-    areas = Areas([_area(place, several=several) for place in places], partial(_area, several=several), console)
+    area_of = partial(_area, several=several)
+    areas = Areas(map(area_of, places), area_of, console)
     at: dict[Place, None] = {}
     stopped = None
     with _bar(places, console) as bar:

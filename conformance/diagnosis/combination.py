@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradconform.diagnosis.parts import Part
-from gradconform.diagnosis.question import ENOUGH, FITTED, Question, rounding
+from gradconform.diagnosis.question import ENOUGH, FITTED, Question, flat, rounding
 from gradconform.evidence import Evidence
 
 #: The largest coefficient of a combination that is told.
@@ -127,18 +127,14 @@ def _factor(question: Question, value: Tensor, rest: Tensor) -> float | None:
 
 def _solved(question: Question, parts: list[Part]) -> Change | None:
     """Solve for all coefficients at once, where there are more elements than parts and all are simple numbers."""
-    columns = torch.stack([_flat(part.value) for part in parts], dim=1)
-    solved = torch.linalg.lstsq(columns, _flat(question.got).unsqueeze(1), driver="gelsd")
+    columns = torch.stack([flat(part.value) for part in parts], dim=1)
+    solved = torch.linalg.lstsq(columns, flat(question.got).unsqueeze(1), driver="gelsd")
     if int(solved.rank) < len(parts) or not bool((solved.solution.abs() <= _MOST).all()):
         return None
     found = [round(2.0 * float(number)) / 2.0 for number in solved.solution]
     change = Change(parts, found)
     enough = ENOUGH + len(parts) * math.log2(4.0 * _MOST + 1.0)  # one of so many combinations
     return change if question.explained_by(change.value, enough=enough) else None
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor).reshape(-1) if tensor.is_complex() else tensor.reshape(-1)
 
 
 def factors_of(question: Question) -> dict[str, float]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gradconform.diagnosis.jointly import Given
-from gradconform.diagnosis.question import numbered
+from gradconform.diagnosis.question import flat, numbered
 from gradconform.diagnosis.replay import Grads, Replay
 from gradconform.evidence import Evidence
 
@@ -71,12 +71,8 @@ def _row(parts: list[Grads], given: Given) -> tuple[Tensor, Tensor] | None:
     if some is None or (given.got is not None and given.got.shape != some.shape):
         return None
     zeros = torch.zeros_like(some)
-    columns = torch.stack([_flat(zeros if grad is None else grad) for grad in own], dim=1)
-    return columns, _flat(zeros if given.got is None else given.got)
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor.resolve_conj()).reshape(-1) if tensor.is_complex() else tensor.reshape(-1)
+    columns = torch.stack([flat(zeros if grad is None else grad) for grad in own], dim=1)
+    return columns, flat(zeros if given.got is None else given.got)
 
 
 def _why(again: Replay, missing: list[int], parts: Mapping[int, Grads]) -> str:

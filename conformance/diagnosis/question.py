@@ -96,6 +96,11 @@ def dense(tensor: Tensor) -> Tensor:
     return tensor.to_dense() if tensor.layout != torch.strided else tensor
 
 
+def flat(tensor: Tensor) -> Tensor:
+    """Return the elements in one row, a complex one as two real ones."""
+    return torch.view_as_real(tensor.resolve_conj()).reshape(-1) if tensor.is_complex() else tensor.reshape(-1)
+
+
 def largest(tensor: Tensor | None) -> float:
     """Return the largest absolute value; 0 of no elements."""
     return float(tensor.abs().max()) if tensor is not None and tensor.numel() else 0.0

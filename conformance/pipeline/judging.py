@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gradconform.beside import Held
+from gradconform.beside import Held, given
 from gradconform.judge.finding import Finding
 from gradconform.judge.values import Reference, compare
 from gradconform.pipeline.whole_model import Parameter, StepOfWhole
@@ -48,13 +48,9 @@ def _of_last_stage(seen: Seen, plain: StepOfWhole, wide: StepOfWhole) -> Iterato
     if len(losses) != len(plain.losses):
         text = f"expected {len(plain.losses)} losses, one per micro-batch, got {len(losses)}"
         yield Finding("missing", "the losses", held.action, text)
-    yield from compare(held, held, "the output", seen.output, plain.output, _given(wide.output))
+    yield from compare(held, held, "the output", seen.output, plain.output, given(wide.output))
     for mb, (got, expected, reference) in enumerate(zip(losses, plain.losses, wide.losses, strict=False)):
-        yield from compare(held, held, f"the loss of micro-batch {mb}", got.detach(), expected, _given(reference))
-
-
-def _given(reference: Tensor) -> Reference:
-    return lambda: (reference.cpu(), Partials().with_(reference))
+        yield from compare(held, held, f"the loss of micro-batch {mb}", got.detach(), expected, given(reference))
 
 
 def _grad_reference(key: Parameter, plain: StepOfWhole, wide: StepOfWhole) -> Reference:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
-from gradconform.targets import TargetError, load
+from gradconform.targets import TargetError, load_registered
 
 ENTRY_POINTS = "gradconform.schedule_text"
 
@@ -45,9 +44,7 @@ def schedule_text_named(target: str) -> ScheduleText:
 
     Raises :class:`~gradconform.targets.TargetError` for what cannot be found or lacks a method.
     """
-    known = {entry.name: entry.value for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
-    found, _ = load(known.get(target, target), target, known)
-    made = found() if isinstance(found, type) else found
+    made = load_registered(target, ENTRY_POINTS)
     methods = [name for name in vars(ScheduleText) if not name.startswith("_")]
     missing = [name for name in methods if not callable(getattr(made, name, None))]
     if missing or not hasattr(made, "name"):

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradconform.beside import Held
+from gradconform.beside import Held, given
 from gradconform.judge.finding import Finding
-from gradconform.judge.values import Reference, compare
+from gradconform.judge.values import compare
 from gradconform.stage_objects.subject import StageObject
-from gradconform.tolerance import Partials
 
 MICROBATCHES, ROWS, NUMBERS = 3, 7, 5
 
@@ -118,19 +117,14 @@ def against_whole(
     held = Held("the last action")
     for mb in range(MICROBATCHES):
         expected, reference = _step(plain, mb, data, torch.float32), _step(wide, mb, data, torch.float64)
-        yield from compare(held, held, f"output {mb}", outputs[mb], expected, _given(reference))
+        yield from compare(held, held, f"output {mb}", outputs[mb], expected, given(reference))
     missing = sorted(dict(plain.named_parameters()).keys() ^ named.keys())
     if missing:
         yield Finding("missing", "the parameters", "", f"stages and model do not have the same: {missing}")
     references = dict(wide.named_parameters())
     for name, parameter in plain.named_parameters():
         got = named[name].grad if name in named else None
-        yield from compare(held, held, name, got, parameter.grad, _given(references[name].grad))
-
-
-def _given(reference: Tensor | None) -> Reference:
-    scale = Partials() if reference is None else Partials().with_(reference)
-    return lambda: (reference, scale)
+        yield from compare(held, held, name, got, parameter.grad, given(references[name].grad))
 
 
 def _step(model: nn.Module, mb: int, data: Data, dtype: torch.dtype) -> Tensor:

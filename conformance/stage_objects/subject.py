@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
 
-from gradconform.targets import TargetError, load
+from gradconform.targets import TargetError, load_registered
 
 ENTRY_POINTS = "gradconform.stage_objects"
 
@@ -91,9 +90,7 @@ def stage_objects_named(target: str) -> StageObjects:
 
     Raises :class:`~gradconform.targets.TargetError` for what cannot be found or makes no stages.
     """
-    known = {entry.name: entry.value for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
-    found, _ = load(known.get(target, target), target, known)
-    made = found() if isinstance(found, type) else found
+    made = load_registered(target, ENTRY_POINTS)
     missing = [name for name in ("name", "manual", "traced", "split_schedule") if not hasattr(made, name)]
     if missing:
         wanted = "a name, manual and traced, which make stages, and split_schedule"

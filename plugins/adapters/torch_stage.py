@@ -20,8 +20,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining._utils import InferenceMode
 
 from gradconform.adapter import Capabilities, StageSpec, Tree
-from gradconform.fixtures.trees import as_tuple
-from gradconform.plugins.adapters.full_only import received
+from gradconform.plugins.adapters.full_only import flat, received
 
 _STAGES = 3
 
@@ -44,7 +43,7 @@ class TorchStageSession:
             count,
             spec.example_args[0].device,
             input_args=spec.example_args,
-            output_args=_flat(spec.example_outputs),
+            output_args=flat(spec.example_outputs),
             group=group_of_one(),
             dw_builder=dw_builder,
         )
@@ -73,7 +72,7 @@ class TorchStageSession:
 
     def _backward(self, mb: int, output_grads: Tree, *, full: bool) -> tuple[Tensor | None, ...]:
         if not self._stage.is_last:
-            self._stage.set_local_bwd_input(_flat(output_grads), mb)
+            self._stage.set_local_bwd_input(flat(output_grads), mb)
         self._stage.backward_one_chunk(mb, loss=self._losses.pop(mb, None), full_backward=full)
         grads = self._stage.bwd_cache.pop(mb)
         return grads or (None,) * len(self._spec.example_args)
@@ -116,11 +115,6 @@ class TorchStageAdapter:
     def open(self, stage: nn.Module, spec: StageSpec) -> TorchStageSession:
         """Return a session on ``stage``."""
         return TorchStageSession(stage, spec)
-
-
-def _flat(values: Tree) -> Tree:
-    """Return a tuple for a lone tensor or a list, as a stage hands over; what is neither is passed on to be refused."""
-    return tuple(as_tuple(values)) if isinstance(values, (Tensor, list)) else values
 
 
 def group_of_one() -> dist.ProcessGroup | None:

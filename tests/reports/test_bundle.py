@@ -135,10 +135,16 @@ def as_standard(report: Report) -> Report:
 
 
 SHARD = {"index": 1, "count": 1, "selected": len(CHECKS), "sha256": "0" * 64, "positions": list(range(len(CHECKS)))}
-CPU_PROBE = {"device": "npu:0", "reason": None, "unknown": False, "dtypes": {}, "preflight": []}
+PROBE = {"device": "npu:0", "reason": None, "unknown": False, "dtypes": {}, "preflight": [], "facts": {}}
 HELD = {"requirement": "A copy MUST be bitwise.", "held": True, "message": ""}
 BROKEN = {**HELD, "held": False, "message": "it is not"}
-NO_PLACES: dict[str, Any] = {"skipped": [], "places": {}}
+
+
+def on_device(**told: Any) -> Callable[[Report], Report]:
+    devices = {"probes": [{**PROBE, **told}], "skipped": [], "places": {}}
+    return lambda report: replace(report, devices=devices)
+
+
 AGAINST: list[tuple[str, Callable[[Report], Report], str]] = [
     ("profile", as_standard, "the profile is standard; only full supports a claim"),
     ("incomplete", without_one, f"manifest is not complete: {len(CHECKS) - 1} of {len(CHECKS)} checks have a verdict"),
@@ -157,18 +163,10 @@ AGAINST: list[tuple[str, Callable[[Report], Report], str]] = [
     ),
     (
         "a device's tolerance",
-        lambda report: replace(
-            report, devices={"probes": [{**CPU_PROBE, "facts": {"tolerance": {"float32": 9.0}}}], **NO_PLACES}
-        ),
+        on_device(facts={"tolerance": {"float32": 9.0}}),
         "npu:0 was judged by the tolerance of its own object",
     ),
-    (
-        "a device's pre-flight",
-        lambda report: replace(
-            report, devices={"probes": [{**CPU_PROBE, "facts": {}, "preflight": [HELD, BROKEN]}], **NO_PLACES}
-        ),
-        "npu:0 gets 1 of 2 lines of its pre-flight wrong",
-    ),
+    ("a device's pre-flight", on_device(preflight=[HELD, BROKEN]), "npu:0 gets 1 of 2 lines of its pre-flight wrong"),
     ("kit", lambda report: replace(report, kit="0.0.1"), "the run was made by gradconform 0.0.1, and this is "),
     (
         "kit files",
