@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from gradconform.adapter import Adapter, Session, StageSpec, Tree
 from gradconform.devices import device_of
-from gradconform.fixtures.trees import as_tuple, leaves
-from gradconform.materials import Materials, mean_squares
-from gradconform.program import Action
 from gradconform.reference.autograd import AutogradAdapter
-from gradconform.session import Session as Run
-from gradconform.trial import Trial
+from gradconform.run.run import Run
+from gradconform.trees import as_tuple, leaves
+from gradconform.trial.materials import Materials, mean_squares
+from gradconform.trial.program import Action
+from gradconform.trial.trial import Trial
 
 
 class BareLane:
@@ -103,7 +103,7 @@ def bare_run(run: Run, *, dtype: torch.dtype = torch.float32, device: str = "cpu
     """Run every trial of the plan: the oracle once, the implementation as often as the trial repeats it."""
     oracle = AutogradAdapter()
     for trial in trials_of(run):
-        materials = Materials(trial, dtype=dtype, device=torch.device(device), seed=run.seed)
+        materials = Materials(trial, dtype=dtype, device=torch.device(device), seed=run.options.seed)
         run_program(oracle, materials)  # type: ignore[arg-type]  # its claims are a mapping, as users' may be
         for _ in range(trial.repeats):
             run_program(run.target.adapter, materials)
@@ -112,7 +112,7 @@ def bare_run(run: Run, *, dtype: torch.dtype = torch.float32, device: str = "cpu
 def make_stages(run: Run, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
     """Make the stages that :func:`bare_run` makes, and do nothing with them."""
     for trial in trials_of(run):
-        materials = Materials(trial, dtype=dtype, device=torch.device(device), seed=run.seed)
+        materials = Materials(trial, dtype=dtype, device=torch.device(device), seed=run.options.seed)
         for lane in range(len(trial.stages)):
             for _ in range(1 + trial.repeats):
                 materials.stage(lane)

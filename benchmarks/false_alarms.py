@@ -1,8 +1,9 @@
 """How often the kit accuses what is right: python benchmarks/false_alarms.py [--trials N] [--dtype D] [TARGET ...].
 
-Judges random trials (gradconform.random_trial, seeds 0 to N - 1) on plain autograd and on gradconform.reference.split,
-which are both right, per dtype. Prints a table of trials, failures and the largest headroom met (1 is the bound), and
-every failure; exits with 1 where there is one. The issue asks for 20,000 trials per dtype and target.
+Judges random trials (gradconform.trial.random_trials, seeds 0 to N - 1) on plain autograd and on
+gradconform.reference.split, which are both right, per dtype. Prints a table of trials, failures and the largest
+headroom met (1 is the bound), and every failure; exits with 1 where there is one. Asked for are 20,000 trials per dtype
+and target.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from multiprocessing import get_context
 import torch
 
 from gradconform.devices import dtype_named
-from gradconform.evidence import Evidence
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.oracle import OracleError
 from gradconform.fixtures.random_stages import SeededChoices
-from gradconform.judge import Finding, whole
-from gradconform.plain import OracleError
-from gradconform.random_trial import draw_trial
-from gradconform.run import Runner
-from gradconform.targets import resolve
+from gradconform.judge import whole
+from gradconform.judge.finding import Judged, headrooms_in
+from gradconform.run.runner import Runner
+from gradconform.target.resolve import resolve
+from gradconform.trial.random_trials import draw_trial
 
 TARGETS = ("autograd", "reference-split")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -43,11 +45,11 @@ class Row:
     seconds: float = 0.0
     alarms: list[str] = field(default_factory=list)
 
-    def judge(self, evidence: Evidence) -> list[Finding]:
+    def judge(self, evidence: Evidence) -> Judged:
         """Judge one trial, and note the largest headroom."""
-        found = list(whole(evidence))
-        self.headroom = max([self.headroom, *evidence.headrooms])
-        return found
+        judged = list(whole(evidence))
+        self.headroom = max([self.headroom, *headrooms_in(judged)])
+        yield from judged
 
     def __str__(self) -> str:
         """Return the row of the table."""
@@ -69,7 +71,7 @@ def measure(target: str, dtype: str, trials: int) -> Row:
     for seed in range(trials):
         trial = draw_trial(SeededChoices(seed), runner.target.capabilities)
         try:
-            findings = runner.findings(trial, lambda evidence: iter(row.judge(evidence)))
+            findings = runner.findings(trial, row.judge)
         except OracleError:
             row.unjudged += 1
             continue

@@ -15,9 +15,9 @@ from figures import Figure
 from gradconform.fixtures.random_stages import SeededChoices
 from gradconform.fuzz.campaign import run_campaign
 from gradconform.judge import whole
-from gradconform.random_trial import draw_trial
-from gradconform.run import Runner
-from gradconform.targets import resolve
+from gradconform.run.runner import Runner
+from gradconform.target.resolve import resolve
+from gradconform.trial.random_trials import draw_trial
 
 GOAL = 100.0
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from gradconform.adapter import Capabilities
 from gradconform.results import EXIT_ENVIRONMENT
-from gradconform.targets import resolve
+from gradconform.target.resolve import resolve
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -50,10 +50,11 @@ def do(stage: str, target: str, profile: str) -> None:
     if stage == "compiler":
         __import__("torch._dynamo")
     elif stage == "run":
-        from gradconform.session import Session  # noqa: PLC0415 (as above)
+        from gradconform.run.options import RunOptions  # noqa: PLC0415 (as above)
+        from gradconform.run.run import Run  # noqa: PLC0415 (as above)
 
         torch.set_num_threads(1)
-        Session(target, profile=profile).run()
+        Run(RunOptions.of(target, profile=profile)).run()
     print(peak_mb())
 
 

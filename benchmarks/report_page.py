@@ -21,7 +21,7 @@ from pathlib import Path
 from chromium import chromium
 
 import gradconform
-from gradconform.report.page.single import report_page
+from gradconform.report.page.pages import report_page
 from gradconform.results import Report, Result
 
 TARGETS = {"rendered in": 3.0, "opened in": 2.0}
@@ -39,7 +39,11 @@ def report_of(results: int, failing: float) -> Report:
 def _failed(result: Result) -> Result:
     text = "worst at [3, 0]: expected -0.126321614, got -0.339948356; error 0.214, bound 9.54e-07, headroom 3.12e+05"
     finding = {"kind": "mismatch", "where": "layers.0.weight", "action": "W0", "text": text, "error": 0.214}
-    finding |= {"bound": 9.54e-07, "headroom": 312000.0, "cause": "micro-batch 0 added as well"}
+    finding |= {
+        "bound": 9.54e-07,
+        "headroom": 312000.0,
+        "cause": {"kind": "added", "microbatches": [0], "text": "micro-batch 0 added as well"},
+    }
     message = f"program F0 I0 F1 I1 W0 W1\nlayers.0.weight, after W0: {text}; likely cause: micro-batch 0 added as well"
     return replace(
         result, status="failed", kind="mismatch", headroom=312000.0, message=message, findings=(finding,) * 3

@@ -15,7 +15,7 @@ from chromium import chromium
 from PIL import Image
 
 import gradconform
-from gradconform.report.page.single import report_page
+from gradconform.report.page.pages import report_page
 
 TARGETS = ("torch", "reference-split")
 

@@ -20,7 +20,8 @@ import torch._dynamo  # checkpointing imports it at first use, which takes a sec
 from bare_work import bare_run, make_stages, trials_of
 from figures import Figure
 
-from gradconform.session import Session
+from gradconform.run.options import RunOptions
+from gradconform.run.run import Run
 
 GOAL_RATIO = 1.5
 GOAL_RATE = 200.0
@@ -37,7 +38,7 @@ def seconds(work: Callable[[], object]) -> float:
 class Cost:
     """Processor seconds of runs, the first one and later ones, and of the bare work in turn with the later ones."""
 
-    session: Session
+    run: Run
     first: float
     full: list[float]
     bare: list[float]
@@ -54,7 +55,7 @@ class Cost:
 
     def figures(self) -> list[Figure]:
         """Return the ratio and the rate."""
-        count = len(self.session.plan.items)
+        count = len(self.run.plan.items)
         rate = f"{count / self.first:.0f} in the first run, {count / self.run_s:.0f} in later ones"
         ratio = f"{self.run_s / self.bare_s:.2f}"
         return [
@@ -65,16 +66,16 @@ class Cost:
 
 def measure(target: str = "reference-split", profile: str = "standard", rounds: int = 9) -> Cost:
     """Time runs and the bare work in turn."""
-    session = Session(target, profile=profile)
-    first = seconds(session.run)
+    run = Run(RunOptions.of(target, profile=profile))
+    first = seconds(run.run)
     full: list[float] = []
     bare: list[float] = []
     for _ in range(rounds):
         gc.freeze()  # a run does so itself: the ratio is of work alone
-        bare.append(seconds(lambda: bare_run(session)))
+        bare.append(seconds(lambda: bare_run(run)))
         gc.unfreeze()
-        full.append(seconds(Session(target, profile=profile).run))
-    return Cost(session, first, full, bare)
+        full.append(seconds(Run(RunOptions.of(target, profile=profile)).run))
+    return Cost(run, first, full, bare)
 
 
 def main() -> None:
@@ -87,12 +88,12 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     cost = measure(options.target, options.profile, options.rounds)
-    session = cost.session
+    run = cost.run
     ratios = sorted(one / other for one, other in zip(cost.full, cost.bare, strict=True))
-    checks, trials = len(session.plan.items), len(trials_of(session))
+    checks, trials = len(run.plan.items), len(trials_of(run))
     print(f"{options.target}, profile {options.profile}: {checks} checks, {trials} trials")
     print(f"run {cost.run_s:.3f} s, bare work {cost.bare_s:.3f} s (medians of {options.rounds})")
-    print(f"of the bare work, making the stages takes {seconds(lambda: make_stages(session)) / cost.bare_s:.0%}")
+    print(f"of the bare work, making the stages takes {seconds(lambda: make_stages(run)) / cost.bare_s:.0%}")
     print(f"ratio per round {ratios[0]:.2f} to {ratios[-1]:.2f}")
     print(*cost.figures(), sep="\n")
 

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec
 from gradconform.devices import dtype_named
+from gradconform.drive.oracle import OracleError
 from gradconform.fixtures.random_stages import SeededChoices
 from gradconform.judge import gradients
-from gradconform.plain import OracleError
-from gradconform.random_trial import draw_trial
 from gradconform.reference.autograd import AutogradAdapter, AutogradSession
-from gradconform.run import Runner
-from gradconform.targets import resolve
+from gradconform.run.runner import Runner
+from gradconform.target.resolve import resolve
+from gradconform.trial.random_trials import draw_trial
 
 MARKERS = {"float64": "o", "float32": "s", "bfloat16": "^", "float16": "D"}
 DTYPES = tuple(MARKERS)

@@ -33,7 +33,7 @@ import torch
 from figures import measured, table
 
 from gradconform.cli.selftest import run_selftest
-from gradconform.selftest import Question
+from gradconform.selftest import SelftestOptions
 
 BLOCK = r"^<!-- measured: {} -->\n(.*?)^<!-- end -->$"
 FLAGS = re.DOTALL | re.MULTILINE
@@ -114,7 +114,7 @@ def self_test(effort: Effort) -> Part:
     lines, wrong = [f"| {' | '.join(names)} |", f"|---{'|---:' * (len(names) - 1)}|"], []
     for dtype in effort.dtypes:
         started = time.perf_counter()
-        matrix = run_selftest(Question(dtype=dtype, profile=effort.profile), effort.faults)
+        matrix = run_selftest(SelftestOptions(dtype=dtype, profile=effort.profile), effort.faults)
         tried = len(matrix.faults) - len(matrix.untried)
         cells = (
             f"{sum(outcome.killed for outcome in matrix.faults)} of {tried}",

@@ -19,16 +19,17 @@ import torch
 from reordered import KERNELS, SUMS, Reordered
 from torch import Tensor
 
+from gradconform.drive.oracle import OracleError
 from gradconform.fixtures.programs import full_immediate
 from gradconform.fixtures.stages import ZOO
 from gradconform.judge import gradients
 from gradconform.judge import values as judging
-from gradconform.plain import OracleError
-from gradconform.run import Runner
-from gradconform.targets import resolve
+from gradconform.judge.finding import findings_in
+from gradconform.run.runner import Runner
+from gradconform.target.resolve import resolve
 from gradconform.tolerance import Judgement, Partials, floor_factor
 from gradconform.tolerance import judge as judge_by_rule
-from gradconform.trial import Trial
+from gradconform.trial.trial import Trial
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 MICROBATCHES = 10
@@ -100,7 +101,7 @@ def measure(way: str, dtype: torch.dtype, seeds: range) -> tuple[Needed, list[st
                 trial = Trial(stages=(case,), program=full_immediate(MICROBATCHES), loss=loss)
                 with recording(needed, case.name):
                     try:
-                        found = [str(finding) for finding in gradients(runner.evidence(trial))]
+                        found = [str(finding) for finding in findings_in(gradients(runner.evidence(trial)))]
                     except (OracleError, NotImplementedError):
                         continue
                 impossible += [f"{case.name}: {text}" for text in found if "bound" not in text]

@@ -8,35 +8,37 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from gradconform.version import CONTRACT_VERSION, KIT_VERSION
+from .version import CONTRACT_VERSION, KIT_VERSION
 
 if TYPE_CHECKING:
-    from gradconform.adapter import Adapter, Capabilities, Session, StageSpec, UnsupportedError
-    from gradconform.matching import GradientMismatchError, assert_matches_autograd
-    from gradconform.oracle import Gradients, autograd_gradients
-    from gradconform.plugins.parametrize import parametrize_checks
-    from gradconform.results import NonConformingError, Report, Result
-    from gradconform.schema.reading import ReportError
-    from gradconform.session import check_stage_backward
+    from gradconform.drive.own_stage import Gradients, autograd_gradients
+    from gradconform.judge.matching import GradientMismatchError, assert_matches_autograd
+    from gradconform.plugins.pytest.options import parametrize_checks
+    from gradconform.reading.report import ReportError, read_report
+    from gradconform.run.run import check_stage_backward
+
+    from .adapter import Adapter, Capabilities, Session, StageSpec, UnsupportedError
+    from .results import NonConformingError, Report, Result
 
 __version__ = KIT_VERSION
 
 _HOME = {
     "Adapter": "gradconform.adapter",
     "Capabilities": "gradconform.adapter",
-    "GradientMismatchError": "gradconform.matching",
-    "Gradients": "gradconform.oracle",
+    "GradientMismatchError": "gradconform.judge.matching",
+    "Gradients": "gradconform.drive.own_stage",
     "NonConformingError": "gradconform.results",
     "Report": "gradconform.results",
-    "ReportError": "gradconform.schema.reading",
+    "ReportError": "gradconform.reading.report",
     "Result": "gradconform.results",
     "Session": "gradconform.adapter",
     "StageSpec": "gradconform.adapter",
     "UnsupportedError": "gradconform.adapter",
-    "assert_matches_autograd": "gradconform.matching",
-    "autograd_gradients": "gradconform.oracle",
-    "check_stage_backward": "gradconform.session",
-    "parametrize_checks": "gradconform.plugins.parametrize",
+    "assert_matches_autograd": "gradconform.judge.matching",
+    "autograd_gradients": "gradconform.drive.own_stage",
+    "check_stage_backward": "gradconform.run.run",
+    "parametrize_checks": "gradconform.plugins.pytest.options",
+    "read_report": "gradconform.reading.report",
 }
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "autograd_gradients",
     "check_stage_backward",
     "parametrize_checks",
+    "read_report",
 ]
 
 

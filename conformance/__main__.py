@@ -2,7 +2,7 @@
 
 import sys
 
-from gradconform.cli import main
+from .cli import main
 
 if __name__ == "__main__":  # worker processes of the self-test import this module
     sys.exit(main())

@@ -7,12 +7,14 @@ never handed out, because about half of the real implementations keep it in queu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
 
 Tree = Any  # a tensor, or tuples, lists and dicts of trees
 
@@ -102,6 +104,15 @@ class Capabilities:
                 msg = f"capability {field.name}={value!r}; expected {expected}"
                 raise ValueError(msg)
 
+    def unclaimed(self, needs: Iterable[str]) -> list[str]:
+        """Return those of ``needs`` (``name``, ``name=value`` or ``name!=value``) that are not claimed, sorted."""
+        return sorted(need for need in needs if not self._claims(need))
+
+    def _claims(self, need: str) -> bool:
+        name, operator, value = need.partition("=")
+        claim = getattr(self, name.removesuffix("!"))
+        return (str(claim) == value) != name.endswith("!") if operator else bool(claim)
+
     @classmethod
     def from_mapping(cls, claims: Mapping[str, Any]) -> Capabilities:
         """Return capabilities from a mapping; raise ``ValueError`` for a name or a value that is no capability."""
@@ -185,3 +196,13 @@ class Adapter(Protocol):
 
         A module may be given again once its session is closed.
         """
+
+
+@contextlib.contextmanager
+def needed(library: str, command: str) -> Iterator[None]:
+    """Turn a missing module into the error that names what to install; what else an import raises stays as it is."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = library if error.name in {None, library} else f"{library} ({error.name})"
+        raise NotInstalledError(missing, command) from error

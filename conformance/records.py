@@ -19,10 +19,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from gradconform.results import EXIT_USAGE, Report, Result
-from gradconform.version import KIT_VERSION
+from .results import EXIT_USAGE, Place, Report, Result, UsageError
+from .version import KIT_VERSION
 
 SCHEMA = "gradconform-records"
 SCHEMA_VERSION = 1
@@ -30,7 +30,7 @@ SCHEMA_VERSION = 1
 Record = Mapping[str, Any]
 
 
-class RecordsError(ValueError):
+class RecordsError(UsageError):
     """A file of records that cannot be read, or cannot be written to; ``exit_code`` is what the command ends with."""
 
     def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
@@ -39,35 +39,15 @@ class RecordsError(ValueError):
         self.exit_code = exit_code
 
 
-class Place(NamedTuple):
-    """One item of a plan by name: a check id, on a device, in a dtype."""
-
-    check: str
-    device: str
-    dtype: str
-
-    @property
-    def name(self) -> str:
-        """The item's name, as pytest shows it: ``full.gradients.mlp[cpu-float32]``."""
-        return f"{self.check}[{self.device}-{self.dtype}]"
-
-    @classmethod
-    def of(cls, result: Result) -> Place:
-        """Return the place that ``result`` is the result of."""
-        return cls(result.check, result.device, result.dtype)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     """What a run is, before anything has run.
 
-    ``report`` holds the fields of a report without results, ``places`` all items in the order of the plan, ``options``
-    what was asked for as the command ``run`` takes it (empty where no command can repeat it).
+    ``report`` holds the fields of a report without results, ``places`` all items in the order of the plan.
     """
 
     report: Mapping[str, Any]
     places: tuple[Place, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
     kit: str = KIT_VERSION
 
     @property
@@ -77,7 +57,7 @@ class Header:
 
     def report_of(self, results: Mapping[Place, Result]) -> Report:
         """Return the report that holds ``results``, in the order of the plan."""
-        start = {**self.report, "beside": tuple(self.report.get("beside", ()))}
+        start = {**self.report, "extra": tuple(self.report.get("extra", ()))}
         return Report(**start, results=[results[place] for place in self.places if place in results])
 
     def to_record(self) -> dict[str, Any]:
@@ -87,7 +67,6 @@ class Header:
             "schema": SCHEMA,
             "schema_version": SCHEMA_VERSION,
             "kit": self.kit,
-            "options": dict(self.options),
             "report": dict(self.report),
             "places": [list(place) for place in self.places],
         }
@@ -108,7 +87,6 @@ class Header:
             header = cls(
                 report=record["report"],
                 places=tuple(Place(*map(_text, place)) for place in record["places"]),
-                options=record["options"],
                 kit=_text(record["kit"]),
             )
             header.report_of({})
@@ -118,11 +96,11 @@ class Header:
         return header
 
 
-def header_of(report: Report, places: tuple[Place, ...], options: Mapping[str, Any] | None = None) -> Header:
+def header_of(report: Report, places: tuple[Place, ...]) -> Header:
     """Return the header of the run that ``report`` is the empty report of."""
     start = {one.name: getattr(report, one.name) for one in fields(Report) if one.init and one.name != "results"}
     # Through JSON: torch's version is a subclass of str, a tuple comes back as a list.
-    return Header(report=json.loads(json.dumps(start)), places=places, options=options or {})
+    return Header(report=json.loads(json.dumps(start)), places=places)
 
 
 def started(place: Place, level: str, requirement: str) -> dict[str, Any]:
@@ -139,7 +117,7 @@ def as_result(record: Record) -> Result:
     """Return the result in a record ``result``; raise :class:`RecordsError` where it holds none."""
     try:
         result = Result.from_dict({name: value for name, value in record.items() if name != "record"})
-        Place(*map(_text, Place.of(result)))
+        Place(*map(_text, result.place))
     except (TypeError, ValueError, AttributeError) as error:
         msg = f"this is no result: {error}: {_shown(record)}"
         raise RecordsError(msg) from error
@@ -206,7 +184,7 @@ def _take(run: RecordedRun, record: Record, known: frozenset[Place]) -> None:
     kind = record.get("record")
     if kind == "result":
         result = as_result(record)
-        place = Place.of(result)
+        place = result.place
         if place not in known:
             msg = f"a result of {place.name}, which the first line does not plan"
             raise RecordsError(msg)

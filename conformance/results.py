@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from fnmatch import fnmatchcase
+from typing import Any, Literal, NamedTuple
 
-from gradconform.version import CONTRACT_VERSION, KIT_VERSION
+from .version import CONTRACT_VERSION, KIT_VERSION
 
 SCHEMA = "gradconform-report"
 SCHEMA_VERSION = 1
@@ -19,6 +20,12 @@ Status = Literal["passed", "failed", "waived", "unexpectedly_passed", "unsupport
 STATUSES: tuple[Status, ...] = (
     "passed", "failed", "waived", "unexpectedly_passed", "unsupported", "not_run", "error",
 )  # fmt: skip
+
+#: What sort of tensor is named; ``thing`` is whatever else is named, by a name that says what it is.
+Sort = Literal[
+    "input gradient", ".grad of an input", "parameter gradient", "output gradient", "output", "argument", "parameter",
+    "buffer", "requires_grad flag", "entry of what W returns", "micro-batch", "module", "thing",
+]  # fmt: skip
 
 #: Exit codes of the command.
 EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_USAGE, EXIT_KIT, EXIT_ENVIRONMENT, EXIT_INCOMPLETE, EXIT_REGRESSED = range(7)
@@ -30,6 +37,23 @@ class NonConformingError(AssertionError):
     """Raised by :meth:`Report.raise_if_failed`; its message lists every failure."""
 
 
+class Place(NamedTuple):
+    """Where in a run a result stands: a check id, on a device, in a dtype."""
+
+    check: str
+    device: str
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        """The place as pytest shows it: ``full.gradients.mlp[cpu-float32]``."""
+        return f"{self.check}[{self.device}-{self.dtype}]"
+
+    def matches(self, check: str, device: str = "*", dtype: str = "*") -> bool:
+        """Tell whether the globs meet check, device and dtype."""
+        return all(map(fnmatchcase, self, (check, device, dtype)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """The verdict on one check, on one device and dtype.
@@ -39,8 +63,10 @@ class Result:
     finding, or of the error (``kit``, ``environment``, ``adapter``, ``device``); of what is unsupported it is
     ``environment`` where plain autograd raised. ``bit_equal`` says whether all values were those
     of plain autograd bit by bit, ``repeats_bit_equal`` whether the repeats of a trial were those of the first; None
-    where nothing was compared. ``findings`` holds every difference with its numbers. ``waiver`` is the entry of the
-    waiver file that expects a failure of the check here, as JSON values.
+    where nothing was compared. ``findings`` holds every difference with its numbers,
+    ``programs`` what the check runs. ``waiver`` is the entry of the
+    waiver file that expects a failure of the check here, as JSON values. ``exhausted`` is what was raised where memory
+    was used up: for the process that ran the check, and not written.
 
     Off the CPU: ``off_device_share`` is the share of the implementation's operations that did not run on the device;
     ``memory`` its peak there in bytes, plain autograd's, and plain autograd's with B in place of I and W
@@ -65,6 +91,13 @@ class Result:
     oracle_spread: float | None = None
     waiver: Mapping[str, Any] | None = None
     findings: tuple[Mapping[str, Any], ...] = ()
+    programs: tuple[str, ...] = ()
+    exhausted: str | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where in a run it stands."""
+        return Place(self.check, self.device, self.dtype)
 
     @property
     def decisive(self) -> bool:
@@ -79,7 +112,9 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
         values = asdict(self)
+        del values["exhausted"]
         values["findings"] = [dict(finding) for finding in self.findings]
+        values["programs"] = list(self.programs)
         values["memory"] = None if self.memory is None else dict(self.memory)
         values["waiver"] = None if self.waiver is None else dict(self.waiver)
         return values
@@ -87,7 +122,7 @@ class Result:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
         """Return the result that :meth:`to_dict` wrote."""
-        return cls(**{**values, "findings": tuple(values.get("findings", ()))})
+        return cls(**{**values, **{name: tuple(values.get(name, ())) for name in ("findings", "programs")}})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,11 +130,11 @@ class Report:
     """All results of one run, against the manifest of what was planned.
 
     ``manifest`` is how many checks the contract has in this profile, on the devices and dtypes asked for; ``planned``
-    how many of them were selected. ``beside`` names what was judged in place of the contract, such as schedules of
+    how many of them were selected. ``extra`` names what was judged in place of the contract, such as schedules of
     somebody's own; then the manifest counts the checks of these. ``shard`` says which part of a divided run this is,
     and ``waivers`` which failures were expected; both as JSON values, None where there is none. ``devices`` holds what
     was found out about the devices before the run, their pre-flight, and what was left out; None where the run is on
-    the CPU alone.
+    the CPU alone. ``options`` is all that the run was asked for, as JSON values.
     """
 
     profile: str
@@ -109,13 +144,14 @@ class Report:
     manifest: int
     planned: int
     strict: bool = False
-    beside: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
     results: list[Result] = field(default_factory=list)
     contract: str = CONTRACT_VERSION
     kit: str = KIT_VERSION
     shard: Mapping[str, Any] | None = None
     waivers: Mapping[str, Any] | None = None
     devices: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Result]:
         """Iterate over the results."""
@@ -126,9 +162,7 @@ class Report:
         """Counts: manifest, planned, ran, and one per status; ``not_run`` counts what was planned and has no result."""
         counts = Counter(result.status for result in self.results)
         # What is reported twice (a rerun, a worker that came back) stands for no other check.
-        counts["not_run"] += self.planned - len(
-            {(result.check, result.device, result.dtype) for result in self.results}
-        )
+        counts["not_run"] += self.planned - len({result.place for result in self.results})
         ran = sum(counts[status] for status in STATUSES if status not in {"unsupported", "not_run", "error"})
         failed_should = sum(result.status == "failed" and result.level == "SHOULD" for result in self.results)
         return {
@@ -164,7 +198,7 @@ class Report:
     def conforms(self) -> bool:
         """Whether the target meets the contract in this profile, by no waiver.
 
-        A selection of checks, a shard, or a run beside the contract never say so.
+        A selection of checks, a shard, or a run of extra checks never say so.
         """
         return self.verdict == "conforms"
 
@@ -187,10 +221,10 @@ class Report:
     def verdict(self) -> str:
         """``conforms``, ``conforms with waivers``, ``does not conform`` or ``incomplete``.
 
-        ``conforms with waivers`` is that of a target that would not conform without them. A run beside the contract,
+        ``conforms with waivers`` is that of a target that would not conform without them. A run of extra checks,
         and a shard, have ``passed`` or ``failed``: they say nothing on the whole contract.
         """
-        part = bool(self.beside) or self.shard is not None
+        part = bool(self.extra) or self.shard is not None
         if self._decides_against:
             return "failed" if part else "does not conform"
         if not self.complete:
@@ -203,9 +237,14 @@ class Report:
     @property
     def scope(self) -> str:
         """What the checks of the manifest belong to, in words."""
-        if self.beside:
-            return f"what stands beside contract {self.contract}"
+        if self.extra:
+            return f"extra checks beside contract {self.contract}"
         return f"contract {self.contract}, profile {self.profile}"
+
+    @property
+    def counted(self) -> str:
+        """The checks of the manifest, in words that follow their number."""
+        return self.scope if self.extra else f"checks of {self.scope}"
 
     @property
     def exit_code(self) -> int:
@@ -224,12 +263,20 @@ class Report:
     @property
     def idle_waivers(self) -> list[int]:
         """Positions of the waivers that met no result in a whole run of profile ``full``: they are to be removed."""
-        whole = self.complete and self.profile == "full" and self.shard is None and not self.beside
+        whole = self.complete and self.profile == "full" and self.shard is None and not self.extra
         if self.waivers is None or not whole:
             return []
-        from gradconform.waivers.waiving import unmatched  # noqa: PLC0415 (it uses this module)
+        entries = enumerate(self.waivers["entries"])
+        return [n for n, entry in entries if n not in self.waivers["elsewhere"] and not self._met(entry)]
 
-        return unmatched(self)
+    def _met(self, entry: Mapping[str, Any]) -> bool:
+        """Tell whether a waiver met a result that was judged, or a failure other than it expects."""
+        where = {name: glob for name, glob in entry["when"].items() if name in {"device", "dtype"}}
+        return any(
+            result.waiver == entry or (result.status == "failed" and result.place.matches(entry["check"], **where))
+            for result in self.results
+            if result.status in {"waived", "unexpectedly_passed", "failed"}
+        )
 
     @property
     def _spared(self) -> bool:
@@ -262,10 +309,11 @@ class Report:
             "profile": self.profile,
             "seed": self.seed,
             "strict": self.strict,
-            "beside": list(self.beside),
+            "extra": list(self.extra),
             "shard": None if self.shard is None else dict(self.shard),
             "waivers": None if self.waivers is None else dict(self.waivers),
             "devices": None if self.devices is None else dict(self.devices),
+            "options": dict(self.options),
             "verdict": self.verdict,
             "conforms": self.conforms,
             "target": dict(self.target),
@@ -277,30 +325,6 @@ class Report:
     def to_json(self) -> str:
         """Return the report as JSON text, standard JSON without NaN."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
-
-    @classmethod
-    def from_json(cls, path_or_text: str | bytes | os.PathLike[str]) -> Report:
-        """Read the report that :meth:`to_json` wrote: a path, or the text itself, which starts with ``{``.
-
-        Raises :class:`~gradconform.schema.reading.ReportError` (a ``ValueError``) that says what is wrong, where, and
-        what was expected: for a file that cannot be read, is no JSON or does not meet the schema, and for one whose
-        counts, verdict or checks are not those of its results and its contract.
-        """
-        from gradconform.schema.agreement import refuse_disagreement  # noqa: PLC0415 (only who reads needs jsonschema)
-        from gradconform.schema.reading import named, read_values  # noqa: PLC0415 (as above)
-
-        values = read_values(path_or_text)
-        as_told = ("contract", "environment", "kit", "profile", "seed", "shard", "strict", "target", "waivers")
-        report = cls(
-            **{name: values[name] for name in as_told},
-            manifest=values["summary"]["manifest"],
-            planned=values["summary"]["planned"],
-            beside=tuple(values["beside"]),
-            devices=values["devices"],
-            results=[Result.from_dict(result) for result in values["results"]],
-        )
-        refuse_disagreement(report, values, named(path_or_text))
-        return report
 
 
 #: The share of an area, and of all results, that plain autograd may leave unsupported on one device and dtype.
@@ -323,8 +347,56 @@ def too_much_unsupported(results: Sequence[Result]) -> list[str]:
     ]
 
 
+def named(sort: str, where: str) -> str:
+    """Return in words what sort of tensor a finding is about; its own name differs from stage to stage."""
+    if sort == "thing":
+        return where
+    article = "the" if sort.startswith(".") else "an" if sort[0] in "aeiou" else "a"
+    return f"{article} {sort}"
+
+
 def finite(value: float | None) -> float | None:
     """Return ``value`` as JSON can hold it."""
     if value is None or math.isnan(value):
         return None
     return max(min(value, 1.7976931348623157e308), -1.7976931348623157e308)
+
+
+class UsageError(ValueError):
+    """What was given cannot be used; ``exit_code`` is what the command ends with."""
+
+    exit_code: int = EXIT_USAGE
+
+
+class RunRefusedError(Exception):
+    """A run that cannot begin or go on; ``exit_code`` is what the command ends with."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        """Keep both."""
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class RunStoppedError(Exception):
+    """A run that was given up; what has a result is kept.
+
+    ``exit_code`` is what the command ends with, None where the results decide that.
+    """
+
+    def __init__(self, message: str, exit_code: int | None = None) -> None:
+        """Keep both."""
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def refusal(error: Exception) -> tuple[str, int]:
+    """Return what is to be told of ``error``, and the exit code: its own ``exit_code`` where it has one."""
+    code = getattr(error, "exit_code", None)
+    if code is not None:
+        return str(error), int(code)
+    if isinstance(error, ImportError):
+        advice = "Expected gradconform with its dependencies; install it again"
+        return f"the environment cannot run the kit: {error}. {advice}", EXIT_ENVIRONMENT
+    # A crash of the kit has an exit code of its own and is never taken for a verdict.
+    told = "".join(traceback.format_exception(error))
+    return f"error of the kit, no verdict on the target:\n{told}", EXIT_KIT

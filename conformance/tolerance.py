@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 #: device has other kernels, which is more than another order of the same sums.
 FAR = 4.0
 
+#: How many eps of the scale two errors may be apart and still count as equally large.
+_EQUALLY_WRONG = 8.0
+
 _OVERRIDES: dict[str, float] = {}
 _OF_DEVICE: dict[str, float] = {}
 
@@ -90,7 +93,7 @@ class Partials:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the rule says of one tensor. ``worst`` is the index of the largest error."""
+    """What the rule says of one tensor. ``worst`` is the index of the largest error, as :func:`_first_of_the_worst`."""
 
     error: float
     bound: float
@@ -130,9 +133,21 @@ def judge(  # noqa: PLR0913 (a tensor, what it is held against, and how much roo
     bound = factor * (2.0 * _max(oracle_error) + unit * scale.peak + spread)
     bound_rms = factor * (2.0 * _rms(oracle_error) + unit * scale.rms + spread)
     headroom = max(_ratio(_max(error), bound), _ratio(_rms(error), bound_rms))
-    flat = int(error.argmax()) if error.numel() else 0
-    worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), error.shape)) if error.numel() else ()
+    worst = _first_of_the_worst(error, torch.finfo(dtype).eps * scale.peak)
     return Judgement(_max(error), bound, headroom, worst)
+
+
+def _first_of_the_worst(error: Tensor, rounding: float) -> tuple[int, ...]:
+    """Return the index of the first element whose error is within a few ``rounding`` of the largest.
+
+    Elements that are equally wrong but for rounding, as both ends of a transpose are, would else change places with the
+    processor. ``rounding`` is eps of the dtype times the scale compared in; what is half as wrong never counts.
+    """
+    if not error.numel():
+        return ()
+    largest = _max(error)
+    equally_wrong = error >= largest - min(_EQUALLY_WRONG * rounding, largest / 3)
+    return tuple(int(i) for i in equally_wrong.nonzero()[0])
 
 
 def _ratio(error: float, bound: float) -> float:

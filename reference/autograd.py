@@ -1,8 +1,10 @@
-"""Plain autograd as an adapter: the oracle. Driven through the same driver as every implementation."""
+"""Plain autograd: a run of it, and its adapter, the oracle, driven by the same driver as every implementation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +12,79 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from gradconform.fixtures.trees import as_tuple, leaves, tensors
+from gradconform.trees import as_tuple, leaves, map_leaves, tensors
 
 if TYPE_CHECKING:
     from gradconform.adapter import StageSpec, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """One stage after its forward: what its gradients are taken of, and what they are compared with."""
+
+    stage: nn.Module
+    args: tuple[Any, ...]
+    outputs: Tree
+
+
+def run_forward(
+    stages: Iterable[nn.Module],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    apart: bool = False,
+) -> list[Passed]:
+    """Run stages forward as one model, each fed the outputs of the one before, and return what each has put out.
+
+    ``around`` is entered around each stage. Where they are ``apart``, each is fed leaves of its own in place of what
+    the one before has put out, so that a backward ends there.
+    """
+    passed: list[Passed] = []
+    for stage in stages:
+        with around():
+            outputs = stage(*args, **kwargs)
+        passed.append(Passed(stage, tuple(args), outputs))
+        args = as_tuple(map_leaves(leaf_of, outputs) if apart else outputs)
+    return passed
+
+
+def leaf_of(value: Any) -> Any:
+    """Return a tensor as a leaf on the same memory that needs a gradient where it does; anything else as it is."""
+    return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
+
+
+def run_backward(
+    roots: Sequence[Tensor | GradientEdge],
+    grads: Sequence[Tensor | None],
+    sought: Iterable[Any],
+    *,
+    keep_graph: bool = False,
+) -> dict[int, Tensor | None]:
+    """Run backward from ``roots`` and return, by id, the gradient of every tensor sought that requires one."""
+    wanted = {id(tensor): tensor for tensor in sought if isinstance(tensor, Tensor) and tensor.requires_grad}
+    if not roots or not wanted:
+        return dict.fromkeys(wanted)
+    found = torch.autograd.grad(
+        roots,  # type: ignore[arg-type] # torch takes both kinds in one list
+        list(wanted.values()),
+        grads,
+        retain_graph=keep_graph,
+        allow_unused=True,
+    )
+    return dict(zip(wanted, found, strict=True))
+
+
+def accumulate(loss: Tensor, parameters: Iterable[nn.Parameter]) -> dict[int, Tensor]:
+    """Run backward from a loss, add to every parameter's ``.grad`` what it gets, and return that by id."""
+    trained = list(parameters)
+    found = run_backward([loss], [None], trained)
+    added = {key: grad for key, grad in found.items() if grad is not None}
+    for parameter in trained:
+        grad = added.get(id(parameter))
+        if grad is not None:
+            parameter.grad = grad.clone() if parameter.grad is None else parameter.grad + grad
+    return added
 
 
 class AutogradSession:

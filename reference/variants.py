@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from gradconform.adapter import Capabilities, StageSpec
-from gradconform.fixtures.trees import as_tuple, leaves, tensors
-from gradconform.reference import split
-from gradconform.reference.deferred_linear import WeightGradStore, swap_back, swap_linears
+from gradconform.trees import as_tuple, leaves, tensors
+
+from . import split
+from .deferred_linear import WeightGradStore, swap_back, swap_linears
 
 Grads = tuple[Tensor | None, ...]
 Pending = tuple[list[GradientEdge], list[Tensor]]

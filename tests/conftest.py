@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 from jsonschema import Draft202012Validator
 
+from gradconform.contract import areas, checks_of, frozen
+from gradconform.contract.check import Check
+from gradconform.contract.freezing import freeze
+from gradconform.reading.report import schema
 from gradconform.results import Report
-from gradconform.schema.reading import schema
 
 pytest_plugins = ["pytester"]
 
 # What an inner pytest imports it also forgets, and torch and the registry of checks can't be imported twice.
 for name in (
-    "matching", "oracle", "session", "plugins.contract_run", "plugins.fixture_values", "plugins.items",
-    "plugins.recorder", "plugins.summary", "reference.split", "reference.autograd", "preflight",
-    "plugins.adapters.torch_functions",
+    "judge.matching", "drive.own_stage", "run.run", "plugins.pytest.contract_run", "plugins.pytest.fixture_values",
+    "plugins.pytest.items", "reference.split",
+    "reference.autograd", "run.preflight",
+    "plugins.adapters.torch_functions", "contract.areas",
 ):  # fmt: skip
     importlib.import_module(f"gradconform.{name}")
 
-_NIGHTLY = "python -m pytest -m nightly -o faulthandler_timeout=3600"
+# No test fails on a machine that is slow.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
+
+_NIGHTLY = "python -m pytest -m nightly"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -52,3 +62,21 @@ def _every_report_meets_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
         return text
 
     monkeypatch.setattr(Report, "to_json", held)
+
+
+@pytest.fixture
+def contract_of(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Iterable[Check]], None]]:
+    """Make the contract one of some checks alone, with a file for each version that one of them came with."""
+
+    def make(checks: Iterable[Check]) -> None:
+        monkeypatch.setattr(areas, "CHECKS", {check.id: check for check in checks})
+        monkeypatch.setattr(frozen, "VERSIONS", tmp_path_factory.mktemp("versions"))
+        checks_of.cache_clear()
+        for version in {check.since for check in areas.CHECKS.values()}:
+            frozen.file_of(version).write_text(frozen.FrozenContract(version, None, {}, {}).text(), encoding="utf-8")
+            freeze(version)
+
+    yield make
+    checks_of.cache_clear()

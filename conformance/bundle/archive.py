@@ -1,20 +1,87 @@
-"""The file of a claim: a zip archive of a few files by name. All that is not exactly that is refused unread."""
+"""A bundle: what is stated of a target, and the hashes of all that the statement rests on."""
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
 import io
+import json
 import os
 import zipfile
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-#: All that a claim may hold; the last two only where there are such.
-CLAIM, REPORT, ENVIRONMENT, KIT, WAIVERS, RECORDS = NAMES = (
-    "claim.json", "report.json", "environment.json", "kit.json", "waivers.toml", "records.ndjson",
+from gradconform.kit_files import kit_files
+from gradconform.reading.report import read_report
+from gradconform.results import Report, UsageError
+
+SCHEMA, SCHEMA_VERSION = "gradconform-statement", 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The files that a bundle is made of."""
+
+    report: Path
+    records: Path | None = None
+    waivers: Path | None = None
+
+
+def bundle_files(sources: Sources, *, today: dt.date | None = None) -> dict[str, bytes]:
+    """Return the files of the bundle by name.
+
+    Raises ``OSError`` for a file that cannot be read, and :class:`~gradconform.reading.report.ReportError`.
+    """
+    content = sources.report.read_bytes()
+    report = read_report(sources.report)
+    files = {REPORT: content, ENVIRONMENT: _json(report.environment), KIT: _json(kit_files())}
+    if sources.waivers is not None:
+        files[WAIVERS] = sources.waivers.read_bytes()
+    if sources.records is not None:
+        files[RECORDS] = sources.records.read_bytes()
+    day = today or dt.datetime.now(dt.timezone.utc).date()
+    return {STATEMENT: _json(_stated(report, files, day)), **files}
+
+
+def _stated(report: Report, files: Mapping[str, bytes], day: dt.date) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "statement": statement(report),
+        "made": day.isoformat(),
+        "kit": report.kit,
+        "contract": report.contract,
+        "target": dict(report.target),
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+    }
+
+
+def statement(report: Report) -> str:
+    """Return what the report says of the target, in one sentence that names the code by its hash."""
+    counts, target = report.summary, report.target
+    name = " ".join(str(target[key]) for key in ("name", "version") if target.get(key))
+    cells = ", ".join(dict.fromkeys(f"{result.device} {result.dtype}" for result in report.results))
+    waived = f", {counts['waived']} are waived" if counts["waived"] else ""
+    unsupported = f", {counts['unsupported']} are unsupported" if counts["unsupported"] else ""
+    return (
+        f"{name} (SHA-256 {target.get('sha256')}) {report.verdict}: contract {report.contract}, profile "
+        f"{report.profile}, on {cells}, with torch {report.environment['torch']}: {counts['passed']} of "
+        f"{report.manifest} checks passed{unsupported}{waived}"
+    )
+
+
+def _json(values: Mapping[str, Any]) -> bytes:
+    return (json.dumps(dict(values), indent=2) + "\n").encode()
+
+
+#: All that a bundle may hold; the last two only where there are such.
+STATEMENT, REPORT, ENVIRONMENT, KIT, WAIVERS, RECORDS = NAMES = (
+    "statement.json", "report.json", "environment.json", "kit.json", "waivers.toml", "records.ndjson",
 )  # fmt: skip
-REQUIRED = (CLAIM, REPORT, ENVIRONMENT, KIT)
+REQUIRED = (STATEMENT, REPORT, ENVIRONMENT, KIT)
 
 #: A report of 5,000 results has about 5 MB, and packs to a twentieth of that.
 _LARGEST, _MOST_PACKED = 256 * 2**20, 1000
@@ -23,8 +90,8 @@ _PACKED = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _ENCRYPTED, _KIND, _ORDINARY = 0x1, 0o170000, {0, 0o100000}
 
 
-class ArchiveError(ValueError):
-    """A file that is no archive of a claim, or one that nobody should unpack."""
+class ArchiveError(UsageError):
+    """A file that is no bundle, or one that nobody should unpack."""
 
 
 def packed(files: Mapping[str, bytes]) -> bytes:
@@ -40,15 +107,15 @@ def packed(files: Mapping[str, bytes]) -> bytes:
 
 
 def unpacked(path: str | os.PathLike[str]) -> dict[str, bytes]:
-    """Return the files of a claim by name, in memory: nothing is written anywhere.
+    """Return the files of a bundle by name, in memory: nothing is written anywhere.
 
-    Raises :class:`ArchiveError` for what is no zip archive, for a name that no claim has (so for every path), for one
-    that is there twice, for a link, for what is encrypted, for what is larger than any claim or packed too well, and
+    Raises :class:`ArchiveError` for what is no zip archive, for a name that no bundle has (so for every path), for one
+    that is there twice, for a link, for what is encrypted, for what is larger than any bundle or packed too well, and
     for one whose checksum is wrong.
     """
     try:
         if Path(path).stat().st_size > _LARGEST:
-            _refuse(path, f"is larger than {_LARGEST} bytes, as no claim is")
+            _refuse(path, f"is larger than {_LARGEST} bytes, as no bundle is")
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
             _refuse_foreign(path, entries)
@@ -65,7 +132,7 @@ def _refuse_foreign(path: object, entries: list[zipfile.ZipInfo]) -> None:
     names = [entry.filename for entry in entries]
     foreign = [name for name in names if name not in NAMES]
     if foreign:
-        _refuse(path, f"holds {foreign[0][:80]!r}, which is no file of a claim")
+        _refuse(path, f"holds {foreign[0][:80]!r}, which is no file of a bundle")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         _refuse(path, f"holds {twice[0]!r} twice")
@@ -79,11 +146,11 @@ def _refuse_foreign(path: object, entries: list[zipfile.ZipInfo]) -> None:
 def _refuse_odd(path: object, entry: zipfile.ZipInfo) -> None:
     name = entry.filename
     if entry.flag_bits & _ENCRYPTED or entry.compress_type not in _PACKED:
-        _refuse(path, f"has {name!r} encrypted or packed in a way that no claim is")
+        _refuse(path, f"has {name!r} encrypted or packed in a way that no bundle is")
     if (entry.external_attr >> 16) & _KIND not in _ORDINARY:
         _refuse(path, f"has {name!r} as a link or another thing that is no ordinary file")
     if entry.file_size > _LARGEST or entry.file_size > _MOST_PACKED * max(entry.compress_size, 1):
-        _refuse(path, f"has {name!r} of {entry.file_size} bytes packed into {entry.compress_size}, as no claim has")
+        _refuse(path, f"has {name!r} of {entry.file_size} bytes packed into {entry.compress_size}, as no bundle has")
 
 
 def _content(path: object, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:

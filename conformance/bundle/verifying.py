@@ -1,4 +1,4 @@
-"""Whether a claim holds: every reason why not. Nothing is asked of the network, and nothing of the claim is run."""
+"""Whether what a bundle states holds: every reason why not. No network is asked, and nothing in it is run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gradconform.bundle.archive import CLAIM, ENVIRONMENT, KIT, RECORDS, REPORT, WAIVERS
-from gradconform.bundle.claim import SCHEMA, SCHEMA_VERSION, statement
 from gradconform.kit_files import altered_since_installation, kit_files, kit_sha256
+from gradconform.reading.report import ReportError, read_report
 from gradconform.records import RecordsError, read_run
 from gradconform.results import Report
-from gradconform.schema.reading import ReportError
 from gradconform.version import KIT_VERSION
-from gradconform.waivers.file import WaiverError, read_waivers
+from gradconform.waivers.waiver import WaiverError, read_waivers
+
+from .archive import ENVIRONMENT, KIT, RECORDS, REPORT, SCHEMA, SCHEMA_VERSION, STATEMENT, WAIVERS, statement
 
 #: How many names of files a reason lists.
 _NAMED = 3
@@ -29,17 +29,17 @@ _FIELDS: Mapping[str, type | tuple[type, ...]] = {
 
 
 def reasons_against(files: Mapping[str, bytes], *, today: dt.date | None = None) -> list[str]:
-    """Return each reason why the claim of ``files`` does not hold; none where it does."""
+    """Return each reason why what the bundle of ``files`` states does not hold; none where it does."""
     try:
-        claim, environment, kit = (_values(name, files[name]) for name in (CLAIM, ENVIRONMENT, KIT))
-        _refuse_other_schemas(claim)
-        report = Report.from_json(files[REPORT])
+        stated, environment, kit = (_values(name, files[name]) for name in (STATEMENT, ENVIRONMENT, KIT))
+        _refuse_other_schemas(stated)
+        report = read_report(files[REPORT])
     except ReportError as error:
         return [str(error).replace("the report:", f"{REPORT}:", 1)]
     return [
-        *_of_hashes(claim, files),
+        *_of_hashes(stated, files),
         *_of_scope(report),
-        *_of_statement(claim, report, environment),
+        *_of_statement(stated, report, environment),
         *_of_waivers(report, files.get(WAIVERS), today),
         *_of_records(report, files.get(RECORDS)),
         *_of_kit(report, kit),
@@ -58,34 +58,35 @@ def _values(name: str, content: bytes) -> dict[str, Any]:
     return values
 
 
-def _refuse_other_schemas(claim: Mapping[str, Any]) -> None:
-    wrong = [name for name, kind in _FIELDS.items() if not isinstance(claim.get(name), kind)]
-    if wrong or set(claim) - set(_FIELDS):
-        msg = f"{CLAIM}: {', '.join(wrong) or 'there is'} not as in a claim; expected exactly {', '.join(_FIELDS)}"
+def _refuse_other_schemas(stated: Mapping[str, Any]) -> None:
+    wrong = [name for name, kind in _FIELDS.items() if not isinstance(stated.get(name), kind)]
+    if wrong or set(stated) - set(_FIELDS):
+        found = ", ".join(wrong) or "there is"
+        msg = f"{STATEMENT}: {found} not as in a statement; expected exactly {', '.join(_FIELDS)}"
         raise ReportError(msg)
-    if (claim["schema"], claim["schema_version"]) != (SCHEMA, SCHEMA_VERSION):
-        found = f"{claim['schema']!r} version {claim['schema_version']}"
-        msg = f"{CLAIM}: is of schema {found[:80]}; expected {SCHEMA!r} version {SCHEMA_VERSION}"
+    if (stated["schema"], stated["schema_version"]) != (SCHEMA, SCHEMA_VERSION):
+        found = f"{stated['schema']!r} version {stated['schema_version']}"
+        msg = f"{STATEMENT}: is of schema {found[:80]}; expected {SCHEMA!r} version {SCHEMA_VERSION}"
         raise ReportError(msg)
 
 
-def _of_hashes(claim: Mapping[str, Any], files: Mapping[str, bytes]) -> Iterator[str]:
-    given = {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != CLAIM}
-    for name in sorted({**given, **claim["files"]}):
+def _of_hashes(stated: Mapping[str, Any], files: Mapping[str, bytes]) -> Iterator[str]:
+    given = {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != STATEMENT}
+    for name in sorted({**given, **stated["files"]}):
         if name not in given:
-            yield f"{name[:80]} is listed in the claim and not there"
-        elif claim["files"].get(name) != given[name]:
-            yield f"{name} is not the file that the claim lists: its SHA-256 is {given[name]}"
+            yield f"{name[:80]} is listed in the statement and not there"
+        elif stated["files"].get(name) != given[name]:
+            yield f"{name} is not the file that the statement lists: its SHA-256 is {given[name]}"
 
 
 def _of_scope(report: Report) -> Iterator[str]:
-    """Yield why a report supports no claim, whatever it found."""
-    if report.beside:
-        yield "the run judged what stands beside the contract, not the contract"
+    """Yield why a report supports no statement, whatever it found."""
+    if report.extra:
+        yield "the run judged extra checks, not the contract"
     if report.shard is not None:
         yield "the report is of one shard; merge the shards first"
     if report.profile != "full":
-        yield f"the profile is {report.profile}; only full supports a claim"
+        yield f"the profile is {report.profile}; only full supports a statement of conformance"
     if not report.complete:
         counts = report.summary
         yield (
@@ -110,16 +111,16 @@ def _of_device(probe: Mapping[str, Any]) -> Iterator[str]:
         yield f"{probe['device']} gets {faults} of {len(probe['preflight'])} lines of its pre-flight wrong"
 
 
-def _of_statement(claim: Mapping[str, Any], report: Report, environment: Mapping[str, Any]) -> Iterator[str]:
+def _of_statement(stated: Mapping[str, Any], report: Report, environment: Mapping[str, Any]) -> Iterator[str]:
     told = {
-        "statement": (claim["statement"], statement(report)),
-        "target": (claim["target"], dict(report.target)),
-        "kit": (claim["kit"], report.kit),
-        "contract": (claim["contract"], report.contract),
+        "statement": (stated["statement"], statement(report)),
+        "target": (stated["target"], dict(report.target)),
+        "kit": (stated["kit"], report.kit),
+        "contract": (stated["contract"], report.contract),
         "environment": (environment, dict(report.environment)),
     }
-    for name, (claimed, reported) in told.items():
-        if claimed != reported:
+    for name, (said, reported) in told.items():
+        if said != reported:
             yield f"the {name} is not that of the report"
 
 
@@ -159,14 +160,14 @@ def _of_records(report: Report, content: bytes | None) -> Iterator[str]:
         path.write_bytes(content)
         try:
             run = read_run(path)
-            recorded = {(r.check, r.device, r.dtype): r.to_dict() for r in run.report().results}
+            recorded = {r.place: r.to_dict() for r in run.report().results}
         except (RecordsError, ReportError, TypeError, KeyError) as error:
             yield f"{RECORDS} cannot be read: {str(error).replace(f'{folder}/', '')}"
             return
     if not run.ended:
         yield f"{RECORDS} is of a run that did not come to its end"
-    reported = {(r.check, r.device, r.dtype): r.to_dict() for r in report.results}
-    other = sorted(place[0] for place in {**recorded, **reported} if recorded.get(place) != reported.get(place))
+    reported = {r.place: r.to_dict() for r in report.results}
+    other = sorted(place.check for place in {**recorded, **reported} if recorded.get(place) != reported.get(place))
     if other:
         yield f"{RECORDS} and the report differ in {len(other)} results: {_few(other)}"
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import sys
 from collections.abc import Sequence
 
-from gradconform.cli.arguments import parser
-from gradconform.cli.console import complain
-from gradconform.refusal import refusal
-from gradconform.results import EXIT_INTERRUPTED, EXIT_USAGE
+from gradconform.results import EXIT_INTERRUPTED, EXIT_USAGE, refusal
+
+from .arguments import parser
+from .console import complain, refuse_unwritable
 
 __all__ = ["main"]
 
@@ -25,7 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         arguments = parser().parse_args(argv)
-        return int(arguments.command(arguments))
+        for option in getattr(arguments, "outputs", ()):
+            path = getattr(arguments, option.removeprefix("--"))
+            if path not in {None, "-"}:  # the standard output
+                refuse_unwritable(path, option)
+        return int(pkgutil.resolve_name(arguments.command)(arguments))
     except SystemExit as stop:  # argparse has said what is wrong, or printed the help
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE
     except KeyboardInterrupt:

@@ -1,49 +1,348 @@
-"""The command's parser: each command adds its own arguments. Nothing here imports torch."""
+"""The arguments of every command, and the module that does its work: that is imported when the command is given.
+
+Nothing here imports torch, so that help is quick and a mistyped option is refused at once.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
+import textwrap
+from typing import Any
 
-from gradconform.cli.bundling import add_bundle_commands
-from gradconform.cli.checks import add_contract_commands
-from gradconform.cli.comparing import add_compare
-from gradconform.cli.doctor import add_doctor
-from gradconform.cli.fuzzing import add_fuzz
-from gradconform.cli.init import add_init
-from gradconform.cli.merging import add_merge
-from gradconform.cli.parsing import EXAMPLES, EXIT_CODES, Parser
-from gradconform.cli.pipeline import add_pipeline
-from gradconform.cli.replay import add_replay
-from gradconform.cli.report import add_report
-from gradconform.cli.run import add_run
-from gradconform.cli.schedule_text import add_schedule_text
-from gradconform.cli.selftest import add_selftest
-from gradconform.cli.stage_objects import add_stage_objects
-from gradconform.cli.waivers import add_waivers_command
+from gradconform.naming import DEFAULT_SEED
+from gradconform.run.options import OPTIONS
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
+
+from .parsing import (
+    EXAMPLES,
+    EXIT_CODES,
+    SEVERAL,
+    TARGETS,
+    Parser,
+    add_command,
+    add_option,
+    add_output,
+    count_given,
+    seconds_given,
+)
+from .report_arguments import (
+    add_bundle,
+    add_compare,
+    add_contract,
+    add_explain,
+    add_list,
+    add_merge,
+    add_report,
+    add_verify,
+    add_waivers,
+)
+
+#: How long one check may take, in seconds; one of the contract takes milliseconds.
+CHECK_TIMEOUT = 120.0
+
+
+def _run(found: Any) -> None:
+    names = sorted(entry.name for entry in importlib.metadata.entry_points(group="gradconform.adapters"))
+    # Each line goes under the first one's names, and within 80 columns.
+    targets = TARGETS.format(registered=textwrap.fill(", ".join(names), 54).replace("\n", "\n" + " " * 26))
+    one = add_command(
+        found,
+        "run",
+        "run:run",
+        help="run the contract against a target and give a verdict",
+        description="Run the contract against a target, tell what failed and why, and give a verdict.",
+        epilog=f"{targets}\n{EXAMPLES}\n{EXIT_CODES}",
+    )
+    one.add_argument("target", metavar="TARGET", nargs="?", help="what is judged, see below")
+    for name in OPTIONS:
+        if name == "waivers":
+            expected = one.add_mutually_exclusive_group()
+            add_option(expected, name)
+            expected.add_argument("--no-waivers", action="store_true", help="expect no failure, whatever file there is")
+        elif name != "target":
+            add_option(one, name)
+    _add_records_and_workers(one)
+    only = one.add_mutually_exclusive_group()
+    add_output(only, "--json", help="write the report there as JSON")
+    only.add_argument("--list", action="store_true", help="print what would run, and run nothing")
+
+
+def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
+    records = one.add_mutually_exclusive_group()
+    records.add_argument(
+        "--ndjson", metavar="PATH", help="append each result there as it comes, one JSON record a line (NDJSON)"
+    )
+    records.add_argument(
+        "--resume", metavar="PATH", help="go on with the run that --ndjson kept there: what has no result yet is run"
+    )
+    one.add_argument(
+        "--no-isolation",
+        dest="isolation",
+        action="store_false",
+        help="run the checks in this process: a crash or hang of the target is one of the run",
+    )
+    one.add_argument(
+        "--check-timeout",
+        type=seconds_given,
+        default=CHECK_TIMEOUT,
+        metavar="SECONDS",
+        help=f"what one check may take; one that takes longer has hung (default: {CHECK_TIMEOUT:g})",
+    )
+    one.add_argument(
+        "-n",
+        "--workers",
+        type=count_given,
+        default=1,
+        metavar="N",
+        help="how many processes share the checks (default: 1)",
+    )
+
+
+def _init(found: Any) -> None:
+    one = add_command(
+        found,
+        "init",
+        "init:init",
+        help="write a test file, a waiver file and a CI workflow into the current folder",
+        description=(
+            "Write into the current folder what a repository needs to be judged from now on: a pytest file, a file "
+            "for failures that are expected, and a workflow of GitHub Actions that runs the contract and posts what "
+            "failed as the summary of the job. A file that is there already is left as it is."
+        ),
+        epilog=EXIT_CODES,
+    )
+    one.add_argument(
+        "target",
+        metavar="TARGET",
+        nargs="?",
+        help="what is judged, as for 'gradconform run' (default: the one file here that defines stage_backward)",
+    )
+
+
+_REPLAY_EXAMPLES = """\
+examples:
+  gradconform replay split.gradients.lstm mypackage.backward
+  gradconform replay report.json#3                        the third failure
+  gradconform replay report.json#split.gradients.lstm
+  gradconform replay report.json#3 --script defect.py     for a bug report
+"""
+
+
+def _replay(found: Any) -> None:
+    one = add_command(
+        found,
+        "replay",
+        "replay:replay",
+        help="run one check again, alone, or write it as a script that needs only torch",
+        description="Run one check again as it was run, and print all it says; 1 where it fails.",
+        epilog=_REPLAY_EXAMPLES,
+    )
+    one.add_argument(
+        "what", metavar="ID", help="a check id, or REPORT.json#N for the N-th failure of a report, or REPORT.json#ID"
+    )
+    one.add_argument("target", nargs="?", metavar="TARGET", help="as for run; a report names its own")
+    for name, option in OPTIONS.items():
+        if option.changes == "results" and name != "target":
+            add_option(one, name, alone=name in {"device", "dtype"}, help="as for run (default: the report's)")
+    add_output(one, "--script", help="write there one Python file that needs only torch and the implementation")
+
+
+def _fuzz(found: Any) -> None:
+    one = add_command(
+        found,
+        "fuzz",
+        "fuzz:fuzz",
+        help="try random stages and programs, and shrink what fails",
+        description=(
+            "Try random stages and programs that the target claims to support, against plain autograd, and go on after "
+            "a failure; tell every distinct defect once, shrunk. Exit code 1 where a MUST failed."
+        ),
+    )
+    one.add_argument("target", metavar="TARGET", help="what is tried, as for 'gradconform run'")
+    one.add_argument(
+        "--max-examples", type=count_given, default=1000, metavar="N", help="how many random examples (default: 1000)"
+    )
+    one.add_argument(
+        "--time-budget",
+        type=count_given,
+        default=60,
+        metavar="SECONDS",
+        help="stop after so many seconds (default: 60)",
+    )
+    add_option(one, "device", default="cpu", help="where it runs")
+    add_option(one, "device_plugins")
+    add_option(one, "dtype", default="float32", help="as for 'gradconform run'")
+    add_option(one, "seed", default=DEFAULT_SEED, help="what the examples and all values are drawn from")
+    one.add_argument("--reproduce", metavar="BLOB", help="try the one trial that an earlier run printed")
+
+
+def _selftest(found: Any) -> None:
+    one = add_command(
+        found,
+        "selftest",
+        "selftest:selftest",
+        help="run the contract against known faults and right variants: does it find what it must here?",
+        description=(
+            "Run the contract against every fault and every right variant that the kit ships, on a device of yours, "
+            "and print which check fails which fault. The exit code is 1 where a fault survives or a variant fails."
+        ),
+    )
+    add_option(one, "device", default="cpu", help="where it runs")
+    add_option(one, "device_plugins")
+    add_option(one, "dtype", default="float32", help="as for run")
+    add_option(one, "profile", default="standard", help="as for run")
+    one.add_argument("--faults", metavar="GLOB", help="only the faults whose name matches (default: all)")
+    add_output(one, "--html", help="write the matrix there as one HTML page")
+
+
+def _doctor(found: Any) -> None:
+    one = add_command(
+        found,
+        "doctor",
+        "doctor:doctor",
+        help="show the devices, dtypes and targets that can be used here, and what each device gets wrong",
+        description=(
+            "Probe devices, each type in a process of its own with a time limit: which indices can be used, in which "
+            "dtypes, and which lines of the pre-flight hold; show the registered targets and whether they are "
+            "installed. The exit code is 4 where a device that is named cannot be used, or fails its pre-flight."
+        ),
+    )
+    one.add_argument("--device", **SEVERAL, metavar="DEVICE", help="only these, named as for run (default: all)")
+    add_option(one, "device_plugins")
+    one.add_argument("--json", action="store_true", help="print JSON")
+
+
+_PIPELINE_EXAMPLES = """\
+examples:
+  gradconform pipeline torch --schedule all --ranks 2
+  gradconform pipeline mypackage.backward --schedule ZBVZeroBubble,1F1B --ranks 4
+  gradconform pipeline torch --schedule mine.csv --ranks 2
+  gradconform pipeline torch --schedule 1F1B --ranks 8 --nnodes 2 \\
+      --rdzv-endpoint node0:29500        (the same command on each of the two)
+"""
+
+
+def _pipeline(found: Any) -> None:
+    one = add_command(
+        found,
+        "pipeline",
+        "extra_checks:pipeline",
+        help="run a target inside torch's own pipelines on several processes",
+        description=(
+            "Put the target's functions into torch's PipelineStage and run torch's schedules on several processes: "
+            "outputs, losses and every parameter gradient on every rank against one plain backward of the whole model."
+        ),
+        epilog=_PIPELINE_EXAMPLES,
+    )
+    one.add_argument("target", metavar="TARGET", help="torch's three functions, named as for 'gradconform run'")
+    one.add_argument(
+        "--schedule",
+        **SEVERAL,
+        required=True,
+        metavar="NAME",
+        help="a schedule class of torch, the path of a CSV file in torch's format, or all; may be given several times",
+    )
+    one.add_argument("--ranks", type=count_given, default=2, metavar="N", help="processes in all (default: 2)")
+    one.add_argument(
+        "--stages-per-rank", type=count_given, metavar="K", help="stages of each rank (default: 2, or 1 where it must)"
+    )
+    one.add_argument(
+        "--microbatches", type=count_given, metavar="M", help="micro-batches of a step (default: four per rank)"
+    )
+    add_option(one, "checks")
+    add_option(one, "device", default="cpu", help="where stages are")
+    add_option(one, "dtype", default="float32", help="as for run")
+    add_option(one, "seed", default=DEFAULT_SEED)
+    one.add_argument(
+        "--timeout", type=count_given, default=60, metavar="SECONDS", help="what one check may take (default: 60)"
+    )
+    one.add_argument("--nnodes", type=count_given, default=1, metavar="N", help="machines (default: 1)")
+    one.add_argument(
+        "--rdzv-endpoint",
+        default="localhost:0",
+        metavar="HOST:PORT",
+        help="where machines meet, as for torchrun",
+    )
+    one.add_argument("--rdzv-id", default="gradconform", metavar="ID", help="a name that the machines share")
+    add_output(one, "--json", help="write the report there as JSON")
+
+
+_SCHEDULE_EXAMPLES = """\
+examples:
+  gradconform schedule-text torch
+  gradconform schedule-text torch --schedule mine.csv
+  gradconform schedule-text mypackage.schedules:Text --schedule ZBVZeroBubble-2x2x3
+"""
+
+
+def _schedule_text(found: Any) -> None:
+    one = add_command(
+        found,
+        "schedule-text",
+        "extra_checks:schedule_text",
+        help="judge how a runtime parses, validates, places, merges and lowers schedules",
+        description=(
+            "Judge what a pipeline runtime does with schedules before anything runs: parse and print actions, refuse "
+            "what is illegal, place stages on ranks, merge I and W, put in communication and sharding."
+        ),
+        epilog=_SCHEDULE_EXAMPLES,
+    )
+    one.add_argument(
+        "target", metavar="TARGET", help="torch, or package.module:object with the methods of ScheduleText"
+    )
+    one.add_argument(
+        "--schedule",
+        **SEVERAL,
+        metavar="NAME",
+        help="a recorded schedule, or the path of a CSV file in torch's format; may be given several times "
+        "(default: all recorded ones)",
+    )
+    add_output(one, "--json", help="write the report there as JSON")
+
+
+def _stage_objects(found: Any) -> None:
+    one = add_command(
+        found,
+        "stage-objects",
+        "extra_checks:stage_objects",
+        help="judge a framework's stage objects: manual, traced, dw_builder, caches, refusals",
+        description=(
+            "Judge a framework's stage objects in one process: chains of manual and traced stages against the whole "
+            "model, dw_builder, what is refused, and what is let go of."
+        ),
+    )
+    one.add_argument(
+        "target", metavar="TARGET", help="torch, or package.module:object with the methods of StageObjects"
+    )
+    add_output(one, "--json", help="write the report there as JSON")
+
 
 #: In the order of the help.
 _COMMANDS = (
-    add_run,
-    add_init,
-    add_replay,
-    add_contract_commands,
-    add_fuzz,
-    add_selftest,
-    add_pipeline,
-    add_schedule_text,
-    add_stage_objects,
+    _run,
+    _init,
+    _replay,
+    add_list,
+    add_explain,
+    add_contract,
+    _fuzz,
+    _selftest,
+    _pipeline,
+    _schedule_text,
+    _stage_objects,
     add_merge,
     add_compare,
     add_report,
-    add_waivers_command,
-    add_bundle_commands,
-    add_doctor,
+    add_waivers,
+    add_bundle,
+    add_verify,
+    _doctor,
 )
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command; ``command`` of what it parses is the function to call."""
+    """Return the parser of the whole command; ``command`` of what it parses names the function to call."""
     top = Parser(
         prog="gradconform",
         description="Judge a stage backward: the backward pass of one pipeline-parallel stage, full or split.",

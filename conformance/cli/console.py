@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradconform.report.lines import Line, Role
-from gradconform.results import EXIT_USAGE
+from gradconform.report.terminal import closing
+from gradconform.results import EXIT_ENVIRONMENT, Report, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
 
 _STYLES: dict[Role, str] = {
     "plain": "", "heading": "bold", "good": "bold green", "bad": "bold red", "warning": "yellow", "faint": "dim",
@@ -67,7 +71,63 @@ def _print(text: str) -> None:
     print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)  # noqa: T201 (a command talks)
 
 
-def refuse(problem: object) -> int:
-    """Complain about what was asked for, and return the exit code that says so: the problem's own, else of usage."""
-    complain(str(problem))
-    return int(getattr(problem, "exit_code", EXIT_USAGE))
+class OutputFileError(UsageError):
+    """A path that no report can be written to."""
+
+
+def refuse_unwritable(path: str, option: str) -> None:
+    """Raise :class:`OutputFileError` where nothing can be written to ``path``, which ``option`` names."""
+    real = Path(path).resolve()
+    if not path.strip() or real.is_dir():
+        problem = f"{option} {path!r} is a folder; expected the path of a file in it"
+    elif not real.parent.is_dir():
+        problem = f"{option} {path!r}: there is no folder {str(real.parent)!r}; make it first"
+    elif real.exists() and not real.is_file():
+        problem = f"{option} {path!r} is no ordinary file; expected a path that may be replaced"
+    elif not os.access(real.parent, os.W_OK | os.X_OK) or (real.exists() and not os.access(real, os.W_OK)):
+        problem = f"{option} {path!r} cannot be written to; choose another path or change its permissions"
+    else:
+        return
+    raise OutputFileError(problem)
+
+
+def replace_file(path: str, content: str | bytes) -> None:
+    """Write ``content`` beside ``path`` and move it there, so that a reader never sees half a file."""
+    real = Path(path).resolve()
+    handle, name = tempfile.mkstemp(prefix=f".{real.name}.", dir=real.parent)
+    beside = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        mask = os.umask(0)
+        os.umask(mask)
+        beside.chmod(0o666 & ~mask)  # mkstemp makes a file that only its owner can read
+        beside.replace(real)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def hand_over(path: str, content: str | bytes, *, code: int, what: str = "report") -> int:
+    """Write a command's file and return ``code``; where it cannot be, say so and return the environment's exit code."""
+    try:
+        replace_file(path, content)
+    except OSError as error:
+        complain(f"the {what} could not be written to {path!r}: {error}")
+        return EXIT_ENVIRONMENT
+    return code
+
+
+def conclude(
+    report: Report, path: str | None, *, head: Iterable[Line] = (), code: int | None = None, stopped: str | None = None
+) -> int:
+    """Write the report to its file, if it has one, print its end below ``head``, and return the exit code.
+
+    It is ``code``, else that of the verdict. ``stopped`` says why the run ended early. The file is written first: a
+    reader who goes away costs no file.
+    """
+    code = report.exit_code if code is None else code
+    if path is not None:
+        code = hand_over(path, report.to_json(), code=code)
+    write([*head, *closing(report, width(), stopped)])
+    return code

@@ -1,57 +1,80 @@
-"""The command ``gradconform doctor``: what the kit finds here, device by device, before anything is judged."""
+"""The command ``gradconform doctor``: what the kit finds here, device by device, before anything is judged.
+
+Targets are imported in processes of their own, as devices are: one of them may be anybody's. Nothing imports torch.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
-from typing import TYPE_CHECKING, Any
+import os
+import platform
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
-from gradconform.cli.console import refuse, width, write, write_text
-from gradconform.cli.device_options import add_device_plugin
-from gradconform.cli.parsing import SEVERAL
-from gradconform.results import EXIT_CONFORMS, EXIT_ENVIRONMENT
+from gradconform.devices.names import device_names
+from gradconform.devices.probe import Request, probe_all, requests_for, time_limit
+from gradconform.naming import current_folder_first
+from gradconform.process.worker import Exit, Worker
+from gradconform.report.health import Health, TargetState, health_lines
+from gradconform.results import EXIT_CONFORMS, EXIT_ENVIRONMENT, RunRefusedError
+from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
-if TYPE_CHECKING:
-    from gradconform.devices.asking import Probe
-
-
-def add_doctor(found: Any) -> None:
-    """Add the command to the parsers that ``found`` makes."""
-    one = found.add_parser(
-        "doctor",
-        help="show the devices, dtypes and targets that can be used here, and what each device gets wrong",
-        description=(
-            "Probe devices, each type in a process of its own with a time limit: which indices can be used, in which "
-            "dtypes, and which lines of the pre-flight hold; show the registered targets and whether they are "
-            "installed. The exit code is 4 where a device that is named cannot be used, or fails its pre-flight."
-        ),
-    )
-    one.set_defaults(command=doctor, parser=one)
-    one.add_argument("--device", **SEVERAL, metavar="DEVICE", help="only these, named as for run (default: all)")
-    add_device_plugin(one)
-    one.add_argument("--json", action="store_true", help="print JSON")
+from .console import width, write, write_text
 
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Print what was found out; 4 where a named device is of no use."""
-    from gradconform.cli.current_folder import current_folder_first  # noqa: PLC0415 (as the other commands)
-    from gradconform.devices.examination import examine  # noqa: PLC0415 (only this command examines)
-    from gradconform.devices.selection import SelectionError  # noqa: PLC0415 (as above)
-    from gradconform.report.health import health_lines  # noqa: PLC0415 (only this command prints it)
-
-    names = arguments.device or ["all"]
-    try:
-        with current_folder_first():
-            health = examine(names, arguments.device_plugin or ())
-    except SelectionError as error:
-        return refuse(error)
+    with current_folder_first():
+        health = examine(arguments.device or ["all"], arguments.device_plugins or ())
     if arguments.json:
         write_text(json.dumps(health.to_dict(), indent=2))
     else:
         write(health_lines(health, width()))
-    ill = arguments.device is not None and any(_ill(probe) for probe in health.probes)
-    return EXIT_ENVIRONMENT if ill else EXIT_CONFORMS
+    useless = arguments.device is not None and any(probe.reason is not None or probe.faults for probe in health.probes)
+    return EXIT_ENVIRONMENT if useless else EXIT_CONFORMS
 
 
-def _ill(probe: Probe) -> bool:
-    return probe.reason is not None or bool(probe.faults)
+def examine(devices: Iterable[object], plugins: Iterable[str] = ()) -> Health:
+    """Probe the devices that are named, the CPU as well, and look for the registered targets.
+
+    Raises :class:`~gradconform.naming.SelectionError` for what is no name of a device.
+    """
+    names, modules = device_names(devices), tuple(plugins)
+    requests = requests_for(names, modules)
+    if any(name.discovers or name.is_cpu for name in names):
+        requests.insert(0, Request(type="cpu"))
+    found = {probe.device: probe for probes in probe_all(requests) for probe in probes}
+    return Health(versions=_versions(), probes=tuple(found.values()), targets=tuple(_targets()))
+
+
+def _versions() -> dict[str, str]:
+    found = {"gradconform": KIT_VERSION, "contract": CONTRACT_VERSION, "python": platform.python_version()}
+    try:
+        found["torch"] = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        found["torch"] = "not installed"
+    return {**found, "platform": platform.platform()}
+
+
+def _targets() -> list[TargetState]:
+    names = sorted(entry.name for entry in importlib.metadata.entry_points(group="gradconform.adapters"))
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        return list(pool.map(_target, names))
+
+
+def _target(name: str) -> TargetState:
+    """Resolve a registered target in a process of its own."""
+    with closing(Worker("gradconform.target.resolve:tell_target", {"target": name}, quiet=True)) as worker:
+        worker.expect(time_limit())
+        try:
+            said = next(worker.told())
+        except RunRefusedError as error:
+            return TargetState(name=name, problem=str(error))
+    if not isinstance(said, Exit):
+        return TargetState(name=name, **said)
+    if said.limit is not None:
+        return TargetState(name=name, problem=f"did not load within {said.limit:g} s")
+    return TargetState(name=name, problem=f"ended its process with {said.words}: {said.last_line}")

@@ -3,50 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import datetime as dt
+import importlib.metadata
+import json
+import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gradconform.cli.console import complain, refuse, write_text
-from gradconform.cli.current_folder import current_folder_first
-from gradconform.cli.parsing import EXIT_CODES
-from gradconform.results import EXIT_CONFORMS, EXIT_ENVIRONMENT
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from packaging.requirements import Requirement
 
+from gradconform.naming import current_folder_first
+from gradconform.results import EXIT_CONFORMS, EXIT_ENVIRONMENT, UsageError
+from gradconform.target.resolve import TargetNotInstalledError, resolve
+from gradconform.version import KIT_VERSION
+from gradconform.waivers.waiver import DEFAULT_FILE
 
-def add_init(found: Any) -> None:
-    """Add the command to the parsers that ``found`` makes."""
-    one = found.add_parser(
-        "init",
-        help="write a test file, a waiver file and a CI workflow into the current folder",
-        description=(
-            "Write into the current folder what a repository needs to be judged from now on: a pytest file, a file "
-            "for failures that are expected, and a workflow of GitHub Actions that runs the contract and posts what "
-            "failed as the summary of the job. A file that is there already is left as it is."
-        ),
-        epilog=EXIT_CODES,
-    )
-    one.set_defaults(command=init, parser=one)
-    one.add_argument(
-        "target",
-        metavar="TARGET",
-        nargs="?",
-        help="what is judged, as for 'gradconform run' (default: the one file here that defines stage_backward)",
-    )
+from .console import complain, write_text
 
 
 def init(arguments: argparse.Namespace) -> int:
     """Write the files that are not there yet, and say of each whether it was written."""
-    from gradconform.cli.starter import StarterError, only_target, starter_files  # noqa: PLC0415 (only needed here)
-    from gradconform.targets import TargetError, TargetNotInstalledError, resolve  # noqa: PLC0415 (it imports torch)
-
     folder = Path.cwd()
+    target = arguments.target or only_target(folder)
     try:
-        target = arguments.target or only_target(folder)
         with current_folder_first():
             resolve(target)
     except TargetNotInstalledError as error:
         complain(f"{error}; the files are written all the same")
-    except (StarterError, TargetError) as error:
-        return refuse(error)
     try:
         written = [_write_new(folder, path, text) for path, text in starter_files(folder, target).items()]
     except OSError as error:
@@ -77,8 +63,6 @@ def _write_new(folder: Path, name: str, text: str) -> bool:
 
 
 def _next_steps(folder: Path, target: str) -> list[str]:
-    from gradconform.cli.starter import installed_from_disk, kit_requirement  # noqa: PLC0415 (as above)
-
     lines = ["", f"target {target}; try it: python -m pytest tests/test_stage_backward.py"]
     if installed_from_disk():
         lines.append(
@@ -89,3 +73,107 @@ def _next_steps(folder: Path, target: str) -> list[str]:
     if root != folder:
         lines.append(f"GitHub reads workflows only from the root of a repository: move .github to {root}")
     return lines
+
+
+#: Where each template goes, below the folder that is set up.
+FILES = {
+    "tests/test_stage_backward.py": "test_stage_backward.py.j2",
+    DEFAULT_FILE: "gradconform-waivers.toml.j2",
+    ".github/workflows/gradconform.yml": "gradconform.yml.j2",
+}
+
+_DEFINES_IT = re.compile(r"^def stage_backward\(", re.MULTILINE)
+_ELSEWHERE = frozenset({"tests", "test", "build", "dist", "site-packages", "node_modules"})
+
+
+class StarterError(UsageError):
+    """Nothing can be set up, since it is not clear what is to be judged."""
+
+
+def starter_files(folder: Path, target: str) -> dict[str, str]:
+    """Return the text of each file by its path below ``folder``."""
+    # What is filled in is no markup: it goes through JSON, whose texts are texts in Python and in YAML as well.
+    engine = Environment(
+        loader=PackageLoader("gradconform.cli"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 (as said above)
+    )
+    engine.filters["tojson_text"] = lambda text: json.dumps(text, ensure_ascii=False)
+    values = {
+        "target": target,
+        "requirement": kit_requirement(),
+        "torch": _torch_range(),
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "installs": list(_installs(folder)),
+        "expires": dt.date(dt.datetime.now(dt.timezone.utc).year + 1, 1, 31).isoformat(),
+    }
+    return {path: engine.get_template(name).render(values) for path, name in FILES.items()}
+
+
+def kit_requirement() -> str:
+    """Return what pip installs this kit from: the commit it came from, or else its version."""
+    origin = _origin()
+    if "vcs_info" in origin:
+        vcs = origin["vcs_info"]
+        return f"gradconform @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}"
+    return f"gradconform=={KIT_VERSION}"
+
+
+def installed_from_disk() -> bool:
+    """Tell whether the kit came from a folder or a file of this machine, which no other one has."""
+    return str(_origin().get("url")).startswith("file:")
+
+
+def _origin() -> dict[str, Any]:
+    """Return what the installer wrote down of where the kit came from (PEP 610); nothing for a package index."""
+    told = importlib.metadata.distribution("gradconform").read_text("direct_url.json")
+    return dict(json.loads(told)) if told else {}
+
+
+def _torch_range() -> str:
+    needed = map(Requirement, importlib.metadata.requires("gradconform") or [])
+    return next(str(one.specifier) for one in needed if one.name == "torch")
+
+
+def _installs(folder: Path) -> Iterator[str]:
+    if (folder / "requirements.txt").is_file():
+        yield "python -m pip install -r requirements.txt"
+    if any((folder / name).is_file() for name in ("pyproject.toml", "setup.py")):
+        yield "python -m pip install ."
+
+
+def only_target(folder: Path) -> str:
+    """Return the one file or module below ``folder`` that defines ``stage_backward``.
+
+    Raises :class:`StarterError` that names the files where there are several, or says what to give where there is none.
+    """
+    found = sorted(_defining(folder))
+    if len(found) == 1:
+        return _named(found[0], folder)
+    what = "no file here defines stage_backward"
+    if found:
+        what = f"several files here define stage_backward: {', '.join(_named(path, folder) for path in found[:5])}"
+    msg = f"{what}; name the target: gradconform init mypackage.backward"
+    raise StarterError(msg)
+
+
+def _defining(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*.py"):
+        parts = path.relative_to(folder).parts
+        own = not any(part.startswith(".") or part in _ELSEWHERE for part in parts) and not path.name.startswith(
+            "test_"
+        )
+        if own and _DEFINES_IT.search(path.read_text(encoding="utf-8", errors="replace")):
+            yield path
+
+
+def _named(path: Path, folder: Path) -> str:
+    """Return a module of a package as Python imports it, any other file by its path."""
+    top = path.parent
+    while top != folder and (top / "__init__.py").is_file():
+        top = top.parent
+    if top == path.parent or top not in {folder, folder / "src"}:
+        return path.relative_to(folder).as_posix()
+    inner = path.relative_to(top).with_suffix("").parts
+    return ".".join(inner[:-1] if inner[-1] == "__init__" else inner)

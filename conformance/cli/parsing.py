@@ -9,18 +9,15 @@ import argparse
 import difflib
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradconform.defaults import PROFILES
-from gradconform.shard import Shard, ShardError
-
-_LARGEST_SEED = 2**32 - 1
+from gradconform.run.options import OPTIONS, Option
 
 EXIT_CODES = """\
 exit codes:
   0    conforms
-  1    does not conform; verify: the claim does not hold
+  1    does not conform; verify: the statement does not hold
   2    usage: a bad target, option, pattern, device, dtype, report or waiver;
        nothing was run, or a whole run of profile full has an idle waiver
   3    error of the kit
@@ -98,22 +95,11 @@ class Formatter(argparse.HelpFormatter):
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
-def profile_named(name: str) -> str:
-    """Return the profile; argparse says what is wrong with another name."""
-    if name not in PROFILES:
-        near = difflib.get_close_matches(name, PROFILES, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        msg = f"unknown profile {name!r}; {hint}expected one of {', '.join(PROFILES)}"
-        raise argparse.ArgumentTypeError(msg)
-    return name
-
-
-def seed_given(text: str) -> int:
-    """Return the seed, an integer that numpy and torch take alike."""
-    if not text.isascii() or not text.isdigit() or int(text) > _LARGEST_SEED:
-        msg = f"{text!r} is no seed; expected an integer from 0 to {_LARGEST_SEED}"
-        raise argparse.ArgumentTypeError(msg)
-    return int(text)
+def add_command(found: Any, name: str, work: str, **told: Any) -> Any:
+    """Add a command to the parsers that ``found`` makes; its ``work``, ``module:function`` here, is imported late."""
+    one = found.add_parser(name, **told)
+    one.set_defaults(command=f"{__package__}.{work}", parser=one)
+    return one
 
 
 def names_given(text: str) -> list[str]:
@@ -133,14 +119,6 @@ def count_given(text: str) -> int:
     return int(text)
 
 
-def shard_given(text: str) -> Shard:
-    """Return the shard; argparse says what is wrong with another text."""
-    try:
-        return Shard.parse(text)
-    except ShardError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
 def seconds_given(text: str) -> float:
     """Return a time in seconds, more than 0."""
     try:
@@ -156,14 +134,54 @@ def seconds_given(text: str) -> float:
 #: An option that may be repeated, each time with one name or several.
 SEVERAL: dict[str, Any] = {"action": "extend", "type": names_given, "default": None}
 
+#: What argparse is told of an option of a kind, beside those with one value; one that is not given is None.
+_KINDS: dict[str, dict[str, Any]] = {
+    "several": SEVERAL,
+    "paths": {"action": "append"},
+    "switch": {"action": "store_const", "const": True},
+}
 
-def add_selection(one: argparse.ArgumentParser, profile: str) -> None:
-    """Add ``--profile``, whose default is ``profile``, and ``--checks``."""
-    one.add_argument(
-        "--profile",
-        type=profile_named,
-        default=profile,
-        metavar="PROFILE",
-        help=f"how much of the contract: quick, standard or full (default: {profile})",
-    )
-    one.add_argument("--checks", **SEVERAL, metavar="GLOB", help="only the checks whose id matches")
+
+def add_option(
+    one: Any,
+    name: str,
+    *,
+    default: Any = None,
+    alone: bool = False,
+    help: str | None = None,  # noqa: A002 (argparse's own word for it)
+) -> None:
+    """Add an option of a run to a command: its value is in ``arguments`` under its name, None where it is not given.
+
+    ``alone``, or where the command has a ``default`` of its own, one value is taken of what a run takes several of.
+    """
+    option = OPTIONS[name]
+    one_value = {"type": _reader(option), "default": default}
+    kind = one_value if alone or default is not None else _KINDS.get(option.kind, one_value)
+    told = {} if option.kind == "switch" else {"metavar": option.metavar}
+    shown = "" if option.kind == "switch" or alone else f" (default: {default or option.shown})"
+    # %: argparse formats help texts.
+    one.add_argument(option.flag, dest=name, help=f"{help or option.help}{shown}".replace("%", "%%"), **told, **kind)
+
+
+def _reader(option: Option) -> Callable[[str], Any]:
+    """Return what argparse reads the text of an option with."""
+
+    def read(text: str) -> Any:
+        try:
+            return option.read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
+def add_output(one: Any, *flags: str, metavar: str = "PATH", **told: Any) -> None:
+    """Add an option that names a file to be written; that it can be is looked at before the command begins."""
+    one.set_defaults(outputs=(*(one.get_default("outputs") or ()), flags[-1]))
+    one.add_argument(*flags, metavar=metavar, **told)
+
+
+def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of a run that the arguments name."""
+    found = {name: getattr(arguments, name, None) for name in OPTIONS}
+    return {name: value for name, value in found.items() if value is not None}

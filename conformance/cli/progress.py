@@ -9,20 +9,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gradconform.cli.console import on_terminal, terminal, width, write
-from gradconform.isolation.crew import RunStoppedError
-from gradconform.records import Place, started
+from gradconform.records import started
 from gradconform.report.terminal import opening, tally_line
-from gradconform.results import EXIT_INTERRUPTED
+from gradconform.results import EXIT_INTERRUPTED, Place, RunStoppedError
+
+from .console import on_terminal, terminal, width, write
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from gradconform.execution import Execution
-    from gradconform.record_file import RecordFile
     from gradconform.report.lines import Line
     from gradconform.results import Report, Result
+    from gradconform.run.execution import Execution, RecordFile
 
 _ID_WIDTH = 34
 
@@ -63,8 +62,8 @@ def perform(run: Execution, file: RecordFile | None = None) -> tuple[Report, Sto
         def on_result(result: Result) -> None:
             if file is not None:
                 file.add(result)
-            results[Place.of(result)] = result
-            at.pop(Place.of(result), None)
+            results[result.place] = result
+            at.pop(result.place, None)
             areas.add(result)
             bar(result)
 

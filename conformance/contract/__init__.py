@@ -1,39 +1,33 @@
-"""The contract: all checks of version 1.0, one module per area."""
+"""The contract: the checks of each version, one module per area. Importing it imports no torch and no check."""
 
-from dataclasses import replace
+from __future__ import annotations
 
-from gradconform.check import Check, registered
-from gradconform.contract import (
-    accumulate,
-    full,
-    grad_tuple,
-    hooks,
-    lifetime,
-    misuse,
-    property,  # noqa: A004 (an area)
-    repeat,
-    schedule,
-    split,
-    state,
-)
-from gradconform.contract.quick import QUICK_CHECKS, QUICK_STAGES
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "CHECKS", "accumulate", "full", "grad_tuple", "hooks", "lifetime", "misuse", "property", "repeat", "schedule",
-    "split", "state",
-]  # fmt: skip
+from gradconform.version import CONTRACT_VERSION
+
+from .frozen import older, version_named
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .check import Check
 
 
-def _with_quick(checks: dict[str, Check]) -> dict[str, Check]:
-    """Return the checks with those of profile ``quick`` marked; raise ``KeyError`` for an id that does not exist."""
-    listed = {*QUICK_CHECKS, *(f"{way}.gradients.{name}" for way in ("full", "split") for name in QUICK_STAGES)}
-    losses = {f"{way}.loss.{name}" for way in ("full", "split") for name in QUICK_STAGES}
-    unknown = sorted(listed - set(checks))
-    if unknown:
-        msg = f"profile quick lists checks that do not exist: {unknown}"
-        raise KeyError(msg)
-    return {i: replace(check, profile="quick") if i in listed | losses else check for i, check in checks.items()}
+@lru_cache(maxsize=8)
+def checks_of(version: str = CONTRACT_VERSION) -> Mapping[str, Check]:
+    """Return the checks of a version by id, sorted.
+
+    The first call takes a second or two: it draws random stages and runs a backward on each, so a device that torch is
+    to know has to be ready before it. Raises :class:`~gradconform.naming.SelectionError` for an unknown version.
+    """
+    from .areas import CHECKS  # noqa: PLC0415 (it imports torch, and takes as long as said above)
+
+    known = version_named(version)
+    return {name: check for name, check in CHECKS.items() if _holds(known, check)}
 
 
-#: Every check of the contract by id, sorted.
-CHECKS: dict[str, Check] = _with_quick(registered())
+def _holds(version: str, check: Check) -> bool:
+    """Tell whether a check is one of a version: it has come, and has not left."""
+    return not older(version, check.since) and (check.until is None or older(version, check.until))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gradconform.check import family
-from gradconform.contract.cases import of, of_two
-from gradconform.evidence import Evidence
 from gradconform.fixtures import programs
-from gradconform.judge import Finding, gradients
+from gradconform.judge import gradients
 from gradconform.judge.state import accumulates_in_place
+
+from .cases import of, of_two
+from .check import Judge, family
 
 _STATE = frozenset({"state"})
 
@@ -23,14 +21,14 @@ _STATE = frozenset({"state"})
     },
     seed={"split-10": "test_stage_backward_weight_multiple_iters"},
 )
-def iterations(evidence: Evidence) -> Iterator[Finding]:
+def iterations() -> Judge:
     """Parameter gradients MUST be the sum over the micro-batches so far, after every action of {program}.
 
     A final sum cannot see one micro-batch doubled and another dropped; the sum after every action can.
 
     Catches: overwriting instead of accumulating, the first or last micro-batch only, a mistake after the k-th call.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family(
@@ -49,14 +47,14 @@ def iterations(evidence: Evidence) -> Iterator[Finding]:
         )
     },
 )
-def stages(evidence: Evidence) -> Iterator[Finding]:
+def stages() -> Judge:
     """Three micro-batches MUST accumulate, after every action, on {stage}, full and split.
 
     State that an implementation keeps per stage rather than per micro-batch shows only where several are in flight.
 
     Catches: a context, mask or buffer of one micro-batch used for another.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 _ORDERS = {
@@ -78,14 +76,14 @@ _ORDERS = {
     "accumulate.order",
     {case: (of("mlp", program), of("two-outputs", program)) for case, program in _ORDERS.items()},
 )
-def orders(evidence: Evidence) -> Iterator[Finding]:
+def orders() -> Judge:
     """Each action MUST use its own micro-batch's context in the order {program}.
 
     Every schedule orders F, B, I and W in its own way; an implementation is asked for the orders that it claims.
 
     Catches: two W swapped, contexts taken first-in-first-out whatever is asked, only the newest context kept.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family(
@@ -97,14 +95,14 @@ def orders(evidence: Evidence) -> Iterator[Finding]:
         "tied": of("tied-parallel", programs.split_deferred(2), prior_grads=True),
     },
 )
-def prior(evidence: Evidence) -> Iterator[Finding]:
+def prior() -> Judge:
     """Gradients that are there before the first micro-batch MUST be added to, in {program} on {stage}.
 
     Gradient accumulation over several pipeline steps leaves gradients in place (TransformerEngine #2142, #3437).
 
     Catches: a first micro-batch that assigns instead of adding.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family(
@@ -123,14 +121,14 @@ def prior(evidence: Evidence) -> Iterator[Finding]:
     },
     needs=("grads_in_param_grad",),
 )
-def steps(evidence: Evidence) -> Iterator[Finding]:
+def steps() -> Judge:
     """Two steps on one stage MUST give what plain autograd gives, in {program}.
 
     Between the steps an optimizer clears gradients, by None or by zeros, or leaves them.
 
     Catches: state carried from one step into the next, a gradient written behind zero_grad's back.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family(
@@ -143,14 +141,14 @@ def steps(evidence: Evidence) -> Iterator[Finding]:
     },
     needs=("global_state=False",),
 )
-def two_stages(evidence: Evidence) -> Iterator[Finding]:
+def two_stages() -> Judge:
     """Two stages alive on one implementation MUST NOT disturb each other, in {program}.
 
     Interleaved and V schedules run several stages on one rank.
 
     Catches: a process-wide queue that hands one stage's work to the other.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family(
@@ -162,14 +160,14 @@ def two_stages(evidence: Evidence) -> Iterator[Finding]:
         "mixed": of("mlp", "F0 I0 F1 B1 W0", same_args=True),
     },
 )
-def reused_input(evidence: Evidence) -> Iterator[Finding]:
+def reused_input() -> Judge:
     """An input tensor used by several micro-batches MUST get each one's own gradient, in {program}.
 
     The input's .grad accumulates; returning it returns the running sum (pytorch #164329).
 
     Catches: the running sum handed on as the gradient of the latest micro-batch.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family(
@@ -181,11 +179,11 @@ def reused_input(evidence: Evidence) -> Iterator[Finding]:
     level="SHOULD",
     needs=("grads_in_param_grad",),
 )
-def in_place(evidence: Evidence) -> Iterator[Finding]:
+def in_place() -> Judge:
     """A parameter's .grad SHOULD stay in the same storage while gradients are added to it, in {program}.
 
     Plain autograd adds in place from the second backward on; data-parallel wrappers keep views into their buckets.
 
     Catches: a new tensor per micro-batch, which silently leaves the bucket behind.
     """
-    yield from accumulates_in_place(evidence)
+    return accumulates_in_place

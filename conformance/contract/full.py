@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gradconform.check import family
-from gradconform.contract.cases import LOSS_STAGES, SEED_SIZE, STAGES, over
-from gradconform.evidence import Evidence
 from gradconform.fixtures.programs import full_immediate
-from gradconform.judge import Finding, gradients
+from gradconform.judge import gradients
+
+from .cases import LOSS_STAGES, SEED_SIZE, STAGES, over
+from .check import Judge, family
 
 PROGRAM = full_immediate(2)
 
 
 @family("full.gradients", over(STAGES, PROGRAM))
-def gradient_driven(evidence: Evidence) -> Iterator[Finding]:
+def gradient_driven() -> Judge:
     """B MUST return every input gradient, and accumulate every parameter gradient, of plain autograd on {stage}.
 
     A stage in the middle of a pipeline is handed output gradients by the next one; what it returns is handed on to
@@ -22,11 +20,11 @@ def gradient_driven(evidence: Evidence) -> Iterator[Finding]:
 
     Catches: a gradient in the wrong slot, dropped, doubled, or of another shape, dtype or device.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family("full.loss", over(LOSS_STAGES, PROGRAM, loss=True), seed={"mlp": "test_stage_backward"})
-def loss_driven(evidence: Evidence) -> Iterator[Finding]:
+def loss_driven() -> Judge:
     """B from a loss MUST return every input gradient, and accumulate every parameter gradient, of autograd on {stage}.
 
     The last stage of a pipeline starts at a 0-d loss with no output gradient: another path through the code than the
@@ -34,15 +32,15 @@ def loss_driven(evidence: Evidence) -> Iterator[Finding]:
 
     Catches: a loss gradient other than 1, a loss divided twice, a parameter reached only through the loss left out.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family("full.seed_size", over(SEED_SIZE, PROGRAM), profile="full", seed="test_stage_backward")
-def seed_size(evidence: Evidence) -> Iterator[Finding]:
+def seed_size() -> Judge:
     """B MUST give the gradients of plain autograd on {stage}.
 
     torch's own suite runs at width 512 and batch 256, where sums are long and kernels are blocked and threaded.
 
     Catches: an error that only a long sum or a blocked kernel shows.
     """
-    yield from gradients(evidence)
+    return gradients

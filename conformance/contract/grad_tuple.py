@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gradconform.adapter import UnsupportedError
-from gradconform.check import family
-from gradconform.contract.cases import of
-from gradconform.evidence import Evidence
 from gradconform.fixtures.programs import full_immediate, split_deferred
-from gradconform.judge import Finding, gradients
-from gradconform.judge.refusal import refused, refused_or_without_effect, right_or_refused
-from gradconform.trial import Trial
+from gradconform.judge import gradients
+from gradconform.judge.refusal import refused, refused_or_without_effect, right_or_refused, right_where_claimed
+from gradconform.trial.trial import Trial
+
+from .cases import of
+from .check import Judge, family
 
 FULL, SPLIT = full_immediate(2), split_deferred(2)
 _STATE = frozenset({"state"})
@@ -48,7 +45,7 @@ _NONE = {
     },
     without=("none_output_grad",),
 )
-def none(evidence: Evidence) -> Iterator[Finding]:
+def none() -> Judge:
     """None among the output gradients ({grads}) MUST mean that no gradient flows there, or be refused, on {stage}.
 
     Pipelines send None for outputs the next stage does not use; plain autograd refuses None for a non-scalar and
@@ -57,7 +54,7 @@ def none(evidence: Evidence) -> Iterator[Finding]:
 
     Catches: gradients paired with the wrong output after a None is filtered out, None read as ones, zip truncation.
     """
-    yield from right_or_refused(evidence)
+    return right_or_refused
 
 
 @family(
@@ -67,17 +64,14 @@ def none(evidence: Evidence) -> Iterator[Finding]:
         "split": of("five-outputs", "F0 I0 W0", output_grads="none:0", prior_grads=True),
     },
 )
-def none_scalar(evidence: Evidence) -> Iterator[Finding]:
+def none_scalar() -> Judge:
     """None for a 0-d output MUST mean that no gradient flows there where none_output_grad is claimed, on {stage}.
 
     Plain autograd reads None for a 0-d tensor as 1, so nobody is asked for this, nor probed, who does not claim it.
 
     Catches: None read as 1 in an implementation that means "no gradient".
     """
-    if not evidence.capabilities.none_output_grad:
-        msg = "plain autograd itself reads None for a 0-d output as 1"
-        raise UnsupportedError(msg)
-    yield from gradients(evidence)
+    return right_where_claimed
 
 
 @family(
@@ -91,14 +85,14 @@ def none_scalar(evidence: Evidence) -> Iterator[Finding]:
         }
     ),
 )
-def size(evidence: Evidence) -> Iterator[Finding]:
+def size() -> Judge:
     """Every output gradient MUST reach its own output, in {program} on {stage}.
 
     Outputs of different sizes and scales make a swap visible in shape or value.
 
     Catches: a reversed tuple, the second output dropped, one gradient used for all.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family(
@@ -114,36 +108,36 @@ def size(evidence: Evidence) -> Iterator[Finding]:
         }
     ),
 )
-def layout(evidence: Evidence) -> Iterator[Finding]:
+def layout() -> Judge:
     """Output gradients in any memory layout ({grads}) MUST give the gradients of plain autograd, in {program}.
 
     What a receive buffer or a reshape hands over need not be contiguous; a sum's gradient is expanded, strides 0.
 
     Catches: a gradient read or written through its storage, an in-place change that an expanded tensor refuses.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family("grad_tuple.dict_order", _both("dict-output", "reordered"))
-def dict_order(evidence: Evidence) -> Iterator[Finding]:
+def dict_order() -> Judge:
     """Output gradients in a dict MUST go to the outputs of their keys, in whatever order they come, in {program}.
 
     The next stage names its inputs in an order of its own.
 
     Catches: a dict paired by order.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family("grad_tuple.nonfinite", _named({"nan": ("mlp", "nan"), "inf": ("mlp", "inf")}))
-def nonfinite(evidence: Evidence) -> Iterator[Finding]:
+def nonfinite() -> Judge:
     """NaN and inf in an output gradient ({grads}) MUST reach exactly the elements that plain autograd's reach.
 
     Loss scaling looks for inf in gradients to skip a step; replacing or spreading it hides the overflow.
 
     Catches: NaN replaced, inf clipped, a non-finite value that spreads to a whole tensor.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 _WRONG = {
@@ -154,14 +148,14 @@ _WRONG = {
 
 
 @family("grad_tuple.wrong", _WRONG, seed={"short-split": "test_stage_backward_weight_grad_validation"})
-def wrong(evidence: Evidence) -> Iterator[Finding]:
+def wrong() -> Judge:
     """Output gradients that fit no output ({grads}) MUST raise and leave nothing changed, in {program}.
 
     A wrong length, shape or structure is a mistake somewhere else in the pipeline; going on with it trains on garbage.
 
     Catches: truncation by zip, broadcasting a wrong shape, parameter gradients half written before the error.
     """
-    yield from refused(evidence)
+    return refused
 
 
 @family(
@@ -172,14 +166,14 @@ def wrong(evidence: Evidence) -> Iterator[Finding]:
     },
     level="SHOULD",
 )
-def absent(evidence: Evidence) -> Iterator[Finding]:
+def absent() -> Judge:
     """No output gradients at all, for an output that is no 0-d loss, SHOULD raise or change nothing, in {program}.
 
     Only a 0-d loss has a gradient that goes without saying; plain autograd refuses anything else.
 
     Catches: a forgotten gradient, or a loss that was not reduced, read as ones.
     """
-    yield from refused_or_without_effect(evidence)
+    return refused_or_without_effect
 
 
 @family(
@@ -190,14 +184,14 @@ def absent(evidence: Evidence) -> Iterator[Finding]:
     },
     level="SHOULD",
 )
-def too_long(evidence: Evidence) -> Iterator[Finding]:
+def too_long() -> Judge:
     """More output gradients than outputs SHOULD raise and leave nothing changed, in {program}.
 
     Plain autograd accepts them in some forms, so this is no MUST; the surplus is somebody's lost gradient.
 
     Catches: a surplus gradient dropped without a word.
     """
-    yield from refused(evidence)
+    return refused
 
 
 _BY_HAND = {
@@ -223,7 +217,7 @@ _BY_HAND = {
     },
     seed="test_stage_backward_weight_grad_validation",
 )
-def by_hand(evidence: Evidence) -> Iterator[Finding]:
+def by_hand() -> Judge:
     """W from a gradient tuple put into its context by hand MUST give what autograd gives from those edges, on {stage}.
 
     torch's weight context holds one tuple of gradients per node, with None where a slot got none. torch's own test of
@@ -231,4 +225,4 @@ def by_hand(evidence: Evidence) -> Iterator[Finding]:
 
     Catches: a tuple of several read as its first, None that shifts the slots behind it, an all-None tuple that raises.
     """
-    yield from gradients(evidence)
+    return gradients

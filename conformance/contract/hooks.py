@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 
-from gradconform.check import family
-from gradconform.contract.cases import of
-from gradconform.evidence import Evidence
-from gradconform.judge import Finding, gradients, hooks
-from gradconform.trial import Trial
+from gradconform.judge import gradients, hooks
+from gradconform.trial.trial import Trial
+
+from .cases import of
+from .check import Judge, family
 
 _HOOKS = frozenset({"hooks"})
 _MODULES = frozenset({"module_hooks"})
@@ -27,31 +27,31 @@ _SPLIT = _cases("F0 I0 F1 I1 W0 W1", "split")
 
 @family("hooks.tensor", _FULL, level="SHOULD")
 @family("hooks.tensor", _SPLIT, level="SHOULD", needs=("hooks=with_grad",))
-def tensor(evidence: Evidence) -> Iterator[Finding]:
+def tensor() -> Judge:
     """Hooks on parameters SHOULD be called as often as under plain autograd, in {program} on {stage}.
 
     Gradient clipping, masking and logging hang on them.
 
     Catches: hooks never called in W (pytorch #144530), or called in I and again in W.
     """
-    yield from hooks.fire_as_often(evidence, "tensor")
+    return partial(hooks.fire_as_often, kind="tensor")
 
 
 @family("hooks.tensor_grad", _FULL, level="SHOULD")
 @family("hooks.tensor_grad", _SPLIT, level="SHOULD", needs=("hooks=with_grad",))
-def tensor_grad(evidence: Evidence) -> Iterator[Finding]:
+def tensor_grad() -> Judge:
     """A hook on a parameter, if called, SHOULD be given the gradient autograd gives it, in {program} on {stage}.
 
     A hook that sees a part of the gradient clips or logs the wrong thing.
 
     Catches: a hook called with the accumulated gradient, or with one use of a tied parameter.
     """
-    yield from hooks.given_the_gradient(evidence, "tensor")
+    return partial(hooks.given_the_gradient, kind="tensor")
 
 
 @family("hooks.post_accumulate", _FULL, level="SHOULD", needs=("grads_in_param_grad",))
 @family("hooks.post_accumulate", _SPLIT, level="SHOULD", needs=("hooks=with_grad", "grads_in_param_grad"))
-def post_accumulate(evidence: Evidence) -> Iterator[Finding]:
+def post_accumulate() -> Judge:
     """Post-accumulate-gradient hooks SHOULD fire as often as under plain autograd, in {program} on {stage}.
 
     DDP and an optimizer in the backward start from them: where they do not fire, nothing is reduced and nothing is
@@ -59,19 +59,19 @@ def post_accumulate(evidence: Evidence) -> Iterator[Finding]:
 
     Catches: gradients written to .grad behind autograd's back.
     """
-    yield from hooks.fire_as_often(evidence, "post_accumulate")
+    return partial(hooks.fire_as_often, kind="post_accumulate")
 
 
 @family("hooks.post_accumulate_grad", _FULL, level="SHOULD", needs=("grads_in_param_grad",))
 @family("hooks.post_accumulate_grad", _SPLIT, level="SHOULD", needs=("hooks=with_grad", "grads_in_param_grad"))
-def post_accumulate_grad(evidence: Evidence) -> Iterator[Finding]:
+def post_accumulate_grad() -> Judge:
     """When a post-accumulate-gradient hook fires, the gradient SHOULD be there, in {program} on {stage}.
 
     A reduction that starts before the gradient is added reduces the value of the micro-batch before.
 
     Catches: hooks fired in I while the gradient comes in W.
     """
-    yield from hooks.given_the_gradient(evidence, "post_accumulate")
+    return partial(hooks.given_the_gradient, kind="post_accumulate")
 
 
 @family(
@@ -80,14 +80,14 @@ def post_accumulate_grad(evidence: Evidence) -> Iterator[Finding]:
     level="SHOULD",
     needs=("module_hooks",),
 )
-def module(evidence: Evidence) -> Iterator[Finding]:
+def module() -> Judge:
     """Full-backward hooks of modules SHOULD fire as often as under plain autograd, in {program} on {stage}.
 
     Profilers and activation statistics hang on them.
 
     Catches: a backward that walks around the modules.
     """
-    yield from hooks.fire_as_often(evidence, "module")
+    return partial(hooks.fire_as_often, kind="module")
 
 
 @family(
@@ -96,14 +96,14 @@ def module(evidence: Evidence) -> Iterator[Finding]:
     level="SHOULD",
     needs=("module_hooks",),
 )
-def module_at_all(evidence: Evidence) -> Iterator[Finding]:
+def module_at_all() -> Judge:
     """Full-backward hooks of modules SHOULD fire in a split backward, in {program} on {stage}.
 
     Two passes may call them twice; never is too few.
 
     Catches: a split backward that walks around the modules.
     """
-    yield from hooks.fire_at_all(evidence, "module")
+    return partial(hooks.fire_at_all, kind="module")
 
 
 @family(
@@ -111,11 +111,11 @@ def module_at_all(evidence: Evidence) -> Iterator[Finding]:
     _cases("F0 F1 B0 B1", "full", ("mlp",), _MODULES) | _cases("F0 I0 F1 I1 W0 W1", "split", ("mlp",), _MODULES),
     needs=("module_hooks",),
 )
-def last_module(evidence: Evidence) -> Iterator[Finding]:
+def last_module() -> Judge:
     """A full-backward hook on the stage's last module MUST NOT change any gradient, in {program} on {stage}.
 
     Such a hook passes the module's outputs through a node of its own, which returns views.
 
     Catches: outputs detached in place, which a view refuses.
     """
-    yield from gradients(evidence)
+    return gradients

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gradconform.check import family
-from gradconform.contract.cases import of
-from gradconform.evidence import Evidence
-from gradconform.judge import Finding, gradients
+from gradconform.judge import gradients
 from gradconform.judge.lifetime import no_growth, outputs_released_by_input_pass, released
+
+from .cases import of
+from .check import Judge, family
 
 _LIFETIME = frozenset({"lifetime"})
 _GROWTH = frozenset({"growth"})
@@ -20,14 +18,14 @@ _STAGES = ("mlp", "residual", "three-outputs", "tied-parallel", "lstm", "custom-
     {name: of(name, "F0 F1 B0 drop0 B1 drop1", watch=_LIFETIME) for name in _STAGES},
     level="SHOULD",
 )
-def after_full(evidence: Evidence) -> Iterator[Finding]:
+def after_full() -> Judge:
     """Outputs, saved tensors and arguments SHOULD be gone after B without the garbage collector, on {stage}.
 
     Activations that live until the collector runs are what memory runs out of (pytorch #136507).
 
     Catches: a reference cycle through a closure, outputs kept in a list.
     """
-    yield from released(evidence)
+    return released
 
 
 @family(
@@ -35,14 +33,14 @@ def after_full(evidence: Evidence) -> Iterator[Finding]:
     {name: of(name, "F0 F1 I0 drop0 I1 drop1 W0 W1", watch=_LIFETIME) for name in _STAGES},
     level="SHOULD",
 )
-def after_split(evidence: Evidence) -> Iterator[Finding]:
+def after_split() -> Judge:
     """Outputs, saved tensors and arguments SHOULD be gone after W without the garbage collector, on {stage}.
 
     Hooks, contexts and graph nodes easily form a cycle that keeps every activation (pytorch #136584, #138720).
 
     Catches: a context kept after W, a hook left behind on a node, a graph retained.
     """
-    yield from released(evidence)
+    return released
 
 
 @family(
@@ -53,14 +51,14 @@ def after_split(evidence: Evidence) -> Iterator[Finding]:
     },
     level="SHOULD",
 )
-def after_loss(evidence: Evidence) -> Iterator[Finding]:
+def after_loss() -> Judge:
     """A loss-driven backward SHOULD leave nothing of its micro-batch alive, in {program}.
 
     The loss holds the whole graph.
 
     Catches: losses collected for logging with their graphs.
     """
-    yield from released(evidence)
+    return released
 
 
 @family(
@@ -68,14 +66,14 @@ def after_loss(evidence: Evidence) -> Iterator[Finding]:
     {name: of(name, "F0 I0 drop0 W0 F1 I1 drop1 W1", watch=_LIFETIME) for name in ("mlp", "three-outputs", "residual")},
     level="SHOULD",
 )
-def outputs_between(evidence: Evidence) -> Iterator[Finding]:
+def outputs_between() -> Judge:
     """Outputs SHOULD be freed between I and W once their caller lets go of them, on {stage}.
 
     Zero-bubble schedules defer W to fill bubbles; every output kept until then is memory the split was to save.
 
     Catches: outputs stored beside the weight context.
     """
-    yield from outputs_released_by_input_pass(evidence)
+    return outputs_released_by_input_pass
 
 
 @family(
@@ -85,14 +83,14 @@ def outputs_between(evidence: Evidence) -> Iterator[Finding]:
         for name in ("mlp", "two-outputs", "lstm", "chunk", "tied-parallel", "checkpoint")
     },
 )
-def dropped(evidence: Evidence) -> Iterator[Finding]:
+def dropped() -> Judge:
     """W MUST be right after its micro-batch's outputs and inputs were freed, in {program} on {stage}.
 
     A pipeline sends its outputs away and reuses their memory before W runs.
 
     Catches: a weight context that refers to outputs weakly, or recomputes from freed inputs.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family(
@@ -106,7 +104,7 @@ def dropped(evidence: Evidence) -> Iterator[Finding]:
         )
     },
 )
-def reopened(evidence: Evidence) -> Iterator[Finding]:
+def reopened() -> Judge:
     """A second session on a module, opened when the first is closed, MUST be right, in {program} on {stage}.
 
     A schedule is made anew for the same model, with other micro-batches, say; the numbers that then come out wrong are
@@ -114,7 +112,7 @@ def reopened(evidence: Evidence) -> Iterator[Finding]:
 
     Catches: hooks left on parameters.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family(
@@ -125,14 +123,14 @@ def reopened(evidence: Evidence) -> Iterator[Finding]:
     },
     level="SHOULD",
 )
-def after_error(evidence: Evidence) -> Iterator[Finding]:
+def after_error() -> Judge:
     """An action that raised SHOULD leave nothing of its micro-batch alive, in {program}.
 
     A run that catches the error and goes on would keep the failed micro-batch's activations for good.
 
     Catches: hooks and contexts cleaned up only where nothing raises, an exception kept with its frames.
     """
-    yield from released(evidence)
+    return released
 
 
 def _many(letters: str) -> str:
@@ -144,11 +142,11 @@ def _many(letters: str) -> str:
     {"full": of("mlp", _many("FB"), watch=_GROWTH), "split": of("mlp", _many("FIW"), watch=_GROWTH)},
     level="SHOULD",
 )
-def growth(evidence: Evidence) -> Iterator[Finding]:
+def growth() -> Judge:
     """The number of live tensors SHOULD NOT grow over 50 micro-batches.
 
     A leak of one tensor per micro-batch ends a long run.
 
     Catches: a list or dict that gains an entry per micro-batch.
     """
-    yield from no_growth(evidence)
+    return no_growth

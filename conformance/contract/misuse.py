@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 
-from gradconform.check import family
-from gradconform.contract.cases import of, of_two
-from gradconform.evidence import Evidence
-from gradconform.judge import Finding, gradients
+from gradconform.judge import gradients
+
+from .cases import of, of_two
+from .check import Judge, family
 
 
 @family(
@@ -18,14 +18,14 @@ from gradconform.judge import Finding, gradients
         "later": of("mlp", "F0 I0 F1 I1 W0 W1 W0!"),
     },
 )
-def weight_twice(evidence: Evidence) -> Iterator[Finding]:
+def weight_twice() -> Judge:
     """A second W of one micro-batch MUST raise or add nothing, in {program}.
 
     A schedule that lists a W twice would train on a doubled micro-batch.
 
     Catches: a context that can be used again.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family(
@@ -33,14 +33,14 @@ def weight_twice(evidence: Evidence) -> Iterator[Finding]:
     {"mlp": of("mlp", "F0 W0! I0 W0"), "other": of("mlp", "F0 F1 I0 W1! W0 I1 W1")},
     needs=("weight_before_input",),
 )
-def weight_before_input(evidence: Evidence) -> Iterator[Finding]:
+def weight_before_input() -> Judge:
     """W before its micro-batch's I MUST raise or add nothing, in {program}.
 
     A queue would hand over another micro-batch's work.
 
     Catches: W that takes whatever is deferred, whichever micro-batch it was asked for.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family(
@@ -52,7 +52,7 @@ def weight_before_input(evidence: Evidence) -> Iterator[Finding]:
     "misuse.forgotten_weight",
     {"next-session": of_two("mlp", "mlp", "F0 I0 finish! 1F0 1I0 1W0 1finish")},
 )
-def forgotten_weight(evidence: Evidence) -> Iterator[Finding]:
+def forgotten_weight() -> Judge:
     """A W that never comes MUST NOT change what other actions do, in {program}.
 
     What stays deferred may be refused or flushed when the step is finished; it must not reach another micro-batch or
@@ -60,7 +60,7 @@ def forgotten_weight(evidence: Evidence) -> Iterator[Finding]:
 
     Catches: a queue whose left-over entry is taken by the next W.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family(
@@ -73,14 +73,14 @@ def forgotten_weight(evidence: Evidence) -> Iterator[Finding]:
         "weight-twice": of_two("mlp", "mlp", "F0 I0 W0 W0! 1F0 1I0 1W0"),
     },
 )
-def next_session(evidence: Evidence) -> Iterator[Finding]:
+def next_session() -> Judge:
     """After an error the next session MUST be right, in {program}.
 
     A failed step is caught and the next one runs in the same process.
 
     Catches: a queue, cache or hook that the error left behind.
     """
-    yield from gradients(evidence, lane=1)
+    return partial(gradients, lane=1)
 
 
 @family(
@@ -90,11 +90,11 @@ def next_session(evidence: Evidence) -> Iterator[Finding]:
         "split": of("mlp", "F0 I0 F1 I1! W0 F2 I2 W2", output_grads="shape"),
     },
 )
-def next_microbatch(evidence: Evidence) -> Iterator[Finding]:
+def next_microbatch() -> Judge:
     """After an error the other micro-batches of the session MUST be right, in {program}.
 
     Those that are in flight when one fails are not at fault.
 
     Catches: a context of another micro-batch lost or used up by the one that failed.
     """
-    yield from gradients(evidence)
+    return gradients

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from gradconform.adapter import Capabilities
-from gradconform.check import family
-from gradconform.evidence import Evidence
 from gradconform.fixtures.random_stages import SeededChoices
-from gradconform.judge import Finding, whole
-from gradconform.materials import stable_seed
-from gradconform.random_trial import draw_trial
-from gradconform.trial import Trial
+from gradconform.judge import whole
+from gradconform.trial.materials import stable_seed
+from gradconform.trial.random_trials import draw_trial
+from gradconform.trial.trial import Trial
+
+from .check import Judge, family
 
 WAYS = ("full", "split", "mixed")
 
@@ -26,35 +26,35 @@ def drawn(way: str, numbers: Iterable[int]) -> dict[str, Trial]:
 
 @family("property.full", drawn("full", _STANDARD))
 @family("property.full", drawn("full", _FULL), profile="full")
-def full(evidence: Evidence) -> Iterator[Finding]:
+def full() -> Judge:
     """B MUST give the gradients of plain autograd, and change nothing else, in {program} on {stage}.
 
     Stages that somebody thought of show the mistakes that somebody thought of; random ones have no such taste.
 
     Catches: a mistake that takes a graph, a program and options that no other check has together.
     """
-    yield from whole(evidence)
+    return whole
 
 
 @family("property.split", drawn("split", _STANDARD))
 @family("property.split", drawn("split", _FULL), profile="full")
-def split(evidence: Evidence) -> Iterator[Finding]:
+def split() -> Judge:
     """I and W MUST give the gradients of plain autograd, and change nothing else, in {program} on {stage}.
 
     Where the graph is cut between I and W depends on its form; random graphs have forms that no list of stages has.
 
     Catches: a cut that loses or doubles a path, in a graph that no other check has.
     """
-    yield from whole(evidence)
+    return whole
 
 
 @family("property.mixed", drawn("mixed", _STANDARD))
 @family("property.mixed", drawn("mixed", _FULL), profile="full")
-def mixed(evidence: Evidence) -> Iterator[Finding]:
+def mixed() -> Judge:
     """B, I and W MUST give the gradients of plain autograd, and change nothing else, in {program} on {stage}.
 
     Schedules split some micro-batches and not others, and what one way leaves behind the other way meets.
 
     Catches: a context of one micro-batch disturbed by the backward of another.
     """
-    yield from whole(evidence)
+    return whole

@@ -8,16 +8,13 @@ as between two stages of one rank; the last stage has the loss. A schedule of yo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gradconform.check import family
-from gradconform.evidence import Evidence
 from gradconform.fixtures.schedules import recorded
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.chains import EMBEDDING, FORK, FROZEN, JOIN, MLP, NORMED, RESIDUAL, TIED, chain_of
-from gradconform.judge import Finding
 from gradconform.judge.chain import chained
-from gradconform.trial import Trial
+from gradconform.trial.trial import Trial
+
+from .check import Judge, family
 
 #: torch's names of the schedules, by their part of a check's id.
 _CLASSES = {
@@ -55,7 +52,7 @@ def _sized(**sizes: tuple[str, ...]) -> dict[str, Trial]:
         zbv_zero_bubble=("2x2x3", "3x2x5"),
     ),
 )
-def gradients_in_schedule(evidence: Evidence) -> Iterator[Finding]:
+def gradients_in_schedule() -> Judge:
     """Stages chained in the order of {case} MUST give what one plain backward of the whole model gives.
 
     That is every output, loss and handed-over gradient, and every parameter gradient after every action. A schedule
@@ -64,7 +61,7 @@ def gradients_in_schedule(evidence: Evidence) -> Iterator[Finding]:
     Catches: a W dropped or swapped once several micro-batches wait for theirs, a returned gradient that is written to
     while another stage reads it, contexts of two stages mixed up.
     """
-    yield from chained(evidence)
+    return chained
 
 
 @family(
@@ -80,14 +77,14 @@ def gradients_in_schedule(evidence: Evidence) -> Iterator[Finding]:
     ),
     profile="full",
 )
-def gradients_in_large_schedule(evidence: Evidence) -> Iterator[Finding]:
+def gradients_in_large_schedule() -> Judge:
     """Stages chained in the order of {case} MUST give what one plain backward of the whole model gives.
 
     Eight to twelve stages and up to thirteen micro-batches: with more of them, more wait at a time.
 
     Catches: a queue or cache of contexts that is too short for a deep pipeline.
     """
-    yield from chained(evidence)
+    return chained
 
 
 def _special(*stages: StageCase) -> tuple[Trial, ...]:
@@ -106,7 +103,7 @@ def _special(*stages: StageCase) -> tuple[Trial, ...]:
         "two-tensors-last": _special(MLP, FORK, JOIN, FORK),
     },
 )
-def gradients_in_chain(evidence: Evidence) -> Iterator[Finding]:
+def gradients_in_chain() -> Judge:
     """A chain ({case}) MUST give what one plain backward of the whole model gives, in 1F1B, ZBV and DualPipeV.
 
     What is special about one stage reaches the others through what it hands over.
@@ -114,4 +111,4 @@ def gradients_in_chain(evidence: Evidence) -> Iterator[Finding]:
     Catches: the gradients of two handed-over tensors swapped, a frozen stage that hands nothing back, a first stage
     whose parameters are lost because its input needs no gradient.
     """
-    yield from chained(evidence)
+    return chained

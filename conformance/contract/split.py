@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gradconform.check import family
-from gradconform.contract.cases import BUILDS, LOSS_STAGES, SEED_SIZE, STAGES, of, over
-from gradconform.evidence import Evidence
 from gradconform.fixtures.programs import split_deferred, split_immediate
-from gradconform.judge import Finding, gradients
+from gradconform.judge import gradients
+
+from .cases import BUILDS, LOSS_STAGES, SEED_SIZE, STAGES, of, over
+from .check import Judge, family
 
 PROGRAM = split_deferred(2)
 SEED = {"mlp": "test_stage_backward_input"}
 
 
 @family("split.gradients", over(STAGES, PROGRAM), seed=SEED)
-def gradient_driven(evidence: Evidence) -> Iterator[Finding]:
+def gradient_driven() -> Judge:
     """I MUST return every input gradient, and W accumulate every parameter gradient, of plain autograd on {stage}.
 
     Zero-bubble schedules split the backward in two, and the second half starts in the middle of the graph: what the
@@ -23,29 +21,29 @@ def gradient_driven(evidence: Evidence) -> Iterator[Finding]:
 
     Catches: a parameter gradient dropped or counted twice in W, an input gradient that I gives another value than B.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family("split.loss", over(LOSS_STAGES, PROGRAM, loss=True))
-def loss_driven(evidence: Evidence) -> Iterator[Finding]:
+def loss_driven() -> Judge:
     """I and W from a loss MUST give every input gradient and parameter gradient of plain autograd on {stage}.
 
     The last stage of a split schedule starts at a 0-d loss with no output gradient.
 
     Catches: a gradient of the loss that is lost between I and W (ColossalAI #6034), a parameter used only by the loss.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family("split.seed_size", over(SEED_SIZE, split_immediate(1)), profile="full", seed="test_stage_backward_weight")
-def seed_size(evidence: Evidence) -> Iterator[Finding]:
+def seed_size() -> Judge:
     """I and W MUST give the gradients of plain autograd on {stage}.
 
     torch's own suite runs at width 512 and batch 256, where sums are long and kernels are blocked and threaded.
 
     Catches: an error that only a long sum or a blocked kernel shows.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family(
@@ -58,11 +56,11 @@ def seed_size(evidence: Evidence) -> Iterator[Finding]:
     },
     seed={"mlp": "test_stage_backward_weight"},
 )
-def retain_graph(evidence: Evidence) -> Iterator[Finding]:
+def retain_graph() -> Judge:
     """I, and W that is asked to keep the graph, MUST give the gradients of plain autograd on {stage}.
 
     torch's own suite calls W in this way; a graph that is kept also lets two walks meet in it.
 
     Catches: a parameter reached along two kept paths counted twice.
     """
-    yield from gradients(evidence)
+    return gradients

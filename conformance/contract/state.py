@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 
-from gradconform.check import family
-from gradconform.contract.cases import of
-from gradconform.evidence import Evidence
 from gradconform.fixtures.programs import full_all_forwards_first, split_interleaved
-from gradconform.judge import Finding, gradients
+from gradconform.judge import gradients
 from gradconform.judge import state as judge
-from gradconform.trial import Trial
+from gradconform.trial.trial import Trial
+
+from .cases import of
+from .check import Judge, family
 
 _STATE = frozenset({"state"})
 
@@ -31,65 +31,65 @@ def _both(*names: str) -> dict[str, Trial]:
     needs=("input_pass_touches_params=False",),
     seed="test_stage_backward_input",
 )
-def input_pass(evidence: Evidence) -> Iterator[Finding]:
+def input_pass() -> Judge:
     """I MUST leave every parameter gradient as it was, in {program} on {stage}.
 
     Weight gradients belong to W: counted in I as well they count twice, and a data-parallel reduce starts too early.
 
     Catches: a bias or norm written in I without being claimed, a full backward behind the name of I.
     """
-    yield from judge.params_untouched_by_input_pass(evidence)
+    return judge.params_untouched_by_input_pass
 
 
 @family("state.args", _both("mlp", "in-place-activation", "two-inputs"), seed="test_stage_backward_input")
-def arguments(evidence: Evidence) -> Iterator[Finding]:
+def arguments() -> Judge:
     """An action MUST NOT change the values of the stage's inputs, in {program} on {stage}.
 
     Received activations are also what recomputation and other branches read.
 
     Catches: an input scaled, zeroed or freed in place.
     """
-    yield from judge.as_under_autograd(evidence, "args")
+    return partial(judge.as_under_autograd, what="args")
 
 
 @family("state.output_grads", _both("mlp", "bare-bias", "two-outputs"))
-def output_gradients(evidence: Evidence) -> Iterator[Finding]:
+def output_gradients() -> Judge:
     """An action MUST NOT change the output gradients it was given, in {program} on {stage}.
 
     They lie in a receive buffer, or are another stage's returned gradients.
 
     Catches: a parameter gradient that is the output gradient itself and is then added to in place.
     """
-    yield from judge.as_under_autograd(evidence, "output_grads")
+    return partial(judge.as_under_autograd, what="output_grads")
 
 
 @family("state.params", _both("mlp", "batch-norm"))
-def parameters(evidence: Evidence) -> Iterator[Finding]:
+def parameters() -> Judge:
     """An action MUST NOT change the values of parameters, in {program} on {stage}.
 
     Only the optimizer writes parameters.
 
     Catches: a parameter detached, copied over or normalised in place.
     """
-    yield from judge.as_under_autograd(evidence, "params")
+    return partial(judge.as_under_autograd, what="params")
 
 
 @family("state.buffers", _both("batch-norm", "gathered-parameter"))
-def buffers(evidence: Evidence) -> Iterator[Finding]:
+def buffers() -> Judge:
     """Buffers MUST be updated once per forward and never by a backward, in {program} on {stage}.
 
     A backward that runs the forward again updates running statistics twice.
 
     Catches: recomputation that is not plain autograd's.
     """
-    yield from judge.buffers_as_under_autograd(evidence)
+    return judge.buffers_as_under_autograd
 
 
 @family(
     "state.requires_grad",
     _both("frozen-layer", "fixed-input-first", "mlp", "output-is-parameter", "output-is-input", "output-is-weight"),
 )
-def flags(evidence: Evidence) -> Iterator[Finding]:
+def flags() -> Judge:
     """An action MUST NOT flip requires_grad of an input or parameter, in {program} on {stage}.
 
     Freezing for I and thawing for W is a tempting way to split, and loses what was frozen on purpose; detaching an
@@ -97,47 +97,47 @@ def flags(evidence: Evidence) -> Iterator[Finding]:
 
     Catches: a frozen parameter that thaws, a parameter left frozen.
     """
-    yield from judge.as_under_autograd(evidence, "requires_grad")
+    return partial(judge.as_under_autograd, what="requires_grad")
 
 
 @family("state.rng", _both("mlp", "dropout", "checkpoint-dropout"))
-def random_numbers(evidence: Evidence) -> Iterator[Finding]:
+def random_numbers() -> Judge:
     """The random number generator MUST stand where plain autograd leaves it, after every action of {program}.
 
     A generator that moves differently makes a resumed or compared run diverge.
 
     Catches: random numbers drawn in a backward, a forward run again without the generator's state restored.
     """
-    yield from judge.as_under_autograd(evidence, "rng")
+    return partial(judge.as_under_autograd, what="rng")
 
 
 @family("state.input_grad", _both("mlp", "two-inputs", "residual"), seed="test_stage_backward_input")
-def input_grad_attribute(evidence: Evidence) -> Iterator[Finding]:
+def input_grad_attribute() -> Judge:
     """An input's .grad MUST be None or that input's gradient after B or I, in {program} on {stage}.
 
     Whether .grad is set on inputs differs between implementations, and both are right; a wrong value is not.
 
     Catches: a running sum, a gradient of another slot, a gradient scaled in place after it was stored.
     """
-    yield from judge.input_grad_attributes(evidence)
+    return judge.input_grad_attributes
 
 
 @family("state.returned", _both("mlp", "sum-of-inputs", "output-is-input"))
-def returned(evidence: Evidence) -> Iterator[Finding]:
+def returned() -> Judge:
     """A returned input gradient MUST stay as it was returned while later actions run, in {program} on {stage}.
 
     It is being sent to the previous stage while the next micro-batch runs.
 
     Catches: a returned buffer used again, a returned gradient that is accumulated into.
     """
-    yield from judge.returned_stays(evidence)
+    return judge.returned_stays
 
 
 _SHARING = ("mlp", "bare-bias", "residual", "tied-parallel", "output-is-parameter")
 
 
 @family("state.stored_storage", _both(*_SHARING))
-def stored_storage(evidence: Evidence) -> Iterator[Finding]:
+def stored_storage() -> Judge:
     """A stored parameter gradient MUST share storage with no other gradient or input, in {program} on {stage}.
 
     The next receive overwrites an output gradient's buffer, and with it a parameter gradient that is the same memory;
@@ -145,18 +145,18 @@ def stored_storage(evidence: Evidence) -> Iterator[Finding]:
 
     Catches: a bias gradient that is the output gradient, two parameters with one gradient buffer.
     """
-    yield from judge.stored_apart(evidence)
+    return judge.stored_apart
 
 
 @family("state.returned_storage", _both("mlp", "sum-of-inputs", "residual", "output-is-input"), level="SHOULD")
-def returned_storage(evidence: Evidence) -> Iterator[Finding]:
+def returned_storage() -> Judge:
     """Returned input gradients SHOULD share no storage with other gradients, in {program} on {stage}.
 
     Whoever scales one in place, or reuses the receive buffer, changes the other; torch.autograd.grad itself does share.
 
     Catches: an output gradient passed through as the input gradient of an addition.
     """
-    yield from judge.returned_apart(evidence)
+    return judge.returned_apart
 
 
 @family(
@@ -166,7 +166,7 @@ def returned_storage(evidence: Evidence) -> Iterator[Finding]:
         "split": of("mlp", split_interleaved(3), watch=_STATE, same_args=True),
     },
 )
-def returned_same_args(evidence: Evidence) -> Iterator[Finding]:
+def returned_same_args() -> Judge:
     """A returned gradient of an input that several micro-batches use MUST stay as it was returned, in {program}.
 
     The input's .grad is added to by the next micro-batch; a returned gradient that is the same tensor changes with it
@@ -174,7 +174,7 @@ def returned_same_args(evidence: Evidence) -> Iterator[Finding]:
 
     Catches: .grad of the input and the returned gradient being one tensor.
     """
-    yield from judge.returned_stays(evidence)
+    return judge.returned_stays
 
 
 @family(
@@ -188,7 +188,7 @@ def returned_same_args(evidence: Evidence) -> Iterator[Finding]:
         )
     },
 )
-def returned_owned(evidence: Evidence) -> Iterator[Finding]:
+def returned_owned() -> Judge:
     """Writing over a returned input gradient MUST NOT change a parameter's, in {program} on {stage}.
 
     Whoever is handed a gradient owns it: it is scaled in place, or received into, while W is still to come. Plain
@@ -196,7 +196,7 @@ def returned_owned(evidence: Evidence) -> Iterator[Finding]:
 
     Catches: a weight context or .grad that holds the returned gradient itself.
     """
-    yield from gradients(evidence)
+    return gradients
 
 
 @family(
@@ -208,14 +208,14 @@ def returned_owned(evidence: Evidence) -> Iterator[Finding]:
     },
     level="SHOULD",
 )
-def returned_layout(evidence: Evidence) -> Iterator[Finding]:
+def returned_layout() -> Judge:
     """The gradient returned for a contiguous input SHOULD be contiguous, in {program} on {stage}.
 
     It is sent to the previous stage as it is; point-to-point sends refuse a tensor that is not contiguous.
 
     Catches: a gradient returned as a transposed view.
     """
-    yield from judge.returned_contiguous(evidence)
+    return judge.returned_contiguous
 
 
 @family(
@@ -227,11 +227,11 @@ def returned_layout(evidence: Evidence) -> Iterator[Finding]:
     },
     needs=("weight_result",),
 )
-def weight_result(evidence: Evidence) -> Iterator[Finding]:
+def weight_result() -> Judge:
     """What W returns MUST be the parameter gradients that stand after it, or those it added, in {program}.
 
     A caller that logs or reduces what W returns would use values of the micro-batch before (pytorch #153833).
 
     Catches: the tuple collected before the gradients were accumulated.
     """
-    yield from judge.weight_result(evidence)
+    return judge.weight_result

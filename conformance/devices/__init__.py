@@ -5,21 +5,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from gradconform.devices.registered import register_device
-from gradconform.devices.selection import SelectionError, UnusableDeviceError, nearest
+from .registry import register_device
 
 if TYPE_CHECKING:
-    from gradconform.devices.choice import Choice, choose
-    from gradconform.devices.device import Device, device_of
-    from gradconform.devices.dtypes import DTYPES, dtype_named
-    from gradconform.devices.naming import device_named
+    from .choice import Choice, choose
+    from .device import Device, device_of
+    from .dtypes import DTYPES, dtype_named
+    from .ready import device_named
 
 _HOME = {
     "Choice": "gradconform.devices.choice",
     "DTYPES": "gradconform.devices.dtypes",
     "Device": "gradconform.devices.device",
     "choose": "gradconform.devices.choice",
-    "device_named": "gradconform.devices.naming",
+    "device_named": "gradconform.devices.ready",
     "device_of": "gradconform.devices.device",
     "dtype_named": "gradconform.devices.dtypes",
 }
@@ -28,13 +27,10 @@ __all__ = [
     "DTYPES",
     "Choice",
     "Device",
-    "SelectionError",
-    "UnusableDeviceError",
     "choose",
     "device_named",
     "device_of",
     "dtype_named",
-    "nearest",
     "register_device",
 ]
 

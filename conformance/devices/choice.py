@@ -5,21 +5,24 @@ Where only the CPU is named nothing is probed: it is known to work. Nothing here
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from gradconform.devices.asking import Probe
-from gradconform.devices.names import DeviceName, device_names
-from gradconform.devices.plugins import registered_entries
-from gradconform.devices.probing import probe_all, probe_here
-from gradconform.devices.questions import Request
-from gradconform.devices.registered import registered_types
-from gradconform.devices.requests import requests_for
-from gradconform.devices.selection import DTYPE_NAMES, SelectionError, UnusableDeviceError, dtype_name, nearest
-from gradconform.devices.sharing import allowed
+from gradconform.naming import SelectionError, UnusableDeviceError, nearest
+
+from .names import DTYPE_NAMES, DeviceName, device_names, dtype_name
+from .probe import Probe, Request, probe_all, requests_for
+from .questions import probe_here
+from .registry import registered_entries, registered_types
+
+#: The indices that a device named by its type may be run on, such as ``simx:1,simx:3``.
+INDICES_VARIABLE = "GRADCONFORM_DEVICE_INDICES"
+#: How many worker processes may be on one index, whatever the device's known_limits say.
+PROCESSES_VARIABLE = "GRADCONFORM_PROCESSES_PER_INDEX"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +38,13 @@ class Skipped:
 class Choice:
     """What a run is on: ``cells`` of device and dtype, and what was found out about the devices.
 
-    A device that is named by its type alone runs on the first of its ``places``; workers share them.
+    A device that is named by its type alone runs on the first of its ``indices``; workers share them.
     """
 
     cells: tuple[tuple[str, str], ...]
     probes: tuple[Probe, ...] = ()
     skipped: tuple[Skipped, ...] = ()
-    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    indices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     plugins: tuple[str, ...] = ()
 
     @property
@@ -57,12 +60,12 @@ class Choice:
     @property
     def described(self) -> dict[str, dict[str, Any]]:
         """What torch tells of the devices that were probed, by name: their model and driver."""
-        found = {name: self.probe_of(places[0]) for name, places in self.places.items() if places}
+        found = {name: self.probe_of(indices[0]) for name, indices in self.indices.items() if indices}
         return {name: dict(probe.facts.get("description") or {}) for name, probe in found.items() if probe is not None}
 
-    def probe_of(self, place: str) -> Probe | None:
-        """Return what was found out about the device at ``place``."""
-        return next((probe for probe in self.probes if probe.device == place), None)
+    def probe_of(self, index: str) -> Probe | None:
+        """Return what was found out about the device at ``index``."""
+        return next((probe for probe in self.probes if probe.device == index), None)
 
     @property
     def told(self) -> dict[str, Any] | None:
@@ -70,7 +73,7 @@ class Choice:
         if not (self.probes or self.skipped):
             return None
         values = self.to_dict()
-        return {name: values[name] for name in ("probes", "skipped", "places")}
+        return {name: values[name] for name in ("probes", "skipped", "indices")}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the choice as JSON values, for another process."""
@@ -78,7 +81,7 @@ class Choice:
             "cells": [list(cell) for cell in self.cells],
             "probes": [probe.to_dict() for probe in self.probes],
             "skipped": [asdict(skipped) for skipped in self.skipped],
-            "places": {name: list(places) for name, places in self.places.items()},
+            "indices": {name: list(indices) for name, indices in self.indices.items()},
             "plugins": list(self.plugins),
         }
 
@@ -89,7 +92,7 @@ class Choice:
             cells=tuple((device, dtype) for device, dtype in values["cells"]),
             probes=tuple(Probe.from_dict(probe) for probe in values["probes"]),
             skipped=tuple(Skipped(**skipped) for skipped in values["skipped"]),
-            places={name: tuple(places) for name, places in values["places"].items()},
+            indices={name: tuple(indices) for name, indices in values["indices"].items()},
             plugins=tuple(values["plugins"]),
         )
 
@@ -105,8 +108,8 @@ def choose(
 
     ``plugins`` are modules that make devices usable. ``here`` are types of devices that only this process knows, as
     are those that it has registered: they are tried in it.
-    Raises :class:`~gradconform.devices.UnusableDeviceError` for what is named and cannot be used, with the call that
-    failed, and :class:`~gradconform.devices.SelectionError` for what is no name at all.
+    Raises :class:`~gradconform.naming.UnusableDeviceError` for what is named and cannot be used, with the call that
+    failed, and :class:`~gradconform.naming.SelectionError` for what is no name at all.
     """
     names = tuple(device_names(devices))
     asked = [text.strip() for given in dtypes for text in str(given).split(",")]
@@ -132,10 +135,10 @@ def _chosen(
     if not cells:
         msg = f"nothing to run on: {', '.join(n.text for n in names)} in {', '.join(dtypes)}; {_told(found.skipped)}"
         raise UnusableDeviceError(msg)
-    places = {device: found.places(device) for device in chosen if not is_cpu(device)}
-    used = {place for several in places.values() for place in several}
+    indices = {device: found.indices(device) for device in chosen if not is_cpu(device)}
+    used = {index for several in indices.values() for index in several}
     probes = tuple(probe for probe in found.probes if probe.device in used)
-    return Choice(cells=tuple(cells), probes=probes, skipped=tuple(found.skipped), places=places, plugins=plugins)
+    return Choice(cells=tuple(cells), probes=probes, skipped=tuple(found.skipped), indices=indices, plugins=plugins)
 
 
 def is_cpu(device: str) -> bool:
@@ -206,18 +209,18 @@ class _Found:
                 raise UnusableDeviceError(msg)
         return cells
 
-    def places(self, device: str) -> tuple[str, ...]:
+    def indices(self, device: str) -> tuple[str, ...]:
         """Return the indices that a name stands for: those that can be used, and that the environment allows."""
         if ":" in device:
             return (device,)
-        return allowed(device, [p.device for p in self.probes if p.type == device and p.reason is None])
+        return _allowed(device, [p.device for p in self.probes if p.type == device and p.reason is None])
 
     def _lacks(self, device: str, dtype: str) -> str | None:
-        """Return why a dtype cannot be used at one of a device's places, or None."""
+        """Return why a dtype cannot be used at one of a device's indices, or None."""
         if is_cpu(device):
             return None
         known = {probe.device: probe for probe in self.probes}
-        return next((r for place in self.places(device) if (r := known[place].dtypes.get(dtype))), None)
+        return next((r for index in self.indices(device) if (r := known[index].dtypes.get(dtype))), None)
 
     def _usable(self, probes: Iterable[Probe]) -> list[Probe]:
         usable = []
@@ -241,3 +244,53 @@ def _unusable(name: DeviceName, probe: Probe, probes: Sequence[Probe]) -> Unusab
         near = f", such as {nearest(name.type, entries)}" if entries else ""
         msg += f". A device that torch does not know needs --device-plugin MODULE, or a registered name{near}"
     return UnusableDeviceError(f"{msg} ('gradconform doctor' shows all)")
+
+
+def one_cell(device: object, dtype: object, plugins: Iterable[str] = ()) -> Choice:
+    """Return the choice of one device and one dtype; raise for names that stand for several."""
+    choice = choose((device,), (dtype,), plugins=plugins)
+    if len(choice.cells) != 1:
+        told = ", ".join(" ".join(cell) for cell in choice.cells)
+        msg = f"{str(device)!r} and {str(dtype)!r} stand for {told}; name one of them"
+        raise SelectionError(msg)
+    return choice
+
+
+def _allowed(device_type: str, indices: Sequence[str]) -> tuple[str, ...]:
+    """Return those of ``indices`` that the environment allows, in its order; all where it names none of the type.
+
+    Raises :class:`~gradconform.naming.UnusableDeviceError` where it names one that cannot be used.
+    """
+    given = [name.strip() for name in os.environ.get(INDICES_VARIABLE, "").split(",")]
+    named = [name for name in given if name.partition(":")[0] == device_type]
+    unusable = [name for name in named if name not in indices]
+    if unusable:
+        msg = f"{INDICES_VARIABLE} names {unusable[0]!r}, which cannot be used; usable here: {', '.join(indices)}"
+        raise UnusableDeviceError(msg)
+    return tuple(named or indices)
+
+
+def refuse_crowd(choice: Choice, workers: int) -> None:
+    """Raise :class:`~gradconform.naming.SelectionError` where more processes would be on an index than it takes."""
+    for device, indices in choice.indices.items():
+        limits = [limit for index in indices if (limit := _processes(choice, index)) is not None]
+        most = len(indices) * min(limits) if limits else workers
+        if workers > most:
+            msg = (
+                f"{workers} worker processes are too many for device {device!r}: it has {len(indices)} usable "
+                f"{'index' if len(indices) == 1 else 'indices'}, and takes {min(limits)} on each; use -n {most}, "
+                f"name more indices, or set {PROCESSES_VARIABLE}"
+            )
+            raise SelectionError(msg)
+
+
+def _processes(choice: Choice, index: str) -> int | None:
+    """Return how many processes may be on an index, or None where nothing limits them."""
+    probe = choice.probe_of(index)
+    given = os.environ.get(PROCESSES_VARIABLE) or (probe.limits.get("processes_per_index") if probe else None)
+    if given is None:
+        return None
+    if not str(given).isdigit() or int(given) < 1:
+        msg = f"processes per index of {index}: {given!r} is no whole number from 1; see {PROCESSES_VARIABLE}"
+        raise SelectionError(msg)
+    return int(given)

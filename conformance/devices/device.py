@@ -12,19 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradconform.devices.registered import registered_device
-from gradconform.devices.selection import DTYPE_NAMES, dtype_name
 from gradconform.tolerance import refuse_no_tolerances
+
+from .names import DTYPE_NAMES, dtype_name
+from .registry import registered_device
 
 _MIB = 1 << 20
 #: How long a device's thread is waited for, in seconds; it takes less than a millisecond where no core is short.
-_SETTLED_S = 1.0
+_AUTOGRAD_S = 1.0
 #: What torch says of a backend that cannot wait; any other error is the device's own.
 _NO_WAITING = "Backend doesn't support synchronizing"
 
 
 class Device:
-    """A device, by ``torch_device``, with what is registered for its type (:mod:`gradconform.devices.registered`).
+    """A device, by ``torch_device``, with what is registered for its type (:mod:`gradconform.devices.registry`).
 
     ``type`` is torch's name of its type; ``is_cpu`` says that it is the CPU, which needs no generator, copy or clock of
     its own.
@@ -71,7 +72,7 @@ class Device:
             return True
         return False
 
-    def settle(self) -> None:
+    def wait_for_autograd(self) -> None:
         """Wait until autograd has let go of the last backward, as far as this device allows.
 
         Off the CPU a backward runs in a thread of its device and may return before that thread has dropped the graph
@@ -84,7 +85,7 @@ class Device:
             held = weakref.ref(leaf)
             (leaf * 1).backward()
             del leaf
-            until = time.monotonic() + _SETTLED_S
+            until = time.monotonic() + _AUTOGRAD_S
             while held() is not None and time.monotonic() < until:
                 time.sleep(0.0001)
 

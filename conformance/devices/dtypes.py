@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradconform.devices.asking import WrongAnswerError
-from gradconform.devices.device import Device
-from gradconform.devices.selection import DTYPE_NAMES, dtype_name
+from .device import Device
+from .names import DTYPE_NAMES, dtype_name
+from .probe import WrongAnswerError
 
 #: The dtypes that a run can be asked for.
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
@@ -19,7 +19,7 @@ COMPLEX = ("complex64", "complex128")
 
 
 def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
-    """Return the dtype; raise :class:`~gradconform.devices.SelectionError` for one that the kit does not run in."""
+    """Return the dtype; raise :class:`~gradconform.naming.SelectionError` for one that the kit does not run in."""
     return DTYPES[dtype_name(dtype)]
 
 
@@ -29,9 +29,9 @@ def try_dtype(device: Device, name: str) -> None:
     real = dtype.to_real() if dtype.is_complex else dtype
     # One more than 1 in the last place: what holds fewer digits, a float64 that is a float32 in disguise, loses it.
     fine = torch.tensor([[1.0, 1.0 + torch.finfo(real).eps], [2.0, 3.0]], dtype=real).to(dtype)
-    placed = fine.to(device.torch_device)
-    _same("a round trip", device, placed, fine)
-    _same("x * 1", device, placed * 1, fine)
+    moved = fine.to(device.torch_device)
+    _same("a round trip", device, moved, fine)
+    _same("x * 1", device, moved * 1, fine)
     whole = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=real).to(dtype).to(device.torch_device)
     # Written out: what is computed on the CPU here would be wrong where torch itself is.
     _same("a matrix product", device, whole @ whole, torch.tensor([[7.0, 10.0], [15.0, 22.0]], dtype=real).to(dtype))
@@ -50,9 +50,9 @@ def _gradient(values: Tensor) -> Tensor:
 
 def _same(what: str, device: Device, got: Tensor, wanted: Tensor) -> None:
     seen = device.to_cpu(got)
-    for place, found in (("", got), (" on its way back", seen)):
+    for where, found in (("", got), (" on its way back", seen)):
         if found.dtype != wanted.dtype:
-            msg = f"{what} silently became {found.dtype}{place}"
+            msg = f"{what} silently became {found.dtype}{where}"
             raise WrongAnswerError(msg)
     if not torch.equal(seen, wanted):
         msg = f"{what} is wrong: expected {_shown(wanted)}, got {_shown(seen)}"

@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from gradconform.devices.selection import SelectionError
+from gradconform.naming import SelectionError, nearest
+
+#: The dtypes that a run can be asked for.
+DTYPE_NAMES = ("float64", "float32", "bfloat16", "float16")
 
 #: As torch spells devices; the type is whatever torch, or a plugin, makes of it.
 _FORM = re.compile(r"([A-Za-z][\w-]*)(?::(\d+|\*))?")
@@ -35,7 +38,7 @@ class DeviceName:
 def device_names(specs: Iterable[object]) -> list[DeviceName]:
     """Return the names in ``specs``, each once; commas separate several in one.
 
-    Raises :class:`~gradconform.devices.SelectionError` for what is no name of a device.
+    Raises :class:`~gradconform.naming.SelectionError` for what is no name of a device.
     """
     texts = [text.strip() for spec in specs for text in str(spec).split(",")]
     return [_name(text) for text in dict.fromkeys(texts)]
@@ -50,3 +53,14 @@ def _name(text: str) -> DeviceName:
         )
         raise SelectionError(msg)
     return DeviceName(text, found[1], found[2])
+
+
+def dtype_name(dtype: object) -> str:
+    """Return the name of a dtype; raise :class:`SelectionError` for one that the kit does not run in."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPE_NAMES:
+        msg = f"dtype {name!r} is not one the contract runs in; expected one of {nearest(name, DTYPE_NAMES)}"
+        if name.startswith("complex"):
+            msg += ". Its complex stages run in complex64 with float32, and in complex128 with float64"
+        raise SelectionError(msg)
+    return name

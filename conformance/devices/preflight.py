@@ -5,17 +5,25 @@ A line that does not hold is a fault of the device and is never charged to the i
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from gradconform.devices.asking import WrongAnswerError
-from gradconform.devices.device import Device
+from gradconform.clause import Clause, register
 
-Check = Callable[[Device], None]
+from .device import Device
+from .probe import WrongAnswerError
+
+#: A line: its docstring is the requirement, and it raises where that does not hold.
+Line = Callable[[Device], None]
+#: In the order of the report, by what each asks. The CPU has nothing to be mixed with, nor an index.
+PREFLIGHT: dict[Clause, Line] = {}
+
+
+def _wrong(what: str) -> NoReturn:
+    raise WrongAnswerError(what)
 
 
 def _put(device: Device, values: Tensor) -> Tensor:
@@ -25,24 +33,23 @@ def _put(device: Device, values: Tensor) -> Tensor:
 def _want(device: Device, got: Tensor, wanted: Any) -> None:
     seen = device.to_cpu(got).tolist()
     if seen != wanted:
-        msg = f"expected {wanted}, got {seen}"
-        raise WrongAnswerError(msg)
+        _wrong(f"expected {wanted}, got {seen}")
 
 
+@register(PREFLIGHT, "preflight.copy_is_bitwise")
 def copy_is_bitwise(device: Device) -> None:
     """Copying to the device and back MUST give the same bits."""
     values = torch.tensor([float("inf"), -float("inf"), -0.0, 1e-40, 1.0 + 2**-23, 3.4e38])
     back = device.to_cpu(_put(device, values))
     if back.dtype != values.dtype or back.view(torch.int32).tolist() != values.view(torch.int32).tolist():
-        msg = f"{values.tolist()} came back as {back.tolist()} in {back.dtype}"
-        raise WrongAnswerError(msg)
+        _wrong(f"{values.tolist()} came back as {back.tolist()} in {back.dtype}")
     if not torch.isnan(device.to_cpu(_put(device, torch.tensor([float("nan")])))).all():
-        msg = "NaN came back as a number"
-        raise WrongAnswerError(msg)
+        _wrong("NaN came back as a number")
     whole = torch.tensor([0, -1, 2**40 + 1])
     _want(device, _put(device, whole), whole.tolist())
 
 
+@register(PREFLIGHT, "preflight.index_is_kept")
 def index_is_kept(device: Device) -> None:
     """A tensor, its results and their gradients MUST stay on the index that was named."""
     x = torch.ones(2, device=device.torch_device, requires_grad=True)
@@ -52,10 +59,10 @@ def index_is_kept(device: Device) -> None:
     named = device.torch_device
     strayed = [place for place in places if place.type != named.type or named.index not in {None, place.index}]
     if strayed:
-        msg = f"found on {', '.join(map(str, strayed))}"
-        raise WrongAnswerError(msg)
+        _wrong(f"found on {', '.join(map(str, strayed))}")
 
 
+@register(PREFLIGHT, "preflight.view_writes_through")
 def view_writes_through(device: Device) -> None:
     """Writing through a view MUST change what it is a view of."""
     whole = _put(device, torch.zeros(3, 2))
@@ -64,6 +71,7 @@ def view_writes_through(device: Device) -> None:
     _want(device, whole, [[0.0, 0.0], [3.0, 3.0], [5.0, 0.0]])
 
 
+@register(PREFLIGHT, "preflight.strided_is_read")
 def strided_is_read(device: Device) -> None:
     """What is transposed or strided MUST be read by its strides."""
     whole = _put(device, torch.arange(6.0).reshape(2, 3))
@@ -72,6 +80,7 @@ def strided_is_read(device: Device) -> None:
     _want(device, whole[:, ::2] + 1, [[1.0, 3.0], [4.0, 6.0]])
 
 
+@register(PREFLIGHT, "preflight.clone_is_apart")
 def clone_is_apart(device: Device) -> None:
     """A clone MUST have memory of its own."""
     whole = _put(device, torch.ones(3))
@@ -79,33 +88,32 @@ def clone_is_apart(device: Device) -> None:
     _want(device, whole, [1.0, 1.0, 1.0])
 
 
+@register(PREFLIGHT, "preflight.second_backward_accumulates")
 def second_backward_accumulates(device: Device) -> None:
     """A second backward MUST add to `.grad`."""
     weight = _put(device, torch.ones(3)).requires_grad_()
     (weight * 2).sum().backward()
     (weight * 3).sum().backward()
     if weight.grad is None:
-        msg = "`.grad` is None"
-        raise WrongAnswerError(msg)
+        _wrong("`.grad` is None")
     _want(device, weight.grad, [5.0, 5.0, 5.0])
 
 
+@register(PREFLIGHT, "preflight.requires_grad_survives")
 def requires_grad_survives(device: Device) -> None:
     """Moving a module or a tensor MUST keep what requires a gradient, and the graph."""
     module = nn.Linear(2, 2).to(device.torch_device)
     if not all(p.requires_grad and p.is_leaf for p in module.parameters()):
-        msg = "a parameter of the module that was moved is no leaf that requires a gradient"
-        raise WrongAnswerError(msg)
+        _wrong("a parameter of the module that was moved is no leaf that requires a gradient")
     if not module(_put(device, torch.ones(1, 2))).requires_grad:
-        msg = "the output of the module that was moved requires no gradient"
-        raise WrongAnswerError(msg)
+        _wrong("the output of the module that was moved requires no gradient")
     leaf = torch.ones(2, requires_grad=True)
     (leaf.to(device.torch_device) * 3).sum().backward()
     if leaf.grad is None or leaf.grad.tolist() != [3.0, 3.0]:
-        msg = f"a leaf on the CPU got {leaf.grad} through its copy on the device, expected [3.0, 3.0]"
-        raise WrongAnswerError(msg)
+        _wrong(f"a leaf on the CPU got {leaf.grad} through its copy on the device, expected [3.0, 3.0]")
 
 
+@register(PREFLIGHT, "preflight.version_is_counted")
 def version_is_counted(device: Device) -> None:
     """Changing in place what a backward needs MUST be noticed by that backward."""
     leaf = _put(device, torch.ones(3)).requires_grad_()
@@ -115,32 +123,29 @@ def version_is_counted(device: Device) -> None:
         output.sum().backward()
     except RuntimeError:
         return
-    msg = "the backward went through"
-    raise WrongAnswerError(msg)
+    _wrong("the backward went through")
 
 
+@register(PREFLIGHT, "preflight.mixing_is_refused")
 def mixing_is_refused(device: Device) -> None:
     """Adding or multiplying a tensor on the CPU and one on the device MUST be refused."""
     ours, theirs = _put(device, torch.ones(2, 2)), torch.ones(2, 2)
     for name, operation in (("a sum", torch.add), ("a matrix product", torch.matmul)):
-        with contextlib.suppress(Exception):  # how it is refused is the backend's own choice
+        try:
             device.to_cpu(operation(ours, theirs))
-            msg = f"{name} gave a result"
-            break
-    else:
-        return
-    raise WrongAnswerError(msg)
+        except Exception:  # noqa: BLE001, S112 (how it is refused is the backend's own choice)
+            continue
+        _wrong(f"{name} gave a result")
 
 
+@register(PREFLIGHT, "preflight.seeding_reproduces")
 def seeding_reproduces(device: Device) -> None:
     """The same seed MUST give the same random numbers and dropout, and another seed others."""
     first, again, other = (_drawn(device, seed) for seed in (7, 7, 8))
     if first != again:
-        msg = "two draws after the same seed differ"
-        raise WrongAnswerError(msg)
+        _wrong("two draws after the same seed differ")
     if first == other:
-        msg = "two seeds gave the same draws"
-        raise WrongAnswerError(msg)
+        _wrong("two seeds gave the same draws")
 
 
 def _drawn(device: Device, seed: int) -> list[list[float]]:
@@ -154,23 +159,3 @@ def draws_as_the_cpu(device: Device) -> bool:
     """Tell whether dropout after one seed drops what it drops on the CPU."""
     cpu = Device("cpu")
     return all(_drawn(device, seed) == _drawn(cpu, seed) for seed in (7, 8))
-
-
-#: In the order of the report. The CPU has nothing to be mixed with, nor an index.
-PREFLIGHT: tuple[Check, ...] = (
-    copy_is_bitwise,
-    index_is_kept,
-    view_writes_through,
-    strided_is_read,
-    clone_is_apart,
-    second_backward_accumulates,
-    requires_grad_survives,
-    version_is_counted,
-    mixing_is_refused,
-    seeding_reproduces,
-)
-
-
-def requirement(check: Check) -> str:
-    """Return the sentence that a line of the pre-flight stands for."""
-    return (check.__doc__ or "").splitlines()[0].rstrip(".")

@@ -1,37 +1,86 @@
 """What one type of device is asked, in the order in which a failure says most. torch is imported by the first question.
 
-Runs in a process of its own (:mod:`gradconform.devices.probing`): backends raise, abort, crash and hang when asked.
+Runs in a process of its own (:mod:`gradconform.devices.probe`): backends raise, abort, crash and hang when asked.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gradconform.devices.asking import Asker, Line, Probe, WrongAnswerError
-from gradconform.devices.plugins import ENTRY_POINTS, load_entry, load_module, registered_entries
+from gradconform.process.serving import Orders, Tell
+
+from .probe import Answer, Line, Probe, Request, WrongAnswerError
+from .registry import ENTRY_POINTS, load_entry, load_module, registered_entries
 
 if TYPE_CHECKING:
-    from gradconform.devices.device import Device
+    from .device import Device
+
+#: Messages of backends can be pages long; what matters stands in their first line.
+_LONGEST = 400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is asked about one type of device; None stands for the accelerator that torch itself knows of.
+@dataclass(slots=True)
+class Asker:
+    """Asks questions; a question that an earlier process has asked is not asked again.
 
-    ``indices`` are those that were named. ``every`` asks about all that there are; a type that was named without an
-    index stands for all of its own as well, since workers share them. ``plugins`` are imported first, from ``path``
-    where it is given.
+    ``known`` holds its answers, by question. ``begin`` and ``end`` are told of every question that is asked.
     """
 
-    type: str | None
-    indices: tuple[int, ...] = ()
-    every: bool = False
-    plugins: tuple[str, ...] = ()
-    path: tuple[str, ...] = ()
+    known: Mapping[str, Answer] = field(default_factory=dict)
+    begin: Callable[[str], None] = lambda _: None
+    end: Callable[[str, Answer], None] = lambda _, __: None
+
+    def ask(self, question: str, call: Callable[[], Any], *, again: bool = False) -> Answer:
+        """Return the answer to ``question``, which is written as the call that it is.
+
+        ``again`` calls once more what went well in the earlier process, for its effects on this one.
+        """
+        known = self.known.get(question)
+        if known is not None and not (again and known.ok):
+            return known
+        self.begin(question)
+        answer = _answer(question, call)
+        self.end(question, answer)
+        return answer
+
+
+def _answer(question: str, call: Callable[[], Any]) -> Answer:
+    try:
+        return Answer(ok=True, value=call())
+    except WrongAnswerError as error:
+        return Answer(ok=False, message=f"{question}: {error}")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 (backends raise what they like, SystemExit among it)
+        return Answer(ok=False, message=f"{question} raised {quoted(error)}")
+
+
+def quoted(error: BaseException) -> str:
+    """Return the type and the first line of an error."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    text = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def answer(orders: Orders, tell: Tell) -> None:
+    """Do the work of the process that asks: tell each question, then its answer, and last the records."""
+    asked = dict(next(orders))
+    asker = Asker(
+        known={question: Answer(**answer) for question, answer in asked.pop("known").items()},
+        begin=lambda question: tell({"asks": question}),
+        end=lambda _, answer: tell({"answer": asdict(answer)}),
+    )
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in asked.items()}
+    tell({"probes": [probe.to_dict() for probe in probes(Request(**given), asker)]})
+
+
+def probe_here(request: Request) -> list[Probe]:
+    """Return the records for what only this process has made usable: asked in it, without a time limit."""
+    return probes(request, Asker())
 
 
 def probes(request: Request, asker: Asker) -> list[Probe]:
@@ -82,13 +131,13 @@ def _known(name: str) -> None:
 
 
 def _count(name: str) -> int:
-    from gradconform.devices.device import device_of  # noqa: PLC0415 (it imports torch)
+    from .device import device_of  # noqa: PLC0415 (it imports torch)
 
     return 1 if name == "cpu" else device_of(name).device_count()
 
 
 def _of_device(text: str, count: int, asker: Asker) -> Probe:
-    from gradconform.devices.device import device_of  # noqa: PLC0415 (it imports torch)
+    from .device import device_of  # noqa: PLC0415 (it imports torch)
 
     device = device_of(text)
     for question, call in _uses(text):
@@ -132,7 +181,7 @@ def read_gradient(name: str) -> None:
 
 
 def _dtypes(device: Device, name: str, asker: Asker) -> Iterator[tuple[str, str]]:
-    from gradconform.devices.dtypes import COMPLEX, DTYPES, try_dtype  # noqa: PLC0415 (it imports torch)
+    from .dtypes import COMPLEX, DTYPES, try_dtype  # noqa: PLC0415 (it imports torch)
 
     claimed = device.dtypes
     for dtype in (*DTYPES, *COMPLEX):
@@ -144,19 +193,19 @@ def _dtypes(device: Device, name: str, asker: Asker) -> Iterator[tuple[str, str]
 
 
 def _preflight(device: Device, name: str, asker: Asker) -> Iterator[Line]:
-    from gradconform.devices.preflight import PREFLIGHT, mixing_is_refused, requirement  # noqa: PLC0415 (as above)
+    from .preflight import PREFLIGHT, mixing_is_refused  # noqa: PLC0415 (as above)
 
-    for check in PREFLIGHT:
-        if not (device.is_cpu and check is mixing_is_refused):
-            answer = asker.ask(f"{check.__name__} on {name}", partial(check, device))
-            yield Line(requirement=requirement(check), held=answer.ok, message=answer.message)
+    for clause, line in PREFLIGHT.items():
+        if not (device.is_cpu and line is mixing_is_refused):
+            answer = asker.ask(f"{line.__name__} on {name}", partial(line, device))
+            yield Line(requirement=clause.requirement.rstrip("."), held=answer.ok, message=answer.message)
 
 
 def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
     """Return what is told besides; a fact that could not be found out is told as None."""
-    from gradconform.devices.dtypes import product_keeps_digits  # noqa: PLC0415 (it imports torch)
-    from gradconform.devices.preflight import draws_as_the_cpu  # noqa: PLC0415 (as above)
-    from gradconform.environment import description  # noqa: PLC0415 (as above)
+    from .dtypes import product_keeps_digits  # noqa: PLC0415 (it imports torch)
+    from .environment import description  # noqa: PLC0415 (as above)
+    from .preflight import draws_as_the_cpu  # noqa: PLC0415 (as above)
 
     asked: dict[str, Callable[[], Any]] = {
         "counts_memory": lambda: device.counts_memory,

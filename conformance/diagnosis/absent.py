@@ -2,67 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from torch import Tensor
 
-from gradconform.diagnosis import contexts
-from gradconform.diagnosis.parts import added, output_grads_at, run_of, step_before
-from gradconform.diagnosis.places import is_value
-from gradconform.diagnosis.question import dense
-from gradconform.evidence import Evidence
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Step
 from gradconform.fixtures.inputs import ParameterNamed
-from gradconform.observation import Step
+from gradconform.trial.program import Action
+
+from .cause import Cause, Mistake
+from .parts import added, output_grads_at, run_of, step_before
+from .wrong import dense, is_value
 
 
-def of_param(evidence: Evidence, name: str, step: Step) -> str:
+def of_param(evidence: Evidence, name: str, step: Step) -> Cause:
     """Say why a parameter has no gradient."""
     before = step_before(evidence, step)
     if before is not None and before.param_grads.get(name) is not None:
-        return "cleared after it was accumulated"
+        return Cause(Mistake.CLEARED)
     why = (
         _after_error(evidence, step, lambda seen: not added(evidence, seen))
         or nothing_added(evidence, step)
         or _no_flow(evidence, step)
     )
-    return f"never accumulated: {why}" if why else "never accumulated"
+    return Cause(Mistake.NEVER_ACCUMULATED, why=why)
 
 
-def of_input(evidence: Evidence, slot: int, step: Step) -> str | None:
+def of_input(evidence: Evidence, slot: int, step: Step) -> Cause | None:
     """Say where the gradient of an input went that was not returned."""
     recipe = evidence.trial.stages[step.action.stage].inputs[slot]
     if isinstance(recipe, ParameterNamed) and not (evidence.trial.chain and step.action.stage):
-        return "not returned: the argument is a parameter of the stage"
+        return Cause(Mistake.NOT_RETURNED, why=Cause(Mistake.ARGUMENT_IS_PARAMETER))
     right = evidence.reference(step.action.stage, step.action.mb).inputs[slot]
     for other, grad in enumerate(step.input_grads or ()):
         if grad is not None and right is not None and other != slot and is_value(grad, dense(right)):
-            return f"returned for input {other}: slots are swapped or shifted"
+            return Cause(Mistake.RETURNED_ELSEWHERE, slots=(other,))
     why = _after_error(evidence, step, lambda seen: not any(g is not None for g in seen.input_grads or ()))
     why = why or _no_flow(evidence, step)
-    return f"not returned: {why}" if why else None
+    return Cause(Mistake.NOT_RETURNED, why=why) if why else None
 
 
-def _no_flow(evidence: Evidence, step: Step) -> str | None:
+def _no_flow(evidence: Evidence, step: Step) -> Cause | None:
     """Say what is special about output gradients that an action did nothing at all with."""
     if any(grad is not None for grad in step.input_grads or ()) or added(evidence, step):
         return None
     given = output_grads_at(evidence, step.action.stage, step.action.mb)
     tensors = [grad for grad in given if isinstance(grad, Tensor)]
     if tensors and not any(grad.numel() for grad in tensors):
-        return "the output gradients have no elements, and may be taken for None"
+        return Cause(Mistake.OUTPUT_GRADS_EMPTY)
     if tensors and not any(bool(grad.any()) for grad in tensors):
-        return "the output gradients are zeros, and may be taken for None"
+        return Cause(Mistake.OUTPUT_GRADS_ZERO)
     return None
 
 
-def nothing_added(evidence: Evidence, step: Step) -> str | None:
+def nothing_added(evidence: Evidence, step: Step) -> Cause | None:
     """Say why a B or W has added nothing to any parameter, where the whole run shows it."""
     if step.action.kind not in {"B", "W"} or added(evidence, step):
         return None
-    return _too_early(evidence, step) or _went_elsewhere(evidence, step) or contexts.lost(evidence, step)
+    return _too_early(evidence, step) or _went_elsewhere(evidence, step) or _lost(evidence, step)
 
 
-def _after_error(evidence: Evidence, step: Step, idle: Callable[[Step], bool]) -> str | None:
+def _after_error(evidence: Evidence, step: Step, idle: Callable[[Step], bool]) -> Cause | None:
     """Name the error since which nothing has come of anything."""
     seen = run_of(evidence, step).steps
     errors = [known for known in seen if known.action.misuse and known.raised and known.position < step.position]
@@ -71,10 +73,11 @@ def _after_error(evidence: Evidence, step: Step, idle: Callable[[Step], bool]) -
     since = [known for known in seen if errors[-1].position < known.position <= step.position]
     kinds = {"B", "W"} if step.action.kind in {"B", "W"} else {"B", "I"}
     acted = [known for known in since if known.action.kind in kinds and not known.action.misuse]
-    return f"nothing has been since the error in {errors[-1].action}" if acted and all(map(idle, acted)) else None
+    idle_since = Cause(Mistake.IDLE_SINCE_ERROR, action=str(errors[-1].action))
+    return idle_since if acted and all(map(idle, acted)) else None
 
 
-def _too_early(evidence: Evidence, step: Step) -> str | None:
+def _too_early(evidence: Evidence, step: Step) -> Cause | None:
     """Name the W that came before its I, raised nothing, and was all that came of it."""
     early = [
         seen
@@ -82,10 +85,11 @@ def _too_early(evidence: Evidence, step: Step) -> str | None:
         if seen.action.misuse and seen.action.kind == "W" and not seen.raised and seen.position < step.position
     ]
     same = [seen for seen in early if (seen.action.stage, seen.action.mb) == (step.action.stage, step.action.mb)]
-    return f"{same[-1].action} before its I has used up its turn" if same and step.action.kind == "W" else None
+    too_early = bool(same) and step.action.kind == "W"
+    return Cause(Mistake.WEIGHT_TOO_EARLY, action=str(same[-1].action)) if too_early else None
 
 
-def _went_elsewhere(evidence: Evidence, step: Step) -> str | None:
+def _went_elsewhere(evidence: Evidence, step: Step) -> Cause | None:
     """Name another stage whose parameters changed though none of its actions changed them."""
     seen = run_of(evidence, step).steps
     for lane in range(len(evidence.trial.stages)):
@@ -96,5 +100,117 @@ def _went_elsewhere(evidence: Evidence, step: Step) -> str | None:
         before = step_before(evidence, after)
         between = before is None or before.position < step.position
         if between and added(evidence, after):
-            return f"the work of stage {lane} was done in its place"
+            return Cause(Mistake.DONE_FOR_OTHER_STAGE, stage=lane)
     return None
+
+
+#: The least number of W that tell one rule from another.
+_TELLING = 3
+
+#: How many rules that tell the same of a run are told; more are no help.
+_TOLD = 2
+
+#: Given the weight-related actions of all stages in order, the W that find their context.
+Rule = Callable[[list[Action]], set[Action]]
+
+
+def _lost(evidence: Evidence, step: Step) -> Cause | None:
+    """Name the rule by which contexts are lost, where it tells of every W of the run whether it added anything."""
+    if step.action.kind != "W":
+        return None
+    run = run_of(evidence, step).steps
+    steps = [seen for seen in run if seen.action.kind in {"B", "I", "W"} and not seen.action.misuse]
+    if any(seen.raised for seen in run) or sum(seen.action.kind == "W" for seen in steps) < _TELLING:
+        return None
+    done = {seen.action for seen in steps if seen.action.kind == "W" and added(evidence, seen)}
+    if not done:
+        return None
+    actions = [seen.action for seen in steps]
+    fitting = tuple(cause for cause, rule in rules(actions) if rule(actions) == done)
+    return Cause(Mistake.CONTEXTS_LOST, causes=fitting) if 0 < len(fitting) <= _TOLD else None
+
+
+def rules(actions: list[Action]) -> Iterator[tuple[Cause, Rule]]:
+    """Yield the ways in which contexts get lost, each with the W that find theirs all the same."""
+    yield Cause(Mistake.FIRST_WEIGHT_ONLY), _first
+    yield Cause(Mistake.NEWEST_CONTEXT_KEPT), partial(_newest, 1)
+    most = max((len(waiting) for _, waiting in _waiting(actions)), default=0)
+    for count in range(2, most):
+        yield Cause(Mistake.NEWEST_CONTEXTS_KEPT, counts=(count,)), partial(_newest, count)
+    yield Cause(Mistake.LOST_AT_FULL_BACKWARD), _no_full_between
+    if len({action.stage for action in actions}) > 1:
+        yield Cause(Mistake.KEPT_BY_MICROBATCH), _by_microbatch
+        yield Cause(Mistake.DROPPED_WHERE_ANOTHER_WAITS), _alone
+        yield Cause(Mistake.OLDEST_OF_ANY_STAGE), partial(_taken, 0)
+        yield Cause(Mistake.NEWEST_OF_ANY_STAGE), partial(_taken, -1)
+
+
+def _waiting(actions: list[Action]) -> Iterator[tuple[Action, list[Action]]]:
+    """Yield every W with the I that wait for theirs when it comes, its own among them."""
+    waiting: list[Action] = []
+    for action in actions:
+        if action.kind == "I":
+            waiting.append(action)
+        elif action.kind == "W":
+            yield action, list(waiting)
+            waiting = [i for i in waiting if (i.stage, i.mb) != (action.stage, action.mb)]
+
+
+def _first(actions: list[Action]) -> set[Action]:
+    weights = [action for action in actions if action.kind == "W"]
+    return {action for place, action in enumerate(weights) if action.stage not in {a.stage for a in weights[:place]}}
+
+
+def _newest(count: int, actions: list[Action]) -> set[Action]:
+    """Return the W of contexts that were among the ``count`` newest of their stage until they came."""
+    kept: dict[int, list[int]] = {}
+    found: set[Action] = set()
+    for action in actions:
+        own = kept.setdefault(action.stage, [])
+        if action.kind == "I":
+            own.append(action.mb)
+            del own[:-count]
+        elif action.kind == "W" and action.mb in own:
+            own.remove(action.mb)
+            found.add(action)
+    return found
+
+
+def _no_full_between(actions: list[Action]) -> set[Action]:
+    kept: set[tuple[int, int]] = set()
+    found: set[Action] = set()
+    for action in actions:
+        if action.kind == "I":
+            kept.add((action.stage, action.mb))
+        elif action.kind == "B":
+            kept = {(stage, mb) for stage, mb in kept if stage != action.stage}
+        elif (action.stage, action.mb) in kept:
+            found.add(action)
+    return found
+
+
+def _by_microbatch(actions: list[Action]) -> set[Action]:
+    kept: dict[int, int] = {}
+    found: set[Action] = set()
+    for action in actions:
+        if action.kind == "I":
+            kept[action.mb] = action.stage
+        elif action.kind == "W" and kept.pop(action.mb, None) == action.stage:
+            found.add(action)
+    return found
+
+
+def _taken(place: int, actions: list[Action]) -> set[Action]:
+    """Return the W that get a context of their own stage where the oldest or newest of all stages is taken."""
+    waiting: list[int] = []
+    found: set[Action] = set()
+    for action in actions:
+        if action.kind == "I":
+            waiting.append(action.stage)
+        elif action.kind == "W" and waiting and waiting.pop(place) == action.stage:
+            found.add(action)
+    return found
+
+
+def _alone(actions: list[Action]) -> set[Action]:
+    return {action for action, waiting in _waiting(actions) if len(waiting) == 1}

@@ -1,4 +1,4 @@
-"""Gradients as combinations of the micro-batches' own: the coefficients that explain a wrong one."""
+"""How often each part is in a gradient: of the micro-batches, of a tied parameter's uses, of the paths to an input."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradconform.diagnosis.parts import Part
-from gradconform.diagnosis.question import ENOUGH, FITTED, Question, flat, rounding
-from gradconform.evidence import Evidence
+from .cause import Cause, Mistake
+from .parts import Part
+from .replay import replay
+from .wrong import ENOUGH, FITTED, WrongTensor, flat, rounding
 
 #: The largest coefficient of a combination that is told.
 _MOST = 3.0
+
+#: How near a coefficient has to be to a whole number or a simple fraction to be called one.
+_SNAP = 2e-3
+
+#: Micro-batches whose gradients a gradient is made of; None for what was there before the first action.
+Parts = list[int | None]
 
 #: What a gradient, or the part of one micro-batch in it, is most often multiplied by.
 _USUAL = (0.0, 2.0, 0.5, -1.0, 3.0)
@@ -28,9 +35,9 @@ class Change:
     found: list[float]
 
     @property
-    def strays(self) -> list[str]:
-        """The parts that are in it and do not belong there."""
-        return [part.name for part, count in zip(self.parts, self.found, strict=True) if count and not part.wanted]
+    def strays(self) -> tuple[int | None, ...]:
+        """The micro-batches of the parts that are in it and do not belong there."""
+        return tuple(part.mb for part, count in zip(self.parts, self.found, strict=True) if count and not part.wanted)
 
     @property
     def value(self) -> Tensor:
@@ -38,49 +45,49 @@ class Change:
         return torch.stack([part.value * count for part, count in zip(self.parts, self.found, strict=True)]).sum(0)
 
 
-def usual_change(question: Question, parts: list[Part]) -> Change | None:
+def usual_change(wrong: WrongTensor, parts: list[Part]) -> Change | None:
     """Return the simplest mistake in counting micro-batches that explains what came."""
-    if not _comparable(question, parts):
+    if not _comparable(wrong, parts):
         return None
     columns = torch.stack([part.value for part in parts])
-    changes = list(_changes(parts, factors_of(question)))
+    changes = list(_changes(parts, factors_of(wrong)))
     values = torch.tensordot(torch.tensor(changes, dtype=torch.float64).to(columns.dtype), columns, dims=1)
-    off = (values - question.got).abs().reshape(len(changes), -1).amax(1)
+    off = (values - wrong.got).abs().reshape(len(changes), -1).amax(1)
     best = float(off.min())
     for change, value, distance in zip(changes, values, off.tolist(), strict=True):
         # In a coarse dtype several may be near enough: the simplest of those that are as near as the nearest.
-        if distance <= 2.0 * best + torch.finfo(torch.float64).tiny and question.explained_by(value):
+        if distance <= 2.0 * best + torch.finfo(torch.float64).tiny and wrong.explained_by(value):
             return Change(parts, change)
     return None
 
 
-def fitted_change(question: Question, parts: list[Part]) -> Change | None:
+def fitted_change(wrong: WrongTensor, parts: list[Part]) -> Change | None:
     """Return by what number the gradient, or what this action has added, is multiplied; or any simple combination."""
-    if not _comparable(question, parts):
+    if not _comparable(wrong, parts):
         return None
-    whole = _factor(question, question.right, torch.zeros_like(question.right))
+    whole = _factor(wrong, wrong.right, torch.zeros_like(wrong.right))
     if whole is not None:
         return Change(parts, [part.wanted * whole for part in parts])
     for own in [part for part in parts if part.own and part.wanted]:
-        share = _factor(question, own.value, question.right - own.value)
+        share = _factor(wrong, own.value, wrong.right - own.value)
         if share is not None:
             return Change(parts, [share if part is own else part.wanted for part in parts])
-    return _solved(question, parts)
+    return _solved(wrong, parts)
 
 
-def borne_out(change: Change, others: Iterable[tuple[Question, list[Part]]]) -> bool:
+def borne_out(change: Change, others: Iterable[tuple[WrongTensor, list[Part]]]) -> bool:
     """Tell whether what has come of other tensors of the action is what the same change makes of them."""
-    by_name = {part.name: count for part, count in zip(change.parts, change.found, strict=True)}
-    for question, parts in others:
-        found = [by_name.get(part.name, part.wanted) for part in parts]
+    by_mb = {part.mb: count for part, count in zip(change.parts, change.found, strict=True)}
+    for wrong, parts in others:
+        found = [by_mb.get(part.mb, part.wanted) for part in parts]
         value = Change(parts, found).value
-        if question.off(value) > 2.0 * rounding(question.eps, question.scale):
+        if wrong.off(value) > 2.0 * rounding(wrong.eps, wrong.scale):
             return False
     return True
 
 
-def _comparable(question: Question, parts: list[Part]) -> bool:
-    return bool(parts) and all(part.value.shape == question.got.shape for part in parts)
+def _comparable(wrong: WrongTensor, parts: list[Part]) -> bool:
+    return bool(parts) and all(part.value.shape == wrong.got.shape for part in parts)
 
 
 def _changes(parts: list[Part], factors: Mapping[str, float]) -> Iterator[list[float]]:
@@ -113,36 +120,33 @@ def _ratios(factors: Mapping[str, float]) -> Iterator[float]:
             yield from (1.0 / number, number)
 
 
-def _factor(question: Question, value: Tensor, rest: Tensor) -> float | None:
+def _factor(wrong: WrongTensor, value: Tensor, rest: Tensor) -> float | None:
     """Return the number by which ``value``, added to ``rest``, explains what came; None where none does."""
     size = float((value * value.conj()).sum().real)
     if size == 0.0:
         return None
-    factor = float(((question.got - rest) * value.conj()).sum().real) / size
+    factor = float(((wrong.got - rest) * value.conj()).sum().real) / size
     if abs(factor - 1.0) <= 1e-15:  # noqa: PLR2004 (one, by the digits that there are)
         return None
-    found = question.explained_by(factor * value + rest, fitted=1, enough=FITTED)
+    found = wrong.explained_by(factor * value + rest, fitted=1, enough=FITTED)
     return factor if found else None
 
 
-def _solved(question: Question, parts: list[Part]) -> Change | None:
+def _solved(wrong: WrongTensor, parts: list[Part]) -> Change | None:
     """Solve for all coefficients at once, where there are more elements than parts and all are simple numbers."""
     columns = torch.stack([flat(part.value) for part in parts], dim=1)
-    solved = torch.linalg.lstsq(columns, flat(question.got).unsqueeze(1), driver="gelsd")
+    solved = torch.linalg.lstsq(columns, flat(wrong.got).unsqueeze(1), driver="gelsd")
     if int(solved.rank) < len(parts) or not bool((solved.solution.abs() <= _MOST).all()):
         return None
     found = [round(2.0 * float(number)) / 2.0 for number in solved.solution]
     change = Change(parts, found)
     enough = ENOUGH + len(parts) * math.log2(4.0 * _MOST + 1.0)  # one of so many combinations
-    return change if question.explained_by(change.value, enough=enough) else None
+    return change if wrong.explained_by(change.value, enough=enough) else None
 
 
-def factors_of(question: Question) -> dict[str, float]:
+def factors_of(wrong: WrongTensor) -> dict[str, float]:
     """Return the numbers by which a gradient is most often divided by mistake."""
-    return _factors(question.evidence, question.step.action.stage)
-
-
-def _factors(evidence: Evidence, lane: int) -> dict[str, float]:
+    evidence, lane = wrong.evidence, wrong.step.action.stage
     outputs = evidence.materials.example_outputs(lane)
     leaves = outputs if isinstance(outputs, tuple) else (outputs,)
     batch = next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 1)
@@ -150,3 +154,115 @@ def _factors(evidence: Evidence, lane: int) -> dict[str, float]:
         "the number of micro-batches": float(evidence.trial.microbatches(lane)),
         "the batch size": float(batch),
     }
+
+
+def cause_of(change: Change | None, factors: Mapping[str, float]) -> Cause | None:
+    """Say in what the coefficients differ from the right ones; ``factors`` are numbers that may have been divided by.
+
+    None for no change.
+    """
+    if change is None:
+        return None
+    found = {part.mb: count for part, count in zip(change.parts, change.found, strict=True)}
+    wanted = {part.mb: part.wanted for part in change.parts}
+    present = [mb for mb, count in wanted.items() if count]
+    stray = [mb for mb in wanted if mb not in present and abs(found[mb]) > _SNAP]
+    shares = [found[mb] / wanted[mb] for mb in present]
+    if present and not stray and max(shares) - min(shares) <= _SNAP * max(map(abs, shares)):
+        return _scale(sum(shares) / len(shares), present, factors)
+    missing = [mb for mb in present if abs(found[mb]) <= _SNAP]
+    twice = [mb for mb in present if abs(found[mb] - wanted[mb] - 1.0) <= _SNAP]
+    off = [mb for mb in present if abs(found[mb] - wanted[mb]) > _SNAP]
+    odd = [mb for mb in off if mb not in missing and mb not in twice]
+    if odd == off and len(odd) == 1 and not stray:
+        scale = _scale(found[odd[0]] / wanted[odd[0]], odd, factors)
+        return scale and Cause(Mistake.SCALED_IN_PART, microbatches=tuple(odd), causes=(scale,))
+    if odd or any(abs(found[mb] - 1.0) > _SNAP for mb in stray):
+        held = {mb: count for mb, count in found.items() if abs(count) > _SNAP}
+        return Cause(Mistake.COMBINATION, microbatches=tuple(held), factors=tuple(held.values()))
+    own = [part.mb for part in change.parts if part.own and part.wanted]
+    return _replaced(present, missing, own, stray) or _miscounted(twice, found, missing, stray)
+
+
+def _replaced(present: Parts, missing: Parts, own: Parts, added: Parts) -> Cause | None:
+    """Say what is there in place of the rest."""
+    kept = [mb for mb in present if mb not in missing]
+    if missing and added:
+        return Cause(Mistake.CONTEXTS_SWAPPED, microbatches=tuple(added), others=tuple(missing))
+    if missing and kept == own:
+        return Cause(Mistake.OVERWRITTEN, microbatches=tuple(kept[:1]))
+    if missing and len(kept) == 1 and len(present) > 2:  # noqa: PLR2004 (of three or more, one is left)
+        return Cause(Mistake.ONLY, microbatches=tuple(kept))
+    return None
+
+
+def _miscounted(twice: Parts, found: Mapping[int | None, float], missing: Parts, added: Parts) -> Cause | None:
+    """Say what is missing, doubled or added, each by itself."""
+    causes = [Cause(Mistake.MISSING, microbatches=tuple(missing))] if missing else []
+    causes += [Cause(Mistake.COUNTED_TWICE, microbatches=(mb,), factors=(found[mb],)) for mb in twice]
+    causes += [Cause(Mistake.ADDED, microbatches=tuple(added))] if added else []
+    return Cause(Mistake.SEVERAL, causes=tuple(causes)) if len(causes) > 1 else next(iter(causes), None)
+
+
+def _scale(factor: float, present: Parts, factors: Mapping[str, float]) -> Cause | None:
+    if abs(factor) <= _SNAP:
+        return Cause(Mistake.ZERO)
+    if abs(factor - 1.0) <= 1e-2:  # noqa: PLR2004 (a percent: an error of rounding, not of counting)
+        error = abs(factor - 1.0)
+        return Cause(Mistake.RELATIVE_ERROR, factors=(error,)) if error > 1e-15 else None  # noqa: PLR2004 (as said beside it)
+    divisors = tuple(name for name, number in factors.items() if number > 2.0 and abs(factor * number - 1.0) <= _SNAP)  # noqa: PLR2004 (a half has too many causes)
+    if divisors:
+        return Cause(Mistake.DIVIDED, names=divisors, factors=(factors[divisors[0]],))
+    if abs(factor - 2.0) <= _SNAP:
+        return Cause(Mistake.COUNTED_TWICE, microbatches=tuple(present), factors=(2.0,))
+    multiples = tuple(name for name, number in factors.items() if number > 2.0 and abs(factor / number - 1.0) <= _SNAP)  # noqa: PLR2004 (as above)
+    if multiples:
+        return Cause(Mistake.MULTIPLIED, names=multiples, factors=(factors[multiples[0]],))
+    return Cause(Mistake.SIGN_REVERSED) if abs(factor + 1.0) <= _SNAP else Cause(Mistake.SCALED, factors=(factor,))
+
+
+#: How often a use may count by mistake.
+_USED = (0.0, 2.0, 0.5)
+
+
+def of_uses(wrong: WrongTensor, name: str) -> Cause | None:
+    """Name the uses of a tied parameter that are missing, or counted more than once, in what the action added."""
+    action = wrong.step.action
+    if action.kind not in {"B", "W"}:
+        return None
+    again = replay(wrong.evidence, action.stage, action.mb)
+    return _told(wrong, again.uses(again.stage.get_parameter(name)), (Mistake.USES_MISSING, Mistake.USES_MISCOUNTED))
+
+
+def of_paths(wrong: WrongTensor, slot: int) -> Cause | None:
+    """Name the paths to an input that are missing, or counted more than once."""
+    action = wrong.step.action
+    again = replay(wrong.evidence, action.stage, action.mb)
+    return _told(wrong, again.uses(again.args[slot]), (Mistake.PATHS_MISSING, Mistake.PATHS_MISCOUNTED))
+
+
+def _told(wrong: WrongTensor, uses: list[Tensor], kinds: tuple[Mistake, Mistake]) -> Cause | None:
+    if len(uses) < 2 or any(use.shape != wrong.right.shape for use in uses):  # noqa: PLR2004 (a tie takes two)
+        return None
+    stacked = torch.stack(uses)
+    rest = wrong.right - stacked.sum(0)
+    for counts in _counts(len(uses)):
+        weights = torch.tensor(counts, dtype=torch.float64).to(stacked.dtype)
+        if wrong.explained_by(rest + torch.tensordot(weights, stacked, dims=1)):
+            return _cause(counts, *kinds)
+    return None
+
+
+def _counts(count: int) -> Iterator[list[float]]:
+    """Yield how often each use may have counted: one alone, one missing, one too often."""
+    places = range(count)
+    yield from ([float(place == only) for place in places] for only in places)
+    yield from ([float(place != missing) for place in places] for missing in places)
+    yield from ([factor if place == one else 1.0 for place in places] for one in places for factor in _USED)
+
+
+def _cause(counts: list[float], missing: Mistake, miscounted: Mistake) -> Cause:
+    kept = sum(bool(count) for count in counts)
+    if kept < len(counts):
+        return Cause(missing, counts=(kept, len(counts)))
+    return Cause(miscounted, counts=(len(counts),), factors=tuple(counts))

@@ -1,4 +1,4 @@
-"""The right gradient with wrong elements: transposed, conjugated, rounded, clipped, some wrong, some zero."""
+"""The right gradient with wrong elements: transposed, rounded, clipped, some wrong, some zero, some NaN or inf."""
 
 from __future__ import annotations
 
@@ -7,38 +7,39 @@ import math
 import torch
 from torch import Tensor
 
-from gradconform.diagnosis.question import ENOUGH, Question
+from .cause import Cause, Mistake
+from .wrong import ENOUGH, WrongTensor, largest, rounding
 
 #: By how many bits a wrong element has to stand out from the others to be called the only one.
 _CLEAR = 4.0
 
 
-def reshaped(question: Question, got: Tensor) -> str | None:
+def reshaped(wrong: WrongTensor, got: Tensor) -> Cause | None:
     """Name a change of all elements: a transpose, a conjugate, a rounding through another dtype, a clipping."""
-    right = question.right
-    if right.dim() == 2 and right.shape[0] == right.shape[1] and question.explained_by(right.T):  # noqa: PLR2004 (a matrix)
-        return "transposed"
-    if right.is_complex() and question.explained_by(right.conj().resolve_conj()):
-        return "conjugated"
-    return _rounded(question, got) or _clipped(question)
+    right = wrong.right
+    if right.dim() == 2 and right.shape[0] == right.shape[1] and wrong.explained_by(right.T):  # noqa: PLR2004 (a matrix)
+        return Cause(Mistake.TRANSPOSED)
+    if right.is_complex() and wrong.explained_by(right.conj().resolve_conj()):
+        return Cause(Mistake.CONJUGATED)
+    return _rounded(wrong, got) or _clipped(wrong)
 
 
-def some(question: Question) -> str | None:
+def some(wrong: WrongTensor) -> Cause | None:
     """Say which elements are wrong, where they are few or all zero."""
-    errors = (question.got - question.right).abs()
-    wrong = errors > question.allowed
-    count, size = int(wrong.sum()), question.got.numel()
+    errors = (wrong.got - wrong.right).abs()
+    off = errors > wrong.allowed
+    count, size = int(off.sum()), wrong.got.numel()
     if count == 1:
-        rest = max(float(errors[~wrong].max()) if size > 1 else 0.0, question.eps * question.scale)
-        clear = math.log2(question.error / rest)
+        rest = max(float(errors[~off].max()) if size > 1 else 0.0, wrong.eps * wrong.scale)
+        clear = math.log2(wrong.error / rest)
         no_chance = clear >= _CLEAR and (size - 1) * clear >= ENOUGH
-        return f"one element of {size} is wrong" if no_chance else None
-    if 1 < count < size and bool((question.got[wrong] == 0).all()):
-        return f"{count} of {size} elements are zero"
+        return Cause(Mistake.ONE_ELEMENT, counts=(size,)) if no_chance else None
+    if 1 < count < size and bool((wrong.got[off] == 0).all()):
+        return Cause(Mistake.ELEMENTS_ZERO, counts=(count, size))
     return None
 
 
-def _rounded(question: Question, got: Tensor) -> str | None:
+def _rounded(wrong: WrongTensor, got: Tensor) -> Cause | None:
     """Name the narrower dtype whose values are all that ``got`` holds, where they are near the right ones."""
     if got.is_complex() or got.layout != torch.strided:
         return None
@@ -46,17 +47,38 @@ def _rounded(question: Question, got: Tensor) -> str | None:
     for narrow in (torch.bfloat16, torch.float16, torch.float32):
         coarse = torch.finfo(narrow).eps
         if coarse > eps and torch.equal(got.to(narrow).to(got.dtype), got):
-            near = question.error <= 2.0 * coarse * question.scale
-            return f"rounded to {str(narrow).removeprefix('torch.')}" if near else None
+            near = wrong.error <= 2.0 * coarse * wrong.scale
+            return Cause(Mistake.ROUNDED, names=(str(narrow).removeprefix("torch."),)) if near else None
     return None
 
 
-def _clipped(question: Question) -> str | None:
+def _clipped(wrong: WrongTensor) -> Cause | None:
     """Name a limit at which two or more elements stand that should be beyond it."""
-    got, right = question.got, question.right
+    got, right = wrong.got, wrong.right
     if got.is_complex():
         return None
     limit = float(got.abs().max())
     cut = torch.clamp(right, -limit, limit)
     count = int((right.abs() > limit).sum())
-    return f"clipped at {limit:.3g}" if limit and count > 1 and question.explained_by(cut, fitted=1) else None
+    clipped = limit and count > 1 and wrong.explained_by(cut, fitted=1)
+    return Cause(Mistake.CLIPPED, factors=(limit,)) if clipped else None
+
+
+def nonfinite(got: Tensor, expected: Tensor, differs: Tensor) -> Cause | None:
+    """Return what became of NaN and inf where they differ, or None where it is not one thing."""
+    one, other = got[differs], expected[differs]
+    if bool((torch.isfinite(other) & torch.isnan(one)).all()):
+        return Cause(Mistake.NAN_SPREAD)
+    if not _alike_elsewhere(got[~differs], expected[~differs]):
+        return None  # a number may stand for NaN because what brings the NaN is missing
+    if bool((torch.isnan(other) & torch.isfinite(one)).all()):
+        return Cause(Mistake.NAN_REPLACED)
+    if bool((torch.isinf(other) & torch.isfinite(one)).all()):
+        return Cause(Mistake.INF_CLIPPED)
+    return None
+
+
+def _alike_elsewhere(got: Tensor, expected: Tensor) -> bool:
+    finite = torch.isfinite(expected)
+    one, other = got[finite], expected[finite]
+    return largest(one - other) <= 2.0 * rounding(torch.finfo(got.dtype).eps, largest(other))

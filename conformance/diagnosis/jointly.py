@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradconform.diagnosis.parts import held_before, run_of
-from gradconform.diagnosis.question import ENOUGH, dense, distinct, largest, rounding
-from gradconform.diagnosis.replay import Grads, replay
-from gradconform.evidence import Evidence
-from gradconform.observation import Step
-from gradconform.reference64 import widen
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Step
+from gradconform.drive.reference64 import widen
+
+from .parts import held_before, run_of
+from .replay import Grads, replay
+from .wrong import ENOUGH, dense, distinct, largest, rounding
 
 #: By how many times an error has to pass rounding to be one that is explained and not forgiven.
 _CLEAR = 4.0

@@ -8,21 +8,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradconform.diagnosis.question import dense
-from gradconform.evidence import Evidence
-from gradconform.fixtures.trees import leaves
-from gradconform.observation import Observation, Step
-from gradconform.reference64 import widen
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Observation, Step
+from gradconform.drive.reference64 import widen
+from gradconform.trees import leaves
+
+from .wrong import dense
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thing a gradient may be made of: its name, its float64 value, and how often it belongs in.
+    """One thing a gradient may be made of: its micro-batch, its float64 value, and how often it belongs in.
 
-    ``own``: it is what the action itself has to add.
+    ``mb`` is None for what was there before the first action; ``own``: it is what the action itself has to add.
     """
 
-    name: str
+    mb: int | None
     value: Tensor
     wanted: float
     own: bool = False
@@ -39,12 +40,12 @@ def param_parts(evidence: Evidence, name: str, step: Step) -> Iterator[Part]:
         elif action.kind in {"zero_none", "zero_fill"}:
             done, cleared = dict.fromkeys(done, 0.0), True
     if evidence.trial.prior_grads:
-        yield Part("what was there before", prior(evidence, name, lane), 0.0 if cleared else 1.0)
+        yield Part(None, prior(evidence, name, lane), 0.0 if cleared else 1.0)
     adds = step.action.kind in {"B", "W"}
     for mb in microbatches(evidence, lane):
         grad = evidence.reference(lane, mb).params.get(name)
         if grad is not None:
-            yield Part(f"micro-batch {mb}", dense(grad), done.get(mb, 0.0), adds and mb == step.action.mb)
+            yield Part(mb, dense(grad), done.get(mb, 0.0), adds and mb == step.action.mb)
 
 
 def input_parts(evidence: Evidence, slot: int, step: Step) -> Iterator[Part]:
@@ -53,7 +54,7 @@ def input_parts(evidence: Evidence, slot: int, step: Step) -> Iterator[Part]:
     for mb in microbatches(evidence, lane):
         grad = evidence.reference(lane, mb).inputs[slot]
         if grad is not None:
-            yield Part(f"micro-batch {mb}", dense(grad), float(mb == step.action.mb), mb == step.action.mb)
+            yield Part(mb, dense(grad), float(mb == step.action.mb), mb == step.action.mb)
 
 
 def microbatches(evidence: Evidence, lane: int) -> list[int]:

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from gradconform.diagnosis.parts import output_grads_at
-from gradconform.diagnosis.question import dense
-from gradconform.evidence import Evidence
-from gradconform.fixtures.trees import as_tuple, leaves, map_leaves
-from gradconform.materials import mean_squares
-from gradconform.reference64 import passed64, widen
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.reference64 import widen
+from gradconform.reference.autograd import run_backward
+from gradconform.trees import as_tuple, leaves, map_leaves
+from gradconform.trial.materials import mean_squares
+
+from .parts import output_grads_at
+from .wrong import dense
 
 Start = Tensor | None
 
@@ -38,7 +40,8 @@ class Replay:
 
     def __init__(self, evidence: Evidence, lane: int, mb: int, *, training: bool = True) -> None:
         """Run the forward."""
-        self.stage, self.args, outputs = passed64(evidence.materials, lane, mb, training=training)
+        passed = evidence.references.passed(lane, mb, training=training)
+        self.stage, self.args, outputs = passed.stage, passed.args, passed.outputs
         self.outputs = dict(leaves(as_tuple(outputs)))
         self.roots: list[Tensor | GradientEdge | None] = [
             leaf if isinstance(leaf, Tensor) and leaf.requires_grad else None for leaf in self.outputs.values()
@@ -79,13 +82,10 @@ class Replay:
 
     def grads(self, starts: Sequence[Start]) -> Grads:
         """Run backward from ``starts``, one per root."""
-        sought = list(self._sought())
         pairs = [(r, s) for r, s in zip(self.roots, starts, strict=True) if r is not None and s is not None]
-        found: Sequence[Tensor | None] = [None] * len(sought)
-        if pairs and sought:
-            roots, grads = [root for root, _ in pairs], [grad for _, grad in pairs]
-            found = torch.autograd.grad(roots, sought, grads, retain_graph=True, allow_unused=True)  # type: ignore[arg-type] # torch takes both kinds in one list
-        known = {id(leaf): grad if grad is None else dense(grad) for leaf, grad in zip(sought, found, strict=True)}
+        sought = (*self.args, *self.stage.parameters())
+        found = run_backward([r for r, _ in pairs], [s for _, s in pairs], sought, keep_graph=True)
+        known = {key: grad if grad is None else dense(grad) for key, grad in found.items()}
         return Grads(
             tuple(known.get(id(arg)) for arg in self.args),
             {name: known.get(id(parameter)) for name, parameter in self.stage.named_parameters()},
@@ -100,26 +100,17 @@ class Replay:
         handles = [
             node.register_hook(_collector(slots, found)) for node, slots in _users(get_gradient_edge(leaf).node, pairs)
         ]
-        roots, grads = [root for root, _ in pairs], [grad for _, grad in pairs]
-        torch.autograd.grad(roots, [leaf], grads, retain_graph=True, allow_unused=True)  # type: ignore[arg-type] # torch takes both kinds in one list
+        run_backward([root for root, _ in pairs], [grad for _, grad in pairs], [leaf], keep_graph=True)
         for handle in handles:
             handle.remove()
         return [dense(grad) for grad in found]
 
-    def _sought(self) -> Iterator[Tensor]:
-        known: set[int] = set()
-        for tensor in (*self.args, *self.stage.parameters()):
-            if isinstance(tensor, Tensor) and tensor.requires_grad and id(tensor) not in known:
-                known.add(id(tensor))
-                yield tensor
-
 
 def replay(evidence: Evidence, lane: int, mb: int, *, training: bool = True) -> Replay:
     """Return a micro-batch run again; forwards are kept for the next question about the trial."""
-    key = ("replay", lane, mb, training)
-    if key not in evidence.recomputed:
-        evidence.recomputed[key] = Replay(evidence, lane, mb, training=training)
-    found: Replay = evidence.recomputed[key]
+    found: Replay = evidence.recomputed.of(
+        ("replay", lane, mb, training), lambda: Replay(evidence, lane, mb, training=training)
+    )
     return found
 
 

@@ -1,60 +1,59 @@
-"""Mistakes at the start of a backward: output gradients dropped, shifted, reversed, misread, or of somebody else."""
+"""What a backward may have started from in place of what it was given: other output gradients, forward or mode."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations, islice
 
 import torch
 from torch import Tensor
 
-from gradconform.diagnosis import elsewhere, outputs
-from gradconform.diagnosis.jointly import Given, explained, given_by, wrong
-from gradconform.diagnosis.parts import output_grads_at
-from gradconform.diagnosis.question import numbered
-from gradconform.diagnosis.replay import Grads, Replay, Start, replay
-from gradconform.evidence import Evidence
-from gradconform.fixtures.trees import leaves
-from gradconform.observation import Step
-from gradconform.reference64 import widen
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Step
+from gradconform.drive.reference64 import widen
+from gradconform.trees import leaves
+
+from .cause import Cause, Mistake
+from .jointly import Given, explained, given_by, wrong
+from .parts import microbatches, output_grads_at, run_of
+from .replay import Grads, Replay, Start, replay
+from .wrong import flat, is_near
 
 #: How many mistakes are told that come to the same.
 _TOLD = 2
 
-#: What a mistake is called, and the output gradients that it makes of the right ones.
-Edit = tuple[str, list[Start]]
+#: A mistake, and the output gradients that it makes of the right ones.
+Edit = tuple[Cause, list[Start]]
 
 
-def misread(evidence: Evidence, step: Step) -> str | None:
+def misread(evidence: Evidence, step: Step) -> Cause | None:
     """Return the mistake that explains all that the action gave, the simplest first; found once per action."""
     if step.action.kind not in {"B", "I", "W"} or step.action.misuse:
         return None
-    key = ("misread", id(step))
-    if key not in evidence.recomputed:
-        evidence.recomputed[key] = (step, _found(evidence, step))  # with the step its id stays its own
-    found: str | None = evidence.recomputed[key][1]
+    found: Cause | None = evidence.recomputed.of(("misread", id(step)), lambda: _found(evidence, step))
     return found
 
 
-def _found(evidence: Evidence, step: Step) -> str | None:
+def _found(evidence: Evidence, step: Step) -> Cause | None:
     all_given = given_by(evidence, step)
     if not any(given.got is not None for given in wrong(all_given)):
         return None
-    fitting = (told for told, grads in _hypotheses(evidence, step, all_given) if explained(all_given, grads))
-    return "; or ".join(islice(fitting, _TOLD)) or None
+    fitting = (cause for cause, grads in _hypotheses(evidence, step, all_given) if explained(all_given, grads))
+    causes = tuple(islice(fitting, _TOLD))
+    return Cause(Mistake.EITHER, causes=causes) if len(causes) > 1 else next(iter(causes), None)
 
 
-def _hypotheses(evidence: Evidence, step: Step, all_given: list[Given]) -> Iterator[tuple[str, Grads]]:
+def _hypotheses(evidence: Evidence, step: Step, all_given: list[Given]) -> Iterator[tuple[Cause, Grads]]:
     lane, mb = step.action.stage, step.action.mb
     again = replay(evidence, lane, mb)
     if not evidence.trial.loss_at(lane):
-        yield from outputs.counted(evidence, again, all_given)
-        for told, starts in _edits(evidence, step, again):
+        yield from _counted(evidence, again, all_given)
+        for cause, starts in _edits(evidence, step, again):
             if again.starts_otherwise(starts):
-                yield told, again.grads(starts)
-        yield from elsewhere.of_other_stages(evidence, step, again)
-    yield from elsewhere.of_other_microbatches(evidence, step, again)
-    yield from elsewhere.in_eval_mode(evidence, step)
+                yield cause, again.grads(starts)
+        yield from _of_other_stages(evidence, step, again)
+    yield from _of_other_microbatches(evidence, step, again)
+    yield from _in_eval_mode(evidence, step)
 
 
 def _edits(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
@@ -66,7 +65,7 @@ def _edits(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
         yield from _one_for_all(again.given)
     yield from _misread_in_memory(evidence, step, again)
     if any(given is not None for given in again.given):
-        yield "ones in place of the output gradients", _with_ones(again, list(range(len(again.given))))
+        yield Cause(Mistake.OUTPUT_GRADS_ONES), _with_ones(again, list(range(len(again.given))))
 
 
 def _none_read(again: Replay) -> Iterator[Edit]:
@@ -75,13 +74,13 @@ def _none_read(again: Replay) -> Iterator[Edit]:
     none = [n for n, given in enumerate(again.given) if given is None and shapes[n] is not None]
     scalars = [n for n in none if shapes[n] == torch.Size()]
     if scalars:
-        yield f"None for the 0-d {numbered('output', scalars)} read as 1", _with_ones(again, scalars)
+        yield Cause(Mistake.NONE_READ_AS_ONE, slots=tuple(scalars)), _with_ones(again, scalars)
     if none != scalars:
-        yield f"None for {numbered('output', none)} read as a gradient of ones", _with_ones(again, none)
+        yield Cause(Mistake.NONE_READ_AS_ONES, slots=tuple(none)), _with_ones(again, none)
     if any(given is None for given in again.given):
         present = [given for given in again.given if given is not None]
         moved = [*present, *[None] * (len(again.given) - len(present))]
-        yield "None shifts the gradients: those behind it move up", moved
+        yield Cause(Mistake.NONE_SHIFTS), moved
 
 
 def _with_ones(again: Replay, places: list[int]) -> list[Start]:
@@ -94,11 +93,11 @@ def _with_ones(again: Replay, places: list[int]) -> list[Start]:
 
 def _moved(given: list[Start]) -> Iterator[Edit]:
     """Yield the gradients in another order."""
-    yield "output gradients are reversed: the last goes to the first output", given[::-1]
+    yield Cause(Mistake.OUTPUT_GRADS_REVERSED), given[::-1]
     for one, other in combinations(range(len(given)), 2) if len(given) > 2 else ():  # noqa: PLR2004 (two are reversed)
         swapped = list(given)
         swapped[one], swapped[other] = given[other], given[one]
-        yield f"output gradients {one} and {other} are swapped", swapped
+        yield Cause(Mistake.OUTPUT_GRADS_SWAPPED, slots=(one, other)), swapped
 
 
 def _one_for_all(given: list[Start]) -> Iterator[Edit]:
@@ -108,10 +107,10 @@ def _one_for_all(given: list[Start]) -> Iterator[Edit]:
         return
     place, first = present[0]
     used = [first if grad is not None and grad.shape == first.shape else grad for grad in given]
-    yield f"the gradient of output {place} is used for every output that it fits", used
+    yield Cause(Mistake.OUTPUT_GRAD_FOR_ALL, slots=(place,)), used
     if all(grad.shape == first.shape for _, grad in present):
         summed = torch.stack([grad for _, grad in present]).sum(0)
-        yield "the output gradients are summed into the first", [summed, *[None] * (len(given) - 1)]
+        yield Cause(Mistake.OUTPUT_GRADS_SUMMED), [summed, *[None] * (len(given) - 1)]
 
 
 def _by_order(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
@@ -120,9 +119,9 @@ def _by_order(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
     if evidence.trial.chain or evidence.trial.hand_grads or not all(path.startswith("['") for path in paths):
         return
     handed = [widen(grad) for grad in output_grads_at(evidence, step.action.stage, step.action.mb)]
-    yield "a dict's output gradients are paired by their order, not by their keys", handed
+    yield Cause(Mistake.DICT_BY_ORDER), handed
     by_path = dict(zip(paths, again.given, strict=True))
-    yield "a dict's output gradients are paired in the order of the alphabet", [by_path[p] for p in sorted(paths)]
+    yield Cause(Mistake.DICT_BY_ALPHABET), [by_path[p] for p in sorted(paths)]
 
 
 def _misread_in_memory(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
@@ -131,7 +130,7 @@ def _misread_in_memory(evidence: Evidence, step: Step, again: Replay) -> Iterato
         return
     raw = dict(leaves(evidence.materials.output_grads(step.action.stage, step.action.mb)))
     read = [_through_the_storage(raw[path]) for path in again.outputs]
-    yield "an output gradient that is not contiguous is read through its storage as if it were", read
+    yield Cause(Mistake.READ_AS_CONTIGUOUS), read
 
 
 def _through_the_storage(grad: Tensor | None) -> Start:
@@ -141,3 +140,137 @@ def _through_the_storage(grad: Tensor | None) -> Start:
     flat = torch.empty(0, dtype=grad.dtype, device=grad.device).set_(grad.untyped_storage())
     read: Tensor = widen(flat[: grad.numel()].view(grad.shape))
     return read
+
+
+#: How near a coefficient has to be to 0, 1 or 2.
+_NEAR = 0.2
+
+
+def _counted(evidence: Evidence, again: Replay, all_given: list[Given]) -> Iterator[tuple[Cause, Grads]]:
+    """Solve for how often the part of every output is in what was given; yield it where some are missing or doubled."""
+    live = [
+        n
+        for n, (root, given) in enumerate(zip(again.roots, again.given, strict=True))
+        if root is not None and given is not None
+    ]
+    if len(live) < 2:  # noqa: PLR2004 (of one output all is scaled)
+        return
+    parts = [again.grads([given if n == only else None for n, given in enumerate(again.given)]) for only in live]
+    counts = _solved(parts, all_given)
+    if counts is None or len(set(counts)) == 1:
+        return
+    weights = dict(zip(live, counts, strict=True))
+    starts = [
+        None if given is None or not weights.get(n) else given * weights[n] for n, given in enumerate(again.given)
+    ]
+    what = "slot" if evidence.trial.hand_grads else "output"
+    yield _told(what, weights, again, dict(zip(live, parts, strict=True))), again.grads(starts)
+
+
+def _told(what: str, weights: Mapping[int, float], again: Replay, parts: Mapping[int, Grads]) -> Cause:
+    missing = [n for n, weight in weights.items() if not weight]
+    twice = [n for n, weight in weights.items() if weight > 1.0]
+    told = []
+    if missing:
+        special = _special(again, missing, parts)
+        told.append(Cause(Mistake.OUTPUTS_MISSING, slots=tuple(missing), names=(what,), causes=special))
+    if twice:
+        told.append(Cause(Mistake.OUTPUTS_COUNTED_TWICE, slots=tuple(twice), names=(what,)))
+    return told[0] if len(told) == 1 else Cause(Mistake.SEVERAL, causes=tuple(told))
+
+
+def _solved(parts: list[Grads], all_given: list[Given]) -> list[float] | None:
+    """Return the coefficients of the parts where all of them are 0, 1 or 2."""
+    rows = [row for given in all_given if (row := _row(parts, given)) is not None]
+    if not rows:
+        return None
+    columns, got = torch.cat([columns for columns, _ in rows]), torch.cat([got for _, got in rows])
+    if not bool(torch.isfinite(columns).all() and torch.isfinite(got).all()) or columns.shape[0] < columns.shape[1]:
+        return None
+    solved = torch.linalg.lstsq(columns, got.unsqueeze(1), driver="gelsd").solution.squeeze(1).tolist()
+    counts = [float(round(count)) for count in solved]
+    # Whether they explain what was given, to within rounding, is asked of them afterwards.
+    near = all(abs(found - count) <= _NEAR for found, count in zip(solved, counts, strict=True))
+    return counts if near and set(counts) <= {0.0, 1.0, 2.0} else None
+
+
+def _row(parts: list[Grads], given: Given) -> tuple[Tensor, Tensor] | None:
+    """Return what every part has to say of one tensor, and what was given; None where nothing can flow."""
+    own = [part.inputs[given.name] if isinstance(given.name, int) else part.params[given.name] for part in parts]
+    some = next((grad for grad in own if grad is not None), None)
+    if some is None or (given.got is not None and given.got.shape != some.shape):
+        return None
+    zeros = torch.zeros_like(some)
+    columns = torch.stack([flat(zeros if grad is None else grad) for grad in own], dim=1)
+    return columns, flat(zeros if given.got is None else given.got)
+
+
+def _special(again: Replay, missing: list[int], parts: Mapping[int, Grads]) -> tuple[Cause, ...]:
+    """Return what is special about the outputs that are missing, and about no other one."""
+    paths, outputs = list(again.outputs), list(again.outputs.values())
+
+    def alone(special: Callable[[int], bool]) -> bool:
+        return [n for n in parts if special(n)] == missing
+
+    if alone(lambda n: any(outputs[n] is outputs[m] for m in range(n))):
+        return (Cause(Mistake.SAME_AS_OTHER_OUTPUT),)
+    if alone(lambda n: isinstance(outputs[n], Tensor) and outputs[n].grad_fn is None):
+        return (Cause(Mistake.NOT_COMPUTED),)
+    if alone(lambda n: paths[n].count("[") > 1):
+        return (Cause(Mistake.NESTED),)
+    if alone(lambda n: all(grad is None for grad in parts[n].inputs)):
+        return (Cause(Mistake.REACHES_NO_INPUT),)
+    return ()
+
+
+#: How many micro-batches, and how many gradients that were returned before, are tried: those nearest in time.
+_TRIED = 8
+
+
+def _of_other_microbatches(evidence: Evidence, step: Step, again: Replay) -> Iterator[tuple[Cause, Grads]]:
+    """Yield the forward of another micro-batch with these output gradients, and the other way round."""
+    lane, mb = step.action.stage, step.action.mb
+    for other in _in_flight(evidence, step):
+        theirs = replay(evidence, lane, other)
+        if theirs.starts_otherwise(again.given):
+            yield Cause(Mistake.OTHER_FORWARD, microbatches=(other,), others=(mb,)), theirs.grads(again.given)
+        if again.starts_otherwise(theirs.given):
+            yield Cause(Mistake.OTHER_OUTPUT_GRADS, microbatches=(other,)), again.grads(theirs.given)
+
+
+def _in_flight(evidence: Evidence, step: Step) -> list[int]:
+    """Return the other micro-batches that have run forward and not backward, the newest first."""
+    own = [a for a in evidence.trial.actions[: step.position] if a.stage == step.action.stage and not a.misuse]
+    gone = {a.mb for a in own if a.kind in {"B", "I"}} - {step.action.mb} if step.action.kind != "W" else set()
+    started = [a.mb for a in own if a.kind == "F" and a.mb != step.action.mb and a.mb not in gone]
+    return [mb for mb in reversed(started) if mb in microbatches(evidence, step.action.stage)][:_TRIED]
+
+
+def _of_other_stages(evidence: Evidence, step: Step, again: Replay) -> Iterator[tuple[Cause, Grads]]:
+    """Yield what other stages of a chain had returned last, in place of what the one behind returned for this."""
+    if not evidence.trial.chain:
+        return
+    earlier = [
+        seen.action
+        for seen in reversed(run_of(evidence, step).steps)
+        if seen.position < step.position and seen.action.kind in {"B", "I"} and seen.action.stage
+    ]
+    own = (step.action.stage + 1, step.action.mb)
+    for action in [seen for seen in earlier if (seen.stage, seen.mb) != own][:_TRIED]:
+        starts = list(evidence.reference(action.stage, action.mb).inputs)
+        if again.starts_otherwise(starts):
+            cause = Cause(Mistake.RETURNED_BUFFER_REUSED, stage=action.stage, microbatches=(action.mb,))
+            yield cause, again.grads(starts)
+
+
+def _in_eval_mode(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Grads]]:
+    """Yield what the stage gives where dropout and the like are off."""
+    lane, mb = step.action.stage, step.action.mb
+    if evidence.recomputed.of(("moded", lane), lambda: _differs_by_mode(evidence, lane, mb)):
+        again = replay(evidence, lane, mb, training=False)
+        yield Cause(Mistake.EVAL_MODE), again.grads(again.given)
+
+
+def _differs_by_mode(evidence: Evidence, lane: int, mb: int) -> bool:
+    pairs = zip(*(replay(evidence, lane, mb, training=mode).outputs.values() for mode in (True, False)), strict=True)
+    return not all(is_near(one, other) for one, other in pairs)

@@ -1,17 +1,178 @@
-"""The hunt: judges trials, remembers the smallest that shows a new defect, and passes by what is known already."""
+"""The hunt: judges trials, reduces each that fails, and tells one defect once, with a text that shows it again."""
 
 from __future__ import annotations
 
+import base64
+import json
+import re
 import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from gradconform.adapter import UnsupportedError
-from gradconform.fuzz.defect import Defect, key_of, size_of
-from gradconform.fuzz.reduce import reduced
+from gradconform.diagnosis.cause import Mistake
+from gradconform.drive.oracle import DeviceLostError, OracleError
+from gradconform.fixtures.inputs import Constant, Input, Integers, Mask, Normal, ParameterNamed, SameAs
+from gradconform.fixtures.random_stages import Line, Recipe, Weight, recipe_of, stage_of
 from gradconform.judge import whole
+from gradconform.judge.device_trust import DeviceFaultError
 from gradconform.judge.finding import Finding
-from gradconform.plain import DeviceFaultError, DeviceLostError, OracleError
-from gradconform.run import Runner
-from gradconform.trial import Trial
+from gradconform.results import UsageError, named
+from gradconform.run.runner import Runner
+from gradconform.trial.program import Action, needs, parse, write
+from gradconform.trial.trial import Trial
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?|\[.*\]")
+
+#: Likely causes that say that something is not there.
+_LOST = frozenset({
+    Mistake.MISSING, Mistake.ONLY, Mistake.OVERWRITTEN, Mistake.ZERO, Mistake.ELEMENTS_ZERO, Mistake.USES_MISSING,
+    Mistake.PATHS_MISSING, Mistake.OUTPUTS_MISSING,
+})  # fmt: skip
+
+#: What other likely causes are called; those that are called the same may be one defect.
+_NAMED = {
+    Mistake.COUNTED_TWICE: "counted twice",
+    Mistake.OUTPUTS_COUNTED_TWICE: "counted twice",
+    Mistake.ADDED: "running sum",
+    Mistake.CONTEXTS_SWAPPED: "swapped",
+    Mistake.CONTEXTS_SWAPPED_OR_LATE: "swapped",
+    Mistake.OTHER_INPUT: "swapped",
+    Mistake.OUTPUT_GRADS_SWAPPED: "swapped",
+    Mistake.OTHER_PARAMETER: "mixed up",
+    Mistake.OTHER_FORWARD: "mixed up",
+    Mistake.TRANSPOSED: "transposed",
+    Mistake.ROUNDED: "rounded to {cause.names[0]}",
+    Mistake.DIVIDED: "divided by",
+    Mistake.SIGN_REVERSED: "sign is reversed",
+}
+
+#: What a wrong hook count decides: as in the contract, it is a SHOULD.
+_SHOULD = frozenset({"hooks"})
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """The smallest trial found that shows one defect, and what it shows."""
+
+    key: str
+    trial: Trial
+    findings: tuple[Finding, ...]
+
+    @property
+    def level(self) -> str:
+        """MUST, or SHOULD where nothing but the number of calls of a hook is wrong."""
+        return "SHOULD" if self.findings[0].kind in _SHOULD else "MUST"
+
+    def explains(self, key: str, trial: Trial) -> bool:
+        """Tell whether another failing trial shows no more than this: the same thing, and all that this one needs."""
+        if self.findings[0].kind == "error":
+            return key == self.key  # what was raised says enough
+        return key == self.key and _features(self.trial) <= _features(trial)
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """How much there is to read."""
+        return size_of(self.trial)
+
+
+def key_of(finding: Finding) -> str:
+    """Return what a finding says without its names and numbers: two that say the same may be one defect."""
+    letter = re.sub(r"[\d!]", "", finding.action)
+    where = named(finding.sort, finding.where)
+    causes = [] if finding.cause is None else list(finding.cause.every)
+    if finding.kind == "missing" or (finding.kind == "mismatch" and any(cause.kind in _LOST for cause in causes)):
+        return f"a gradient is lost: {where}, after {letter}"
+    if finding.kind == "mismatch":
+        why = next((_NAMED[cause.kind].format(cause=cause) for cause in causes if cause.kind in _NAMED), None)
+        return f"a value is wrong: {where}, after {letter}{f', {why}' if why else ''}"
+    text = f"raised {finding.raised}" if finding.raised is not None else finding.text.partition(": expected")[0]
+    said = _NUMBER.sub("n", text)
+    return f"{finding.kind}: {where}, after {letter or 'the end'}, {said}"
+
+
+def size_of(trial: Trial) -> tuple[int, ...]:
+    """Return how much there is to read of a trial, for choosing the smallest of several."""
+    recipe = recipe_of(trial.stages[0])
+    options = (trial.loss, trial.output_grads != "normal", trial.prior_grads, trial.same_args, bool(trial.watch))
+    if recipe is None:
+        return (0, 0, 0, len(trial.actions), sum(options), 0)
+    parts = len(recipe.inputs) + len(recipe.weights) + len(recipe.outputs)
+    return (len(recipe.lines), parts, len(trial.actions), sum(options), len(recipe.text), len(recipe.signature))
+
+
+def _features(trial: Trial) -> frozenset[str]:
+    """Return what is special about a trial."""
+    actions = {action.kind for action in trial.actions} & {"overwrite", "freeze", "zero_none", "zero_fill", "drop"}
+    options = {"same_args"} if trial.same_args else set()
+    return frozenset(actions.union(options, *(case.traits for case in trial.stages)))
+
+
+Judge = Callable[[Trial], list[Finding]]
+
+_DEFAULTS: tuple[dict[str, Any], ...] = (
+    {"prior_grads": False},
+    {"same_args": False},
+    {"watch": frozenset()},
+    {"loss": False},
+    {"output_grads": "normal"},
+)
+
+#: How many trials a reduction takes at most.
+_MOST = 100
+
+
+def reduced(defect: Defect, judge: Judge) -> Defect:
+    """Return the defect with the smallest trial that can be reached by leaving things out."""
+    tried = 0
+    shrinking = True
+    while shrinking and tried < _MOST:
+        shrinking = False
+        for trial in _smaller(defect.trial):
+            tried += 1
+            findings = judge(trial)
+            if findings and key_of(findings[0]) == defect.key:
+                defect = Defect(defect.key, trial, tuple(findings))
+                shrinking = True
+                break
+    return defect
+
+
+def _smaller(trial: Trial) -> Iterator[Trial]:
+    """Yield trials with one thing less that ask for nothing that this one does not ask for."""
+    for program in _shorter(trial.actions):
+        yield replace(trial, program=write(program))
+    for default in _DEFAULTS:
+        other = replace(trial, **default)
+        if other != trial and other.needs - {"mid_stage"} <= trial.needs:
+            yield other
+
+
+def _shorter(actions: tuple[Action, ...]) -> Iterator[tuple[Action, ...]]:
+    allowed = needs(actions)
+    for mb in sorted({action.mb for action in actions if action.kind == "F"}, reverse=True):
+        left = tuple(a for a in actions if a.mb != mb or a.kind not in {"F", "B", "I", "W", "drop", "overwrite"})
+        if any(action.kind == "F" for action in left) and needs(left) <= allowed:
+            yield _renumbered(left)
+    for place, action in enumerate(actions):
+        if action.kind not in {"F", "B", "I", "W", "freeze", "unfreeze"}:
+            yield _without(actions, place)
+        elif action.kind == "freeze":
+            yield tuple(a for a in actions if (a.kind, a.mb) not in {("freeze", action.mb), ("unfreeze", action.mb)})
+
+
+def _without(actions: tuple[Action, ...], place: int) -> tuple[Action, ...]:
+    return (*actions[:place], *actions[place + 1 :])
+
+
+def _renumbered(actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    """Return the actions with their micro-batches numbered from 0 again, in the order of their forwards."""
+    order = [action.mb for action in actions if action.kind == "F"]
+    of_stage = {"freeze", "unfreeze"}
+    return tuple(a if a.kind in of_stage or a.mb not in order else replace(a, mb=order.index(a.mb)) for a in actions)
+
 
 #: How many trials the shrinking of one defect takes at most.
 _SHRINKING = 250
@@ -78,3 +239,60 @@ class Hunt:
         self._found = None
         self.defects.append(found)
         return found
+
+
+_INPUTS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Normal, Integers, Mask, Constant, SameAs, ParameterNamed)
+}
+
+#: The fields of a trial that a blob holds, where they are not the default.
+_OPTIONS = ("loss", "output_grads", "prior_grads", "same_args")
+
+
+class BlobError(UsageError):
+    """A text that is no blob."""
+
+
+def to_blob(trial: Trial) -> str:
+    """Return a random trial of one stage as text; raise ``ValueError`` where the stage is none of a recipe."""
+    recipe = recipe_of(trial.stages[0])
+    if recipe is None:
+        msg = f"the stage {trial.stages[0].name!r} has no recipe; expected a random stage"
+        raise ValueError(msg)
+    values: dict[str, Any] = {name: getattr(trial, name) for name in _OPTIONS if getattr(trial, name)}
+    values |= {"program": trial.program, "watch": sorted(trial.watch)}
+    values |= {
+        "inputs": [[type(one).__name__, asdict(one)] for one in recipe.inputs],
+        "weights": [[weight.name, weight.shape, weight.frozen] for weight in recipe.weights],
+        "lines": [[line.targets, line.operation, line.sources] for line in recipe.lines],
+        "outputs": recipe.outputs,
+        "form": recipe.form,
+    }
+    packed = zlib.compress(json.dumps(values, separators=(",", ":")).encode(), 9)
+    return base64.urlsafe_b64encode(packed).decode()
+
+
+def from_blob(text: str) -> Trial:
+    """Return the trial that :func:`to_blob` wrote; raise :class:`BlobError` for any other text."""
+    try:
+        values = json.loads(zlib.decompress(base64.urlsafe_b64decode(text.strip())))
+        recipe = Recipe(
+            tuple(_input(name, fields) for name, fields in values.pop("inputs")),
+            tuple(Weight(name, tuple(shape), frozen) for name, shape, frozen in values.pop("weights")),
+            tuple(
+                Line(tuple(targets), operation, tuple(sources)) for targets, operation, sources in values.pop("lines")
+            ),
+            tuple(values.pop("outputs")),
+            values.pop("form"),
+        )
+        parse(values["program"])
+        return Trial(stages=(stage_of(recipe),), watch=frozenset(values.pop("watch")), **values)
+    except (ValueError, zlib.error, LookupError, TypeError, AttributeError) as error:
+        msg = f"{text[:40]!r} is no blob of a trial ({error}); expected what 'gradconform fuzz' printed, in full"
+        raise BlobError(msg) from error
+
+
+def _input(name: str, fields: dict[str, Any]) -> Input:
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    made: Input = _INPUTS[name](**given)
+    return made

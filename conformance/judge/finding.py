@@ -1,25 +1,48 @@
-"""Findings: one thing that was seen and must not be, with its numbers."""
+"""What a judge yields: findings, one thing each that was seen and must not be, and how near values came."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar
 
-from gradconform.results import finite
+from gradconform.diagnosis.cause import Cause
+from gradconform.drive.observation import Raised
+from gradconform.results import Sort, finite
 
 Kind = Literal[
     "mismatch", "nonfinite", "missing", "unexpected", "shape", "dtype", "device", "layout",
     "error", "no_error", "changed", "shared", "alive", "hooks", "not_repeatable",
 ]  # fmt: skip
 
+_Judge = TypeVar("_Judge")
+
+
+def by_numeric_rule(judge: _Judge) -> _Judge:
+    """Mark a judge that holds values against those of plain autograd: its explanation tells the numeric rule."""
+    vars(judge)["by_numeric_rule"] = True
+    return judge
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How near one tensor came: its ``headroom``, the ratio of error to bound; 0 is bit-equal with plain autograd."""
+
+    headroom: float
+
+
+BIT_EQUAL = Measured(0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One difference from plain autograd.
 
-    ``where`` names the tensor by path (``layers.0.weight``, ``input 1``); ``action`` is the first wrong action;
+    ``where`` names the tensor by path (``layers.0.weight``, ``input 1``), and ``sort`` says what sort of tensor that
+    is: a ``parameter gradient``, an ``input gradient`` ...; of a ``thing`` (``the session``, ``the loss``) ``where``
+    says all. ``action`` is the first wrong action;
     ``error`` and ``bound`` are absolute, in the unit of the gradient; ``headroom`` is their ratio. ``cause`` is what
-    the diagnosis found, if anything.
+    the diagnosis found, if anything; ``raised`` what an action raised that plain autograd does without.
     """
 
     kind: Kind
@@ -29,7 +52,9 @@ class Finding:
     error: float | None = None
     bound: float | None = None
     headroom: float | None = None
-    cause: str | None = None
+    cause: Cause | None = None
+    raised: Raised | None = None
+    sort: Sort = "thing"
 
     def __str__(self) -> str:
         """Return one line of a message."""
@@ -38,5 +63,25 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON values, with numbers that JSON knows."""
-        values = asdict(self)
-        return {**values, **{name: finite(values[name]) for name in ("error", "bound", "headroom")}}
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        numbers = {name: finite(values[name]) for name in ("error", "bound", "headroom")}
+        raised = None if self.raised is None else str(self.raised)
+        return {**values, **numbers, "raised": raised, "cause": None if self.cause is None else self.cause.to_dict()}
+
+
+Judged = Iterator[Finding | Measured]
+
+
+def findings_in(judged: Iterable[Finding | Measured]) -> list[Finding]:
+    """Return what is wrong."""
+    return [seen for seen in judged if isinstance(seen, Finding)]
+
+
+def headrooms_in(judged: Iterable[Finding | Measured]) -> list[float]:
+    """Return how near the values came, in the order in which they were compared."""
+    return [seen.headroom for seen in judged if isinstance(seen, Measured)]
+
+
+def error_in(action: object, raised: Raised | None, *, beside: str = "plain autograd does not") -> Finding:
+    """Return the finding on an action that raised; ``beside`` says of what it is held against that it did not."""
+    return Finding("error", "the action", str(action), f"raised {raised}; {beside}", raised=raised)

@@ -4,61 +4,103 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import partial
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradconform import diagnosis
-from gradconform.evidence import Evidence
+from gradconform.diagnosis import likely
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Observation, Step
 from gradconform.fixtures.inputs import SameAs
-from gradconform.judge.finding import Finding
-from gradconform.judge.values import Reference, compare, same_bits
-from gradconform.observation import Observation, Step
+from gradconform.results import Sort
 from gradconform.tolerance import Partials
 
+from .finding import BIT_EQUAL, Finding, Judged, by_numeric_rule, error_in, findings_in
+from .values import Explain, Reference, compare, same_bits
+
 #: The pair of gradients, got and expected, that was judged last, by stage and parameter.
-Judged = dict[tuple[int, str], tuple[Tensor | None, Tensor | None]]
+Last = dict[tuple[int, str], tuple[Tensor | None, Tensor | None]]
 
 
-def gradients(evidence: Evidence, *, lane: int | None = None) -> Iterator[Finding]:
+@by_numeric_rule
+def gradients(evidence: Evidence, *, lane: int | None = None) -> Judged:
     """Yield every tensor that is not what plain autograd gives, each at the first action after which it is wrong.
 
     All repeats of the trial are judged; the first that shows something wrong is told. ``lane`` narrows to one stage.
     """
     for observation in evidence.observations:
-        # Where nobody asks for causes, one finding is enough to fail a check.
-        found = list(islice(_of_one_run(evidence, observation, lane), None if evidence.diagnose else 1))
-        if found:
-            yield from found
+        wrong = False
+        for seen in _of_one_run(evidence, observation, lane):
+            yield seen
+            wrong = wrong or isinstance(seen, Finding)
+            if wrong and not evidence.diagnose:  # where nobody asks for causes, one finding is enough to fail a check
+                return
+        if wrong:
             return
 
 
-def _of_one_run(evidence: Evidence, observation: Observation, lane: int | None) -> Iterator[Finding]:
+def _of_one_run(evidence: Evidence, observation: Observation, lane: int | None) -> Judged:
     told: set[tuple[int, str]] = set()
-    judged: Judged = {}
+    judged: Last = {}
     for step in observation.steps:
         if lane is not None and step.action.stage != lane:
             continue
         if step.raised and not step.action.misuse:
-            yield Finding("error", "the action", str(step.action), f"raised {step.raised}; plain autograd does not")
+            yield error_in(step.action, step.raised)
             continue
         known = {where for stage, where in told if stage == step.action.stage}
-        for finding in chain(_of_step(evidence, step), _param_grads(evidence, step, judged, known)):
-            key = (step.action.stage, finding.where)
-            if key not in told:
-                told.add(key)
-                yield finding
+        wanted = evidence.oracle_step(step)
+        seen = chain(_of_step(evidence, step, wanted), _param_grads(evidence, step, wanted, judged, known))
+        yield from once(seen, step, told)
     if observation.close_raised is not None:
-        yield Finding("error", "the session", "close", f"raised {observation.close_raised}")
+        raised = observation.close_raised
+        yield Finding("error", "the session", "close", f"raised {raised}", raised=raised)
 
 
-def _of_step(evidence: Evidence, step: Step) -> Iterator[Finding]:
+def once(judged: Judged, step: Step, told: set[tuple[int, str]]) -> Judged:
+    """Leave out findings of tensors of which one was ``told`` before, by stage and name, and tell of the others."""
+    for seen in judged:
+        if isinstance(seen, Finding):
+            key = (step.action.stage, seen.where)
+            if key in told:
+                continue
+            told.add(key)
+        yield seen
+
+
+def compare_in(  # noqa: PLR0913, PLR0917 (as compare)
+    evidence: Evidence,
+    step: Step,
+    sort: Sort,
+    where: str,
+    got: object,
+    expected: object,
+    reference: Reference | None,
+    explain: Explain | None = None,
+) -> Judged:
+    """Compare what a step showed, with the room that the evidence leaves; causes are sought where it asks for them."""
+    if got is expected and isinstance(got, Tensor):  # one copy stands for both, where the driver has found them equal
+        return iter((BIT_EQUAL,))
+    return compare(
+        sort,
+        where,
+        step.action,
+        got,
+        expected,
+        reference,
+        explain=explain if evidence.diagnose else None,
+        factor=evidence.factor,
+        spread=evidence.spread.get(id(expected), 0.0),
+        zeros_for_none=evidence.zeros_for_none,
+    )
+
+
+def _of_step(evidence: Evidence, step: Step, wanted: Step) -> Judged:
     """Yield what is wrong with outputs, loss and input gradients of one step."""
-    wanted = evidence.oracle_step(step)
-    far = evidence.trial.chain or evidence.place is not None  # another device has other kernels
-    yield from _places(step, wanted)
+    far = evidence.trial.chain or evidence.device is not None  # another device has other kernels
+    yield from _misplaced(step, wanted)
     if step.outputs is not None and wanted.outputs is not None:
         if len(step.outputs) != len(wanted.outputs):
             text = f"{len(step.outputs)} outputs were returned, the stage has {len(wanted.outputs)}"
@@ -66,28 +108,27 @@ def _of_step(evidence: Evidence, step: Step) -> Iterator[Finding]:
         for index, (got, output) in enumerate(zip(step.outputs, wanted.outputs, strict=False)):
             # Of a stage alone plain autograd's outputs are the reference; in a chain the errors of all before add up.
             reference = one_of(evidence, step, "outputs", index) if far else None
-            explain = partial(diagnosis.of_output, evidence, index, step) if evidence.diagnose else None
-            yield from compare(evidence, step, f"output {index}", got, output, reference, explain)
+            explain = partial(likely.of_output, evidence, index, step)
+            yield from compare_in(evidence, step, "output", f"output {index}", got, output, reference, explain)
     if step.loss is not None and wanted.loss is not None:
         reference = one_of(evidence, step, "loss") if far else None
-        yield from compare(evidence, step, "the loss", step.loss, wanted.loss, reference)
+        yield from compare_in(evidence, step, "thing", "the loss", step.loss, wanted.loss, reference)
     judged = not step.action.misuse and handed_on(evidence, step)
     if step.input_grads is not None and wanted.input_grads is not None and judged:
         yield from _input_grads(evidence, step, wanted)
 
 
-def _places(step: Step, wanted: Step) -> Iterator[Finding]:
+def _misplaced(step: Step, wanted: Step) -> Iterator[Finding]:
     """Yield what sits on another device than under plain autograd."""
     if step.misplaced != wanted.misplaced:
-        for where, place in step.misplaced.items():
-            if wanted.misplaced.get(where) != place:
-                text = f"sits on {place}, not on the device of the stage, as it does under plain autograd"
-                yield Finding("device", where, str(step.action), text)
+        for (sort, where), device in step.misplaced.items():
+            if wanted.misplaced.get((sort, where)) != device:
+                text = f"sits on {device}, not on the device of the stage, as it does under plain autograd"
+                yield Finding("device", where, str(step.action), text, sort=sort)
 
 
-def _param_grads(evidence: Evidence, step: Step, judged: Judged, known: Collection[str]) -> Iterator[Finding]:
+def _param_grads(evidence: Evidence, step: Step, wanted: Step, judged: Last, known: Collection[str]) -> Judged:
     """Compare every parameter gradient that an action changed, but those ``known`` to be wrong."""
-    wanted = evidence.oracle_step(step)
     touched = evidence.capabilities.input_pass_touches_params and between_input_and_weight(evidence, step)
     flushed = step.action.kind == "finish" and step.action.misuse  # what was forgotten may be flushed, or refused
     if touched or flushed:
@@ -99,13 +140,13 @@ def _param_grads(evidence: Evidence, step: Step, judged: Judged, known: Collecti
             continue
         judged[step.action.stage, name] = (got, expected)
         if same_bits(got, expected):
-            evidence.headrooms.append(0.0)
+            yield BIT_EQUAL
             continue
         shown = got if evidence.capabilities.grads_in_param_grad else narrowed(got, expected)
         by_hand = bool(evidence.trial.hand_grads)  # plain autograd itself is the reference of what was put in
         reference = None if by_hand else sum_of(evidence, name, step)
-        explain = partial(diagnosis.of_param, evidence, name, step) if evidence.diagnose else None
-        yield from compare(evidence, step, name, shown, expected, reference, explain)
+        explain = partial(likely.of_param, evidence, name, step)
+        yield from compare_in(evidence, step, "parameter gradient", name, shown, expected, reference, explain)
 
 
 def narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
@@ -157,40 +198,38 @@ def sum_of(evidence: Evidence, name: str, step: Step) -> Reference:
     return reference
 
 
-def _input_grads(evidence: Evidence, step: Step, wanted: Step) -> Iterator[Finding]:
+def _input_grads(evidence: Evidence, step: Step, wanted: Step) -> Judged:
     for slot in step.tracked:
         text = "requires a gradient itself, as plain autograd's do not: it holds the graph it came from"
-        yield Finding("unexpected", f"input {slot}", str(step.action), text)
+        yield Finding("unexpected", f"input {slot}", str(step.action), text, sort="input gradient")
     got, expected = step.input_grads or (), wanted.input_grads or ()
     if len(got) != len(expected):
         text = f"{len(got)} input gradients were returned, expected {len(expected)}, one per argument"
         yield Finding("shape", "the returned tuple", str(step.action), text)
         return
     if all(one is other is None or same_bits(one, other) for one, other in zip(got, expected, strict=True)):
-        evidence.headrooms.append(0.0)
+        yield BIT_EQUAL
         return
     recipes = evidence.trial.stages[step.action.stage].inputs
     first = [recipe.index if isinstance(recipe, SameAs) else slot for slot, recipe in enumerate(recipes)]
     for origin, members in groupby(sorted(range(len(first)), key=first.__getitem__), key=first.__getitem__):
         slots = list(members)
-        if len(slots) > 1 and _sums_to_one(evidence, step, [got[slot] for slot in slots], expected[origin]):
+        summed = list(_summed(evidence, step, [got[slot] for slot in slots], expected[origin]))
+        if summed and not findings_in(summed):
+            yield from summed
             continue
         for slot in slots:
             reference = one_of(evidence, step, "inputs", origin)
-            explain = partial(diagnosis.of_input, evidence, origin, step) if evidence.diagnose else None
-            yield from compare(evidence, step, f"input {slot}", got[slot], expected[slot], reference, explain)
+            explain = partial(likely.of_input, evidence, origin, step)
+            yield from compare_in(
+                evidence, step, "input gradient", f"input {slot}", got[slot], expected[slot], reference, explain
+            )
 
 
-def _sums_to_one(evidence: Evidence, step: Step, got: list[Any], expected: Tensor | None) -> bool:
-    """Tell whether the slots of one tensor passed twice add up to its gradient, which is as good as each having it."""
+def _summed(evidence: Evidence, step: Step, got: list[Any], expected: Tensor | None) -> Judged:
+    """Judge the sum of the slots of one tensor passed twice: its gradient, which is as good as each having it."""
     present = [grad for grad in got if grad is not None]
-    if expected is None or not present:
-        return False
-    if not all(isinstance(grad, Tensor) and grad.shape == expected.shape for grad in present):
-        return False
-    total = torch.stack(present).sum(0)
-    before = len(evidence.headrooms)
-    differs = list(compare(evidence, step, "input", total, expected, lambda: (None, Partials())))
-    if differs:
-        del evidence.headrooms[before:]  # it was no more than a question
-    return not differs
+    if len(got) == 1 or expected is None or not present:
+        return
+    if all(isinstance(grad, Tensor) and grad.shape == expected.shape for grad in present):
+        yield from compare_in(evidence, step, "input gradient", "input", torch.stack(present).sum(0), expected, None)

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from gradconform.evidence import Evidence
-from gradconform.judge.finding import Finding
-from gradconform.judge.refusal import same
-from gradconform.judge.state import raised
-from gradconform.observation import HookCall, Observation, Step
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import HookCall, Observation, Step
+from gradconform.results import Sort
+
+from .finding import Finding
+from .refusal import same
+from .state import raised
 
 
 def fire_as_often(evidence: Evidence, kind: str) -> Iterator[Finding]:
@@ -22,7 +24,7 @@ def fire_as_often(evidence: Evidence, kind: str) -> Iterator[Finding]:
         for name in {**wanted, **got}:
             if got[name] != wanted[name]:
                 text = f"the {_label(kind)} was called {got[name]} times, under plain autograd {wanted[name]}"
-                yield Finding("hooks", name or "the stage", str(step.action), text)
+                yield _of_hook(kind, name, str(step.action), text)
 
 
 def fire_at_all(evidence: Evidence, kind: str) -> Iterator[Finding]:
@@ -32,7 +34,7 @@ def fire_at_all(evidence: Evidence, kind: str) -> Iterator[Finding]:
     wanted = {name for step in evidence.oracle.steps for name in _counts(step, kind)}
     for name in sorted(wanted):
         if not got[name]:
-            yield Finding("hooks", name or "the stage", "", f"the {_label(kind)} was never called")
+            yield _of_hook(kind, name, "", f"the {_label(kind)} was never called")
 
 
 def given_the_gradient(evidence: Evidence, kind: str) -> Iterator[Finding]:
@@ -47,7 +49,12 @@ def given_the_gradient(evidence: Evidence, kind: str) -> Iterator[Finding]:
                 if not _near(call.grad, wanted.grad):
                     seen = f"{_shown(call.grad)}, expected {_shown(wanted.grad)}"
                     text = f"the {_label(kind)} was not given the gradient: {seen}"
-                    yield Finding("hooks", name, str(step.action), text)
+                    yield _of_hook(kind, name, str(step.action), text)
+
+
+def _of_hook(kind: str, name: str, action: str, text: str) -> Finding:
+    sort: Sort = "thing" if not name else "module" if kind == "module" else "parameter gradient"
+    return Finding("hooks", name or "the stage", action, text, sort=sort)
 
 
 def _next_calls(oracle: Observation, step: Step, kind: str, name: str) -> list[HookCall]:

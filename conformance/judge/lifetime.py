@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradconform.evidence import Evidence
-from gradconform.judge.finding import Finding
-from gradconform.judge.state import raised
+from gradconform.drive.evidence import Evidence
+
+from .finding import Finding
+from .state import raised
 
 #: By how many live tensors a run may grow over thirty micro-batches: caches fill once, not each time.
 SLACK = 3
@@ -33,7 +34,7 @@ def released(evidence: Evidence) -> Iterator[Finding]:
                     told.add((mb, what))
                     why = "only the garbage collector would free them" if step is last else "the graph is kept"
                     seen = f"{count} {text} alive, under plain autograd {allowed}; {why}"
-                    yield Finding("alive", f"micro-batch {mb}", str(step.action), seen)
+                    yield Finding("alive", f"micro-batch {mb}", str(step.action), seen, sort="micro-batch")
 
 
 def outputs_released_by_input_pass(evidence: Evidence) -> Iterator[Finding]:
@@ -43,7 +44,7 @@ def outputs_released_by_input_pass(evidence: Evidence) -> Iterator[Finding]:
         if step.action.kind == "drop" and step.alive[step.action.mb].outputs:
             count = step.alive[step.action.mb].outputs
             text = f"{count} outputs alive between I and W although nobody outside holds them"
-            yield Finding("alive", f"micro-batch {step.action.mb}", str(step.action), text)
+            yield Finding("alive", f"micro-batch {step.action.mb}", str(step.action), text, sort="micro-batch")
 
 
 def no_growth(evidence: Evidence) -> Iterator[Finding]:

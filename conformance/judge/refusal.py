@@ -8,10 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradconform.evidence import Evidence
-from gradconform.judge.finding import Finding
-from gradconform.judge.gradients import gradients
-from gradconform.observation import Observation, Step
+from gradconform.adapter import UnsupportedError
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Observation, Step
+from gradconform.results import Sort
+
+from .finding import Finding, Judged, by_numeric_rule
+from .gradients import gradients
 
 
 def refused(evidence: Evidence) -> Iterator[Finding]:
@@ -33,12 +36,12 @@ def refused_or_without_effect(evidence: Evidence) -> Iterator[Finding]:
             yield from left_behind(observation, step)
             for slot, grad in enumerate(step.input_grads or ()):
                 if grad is not None:
-                    yield Finding(
-                        "no_error", f"input {slot}", str(step.action), "got a gradient; expected an error or None"
-                    )
+                    text = "got a gradient; expected an error or None"
+                    yield Finding("no_error", f"input {slot}", str(step.action), text, sort="input gradient")
 
 
-def right_or_refused(evidence: Evidence) -> Iterator[Finding]:
+@by_numeric_rule
+def right_or_refused(evidence: Evidence) -> Judged:
     """Yield nothing where all gradients are right, or where the action raised and changed nothing."""
     raised = evidence.observation.raised
     if raised is None or evidence.capabilities.none_output_grad:
@@ -47,33 +50,40 @@ def right_or_refused(evidence: Evidence) -> Iterator[Finding]:
         yield from left_behind(evidence.observation, raised)
 
 
+@by_numeric_rule
+def right_where_claimed(evidence: Evidence) -> Judged:
+    """Yield every gradient that is wrong where none_output_grad is claimed; of nobody else it is asked."""
+    if not evidence.capabilities.none_output_grad:
+        msg = "plain autograd itself reads None for a 0-d output as 1"
+        raise UnsupportedError(msg)
+    yield from gradients(evidence)
+
+
 def left_behind(observation: Observation, step: Step) -> Iterator[Finding]:
     """Yield what differs after ``step`` from what stood before it: gradients and requires_grad flags."""
     earlier = [s for s in observation.steps if s.position < step.position and s.action.stage == step.action.stage]
     if not earlier:
         return
     before = earlier[-1]
-    yield from _changes(step, before.param_grads, step.param_grads, "gradient of ")
+    yield from _changes(step, before.param_grads, step.param_grads, "parameter gradient", "gradient of")
     same_mb = [s for s in earlier if s.action.mb == step.action.mb and s.arg_grads is not None]
     if same_mb and step.arg_grads is not None:
-        yield from _changes(
-            step, dict(enumerate(same_mb[-1].arg_grads or ())), dict(enumerate(step.arg_grads)), "input "
-        )
+        earlier_grads, grads = same_mb[-1].arg_grads or (), step.arg_grads
+        yield from _changes(step, dict(enumerate(earlier_grads)), dict(enumerate(grads)), "input gradient", "input")
     if before.state and step.state:
         for name, flag in step.state.requires_grad.items():
             if before.state.requires_grad.get(name, flag) != flag:
-                yield Finding(
-                    "changed", name, str(step.action), f"requires_grad became {flag} though the action raised"
-                )
+                text = f"requires_grad became {flag} though the action raised"
+                yield Finding("changed", name, str(step.action), text, sort="requires_grad flag")
 
 
 def _changes(
-    step: Step, before: Mapping[Any, Tensor | None], after: Mapping[Any, Tensor | None], prefix: str
+    step: Step, before: Mapping[Any, Tensor | None], after: Mapping[Any, Tensor | None], sort: Sort, prefix: str
 ) -> Iterator[Finding]:
     for name in {**before, **after}:
         if not same(before.get(name), after.get(name)):
             text = "changed though the action raised" if step.raised else "changed"
-            yield Finding("changed", f"{prefix}{name}", str(step.action), text)
+            yield Finding("changed", f"{prefix} {name}", str(step.action), text, sort=sort)
 
 
 def same(one: object, other: object) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradconform.adapter import UnsupportedError
-from gradconform.evidence import Evidence
-from gradconform.judge.finding import Finding
-from gradconform.judge.refusal import same
-from gradconform.judge.state import raised
-from gradconform.observation import Observation
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Observation
+from gradconform.results import Sort
+
+from .finding import Finding
+from .refusal import same
+from .state import raised
 
 
 def bit_equal(evidence: Evidence) -> Iterator[Finding]:
@@ -19,24 +21,24 @@ def bit_equal(evidence: Evidence) -> Iterator[Finding]:
         raise UnsupportedError(msg)
     for count, observation in enumerate(evidence.observations):
         yield from raised(observation)
-        for where, action in _differences(evidence.observation, observation):
+        for sort, where, action in _differences(evidence.observation, observation):
             text = f"repeat {count} of {len(evidence.observations)} differs from the first in its bits"
-            yield Finding("not_repeatable", where, action, text)
+            yield Finding("not_repeatable", where, action, text, sort=sort)
             return
 
 
-def same_bits(evidence: Evidence) -> bool | None:
+def same_bits(observations: tuple[Observation, ...]) -> bool | None:
     """Tell whether all repeats of a trial gave the same bits; None where it was run once."""
-    if len(evidence.observations) == 1:
+    if len(observations) == 1:
         return None
-    return not any(list(_differences(evidence.observation, other)) for other in evidence.observations[1:])
+    return not any(list(_differences(observations[0], other)) for other in observations[1:])
 
 
-def _differences(one: Observation, other: Observation) -> Iterator[tuple[str, str]]:
+def _differences(one: Observation, other: Observation) -> Iterator[tuple[Sort, str, str]]:
     for first, second in zip(one.steps, other.steps, strict=False):
         for slot, (a, b) in enumerate(zip(first.input_grads or (), second.input_grads or (), strict=False)):
             if not same(a, b):
-                yield f"input {slot}", str(first.action)
+                yield "input gradient", f"input {slot}", str(first.action)
         for name, grad in first.param_grads.items():
             if not same(grad, second.param_grads.get(name)):
-                yield name, str(first.action)
+                yield "parameter gradient", name, str(first.action)

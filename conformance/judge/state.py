@@ -9,34 +9,41 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradconform import diagnosis
 from gradconform.adapter import UnsupportedError
-from gradconform.evidence import Evidence
-from gradconform.judge.finding import Finding
-from gradconform.judge.gradients import one_of
-from gradconform.judge.refusal import same
-from gradconform.judge.values import compare
-from gradconform.observation import Observation, Step
+from gradconform.diagnosis import likely
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Observation, Step
+from gradconform.results import Sort
 from gradconform.tolerance import Partials
 from gradconform.tolerance import judge as judge_numbers
+
+from .finding import Finding, Judged, Measured, by_numeric_rule, error_in
+from .gradients import compare_in, one_of
+from .refusal import same
+
+_SORTS: dict[str, Sort] = {
+    "args": "argument", "output_grads": "output gradient", "params": "parameter", "buffers": "buffer",
+    "requires_grad": "requires_grad flag", "rng": "thing",
+}  # fmt: skip
 
 
 def raised(observation: Observation) -> Iterator[Finding]:
     """Yield the action that raised and should not have."""
     if observation.raised is not None:
         step = observation.raised
-        yield Finding("error", "the action", str(step.action), f"raised {step.raised}; plain autograd does not")
+        yield error_in(step.action, step.raised)
 
 
 def as_under_autograd(evidence: Evidence, what: str) -> Iterator[Finding]:
     """Yield what of the state differs from plain autograd's after the same action.
 
-    ``what`` is a field of :class:`~gradconform.observation.State` that no action computes: ``args``,
+    ``what`` is a field of :class:`~gradconform.drive.observation.State` that no action computes: ``args``,
     ``output_grads``, ``params``, ``requires_grad`` or ``rng``.
     """
     yield from _differing(evidence, what, same)
 
 
+@by_numeric_rule
 def buffers_as_under_autograd(evidence: Evidence) -> Iterator[Finding]:
     """Yield buffers that differ from plain autograd's after the same action.
 
@@ -47,17 +54,16 @@ def buffers_as_under_autograd(evidence: Evidence) -> Iterator[Finding]:
 
 def _differing(evidence: Evidence, what: str, alike: Callable[[Any, Any], bool]) -> Iterator[Finding]:
     yield from raised(evidence.observation)
-    told: set[str] = set()
+    sort, told = _SORTS[what], set[str]()
     for step in evidence.observation.steps:
         wanted = evidence.oracle_step(step).state
         if step.state is None or wanted is None:
             continue
-        for name, got, expected in _entries(what, getattr(step.state, what), getattr(wanted, what)):
+        for name, got, expected in _entries(sort, getattr(step.state, what), getattr(wanted, what)):
             if name not in told and not alike(got, expected):
                 told.add(name)
-                yield Finding(
-                    "changed", name, str(step.action), f"is not as under plain autograd{_numbers(got, expected)}"
-                )
+                text = f"is not as under plain autograd{_numbers(got, expected)}"
+                yield Finding("changed", name, str(step.action), text, sort=sort)
 
 
 def _as_computed(evidence: Evidence, got: object, expected: object) -> bool:
@@ -71,11 +77,10 @@ def _as_computed(evidence: Evidence, got: object, expected: object) -> bool:
     return judge_numbers(got, expected, None, Partials(), spread=spread).passed
 
 
-def _entries(what: str, got: Any, expected: Any) -> Iterator[tuple[str, Any, Any]]:
-    label = {"args": "argument", "output_grads": "output gradient", "params": "parameter", "buffers": "buffer"}
+def _entries(sort: Sort, got: Any, expected: Any) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(got, dict):
         for name in {**expected, **got}:
-            yield f"{label.get(what, what)} {name}", got.get(name), expected.get(name)
+            yield f"{sort.removesuffix(' flag')} {name}", got.get(name), expected.get(name)
     else:
         yield "the random number generator", got, expected
 
@@ -96,11 +101,16 @@ def params_untouched_by_input_pass(evidence: Evidence) -> Iterator[Finding]:
         if before is not None and step.action.kind == "I":
             for name, grad in step.param_grads.items():
                 if not same(before.param_grads.get(name), grad):
-                    yield Finding("changed", f"gradient of {name}", str(step.action), "was changed by the input pass")
+                    yield _of_stored(name, step, "was changed by the input pass")
         before = step
 
 
-def input_grad_attributes(evidence: Evidence) -> Iterator[Finding]:
+def _of_stored(name: str, step: Step, text: str) -> Finding:
+    return Finding("changed", f"gradient of {name}", str(step.action), text, sort="parameter gradient")
+
+
+@by_numeric_rule
+def input_grad_attributes(evidence: Evidence) -> Judged:
     """Yield inputs whose ``.grad`` is neither None nor the input gradient."""
     yield from raised(evidence.observation)
     for step in evidence.observation.steps:
@@ -110,15 +120,17 @@ def input_grad_attributes(evidence: Evidence) -> Iterator[Finding]:
         for slot, (got, expected) in enumerate(zip(step.arg_grads, wanted.input_grads, strict=True)):
             if got is not None:
                 reference = one_of(evidence, step, "inputs", slot)
-                explain = partial(diagnosis.of_input_attribute, evidence, slot, step) if evidence.diagnose else None
-                yield from compare(evidence, step, f".grad of input {slot}", got, expected, reference, explain)
+                explain = partial(likely.of_input_attribute, evidence, slot, step)
+                yield from compare_in(
+                    evidence, step, ".grad of an input", f".grad of input {slot}", got, expected, reference, explain
+                )
 
 
 def returned_stays(evidence: Evidence) -> Iterator[Finding]:
     """Yield returned gradients that changed after they were returned."""
     yield from raised(evidence.observation)
     for name in evidence.observation.changed_later:
-        yield Finding("changed", name, "", "changed after it was returned")
+        yield Finding("changed", name, "", "changed after it was returned", sort="input gradient")
 
 
 def returned_contiguous(evidence: Evidence) -> Iterator[Finding]:
@@ -128,43 +140,46 @@ def returned_contiguous(evidence: Evidence) -> Iterator[Finding]:
         for slot, grad in enumerate(step.input_grads or ()):
             if grad is not None and grad.layout == torch.strided and not grad.is_contiguous():
                 text = f"is not contiguous: shape {tuple(grad.shape)}, strides {grad.stride()}"
-                yield Finding("layout", f"input {slot}", str(step.action), text)
+                yield Finding("layout", f"input {slot}", str(step.action), text, sort="input gradient")
 
 
 def stored_apart(evidence: Evidence) -> Iterator[Finding]:
     """Yield parameter gradients that share storage with anything else."""
     yield from raised(evidence.observation)
-    yield from _shared(evidence, lambda pair: any(name.startswith("gradient of ") for name in pair))
+    yield from _shared(evidence, of_params=True)
 
 
 def returned_apart(evidence: Evidence) -> Iterator[Finding]:
     """Yield returned input gradients that share storage with anything but a parameter gradient."""
     yield from raised(evidence.observation)
-    yield from _shared(evidence, lambda pair: not any(name.startswith("gradient of ") for name in pair))
+    yield from _shared(evidence, of_params=False)
 
 
-def _shared(evidence: Evidence, counts: Any) -> Iterator[Finding]:
+def _shared(evidence: Evidence, *, of_params: bool) -> Iterator[Finding]:
     told: set[tuple[str, str]] = set()
     for step in evidence.observation.steps:
         usual = evidence.oracle_step(step).shared  # plain autograd stores a view of the output gradient as it came
+        stored = {f"gradient of {name}" for name in step.param_grads}
         for pair in step.shared:
-            if pair not in told and pair not in usual and counts(pair):
+            if pair not in told and pair not in usual and of_params != stored.isdisjoint(pair):
                 told.add(pair)
-                yield Finding("shared", pair[0], str(step.action), f"shares storage with {pair[1]}")
+                sort: Sort = "parameter gradient" if pair[0] in stored else "input gradient"
+                yield Finding("shared", pair[0], str(step.action), f"shares storage with {pair[1]}", sort=sort)
 
 
 def accumulates_in_place(evidence: Evidence) -> Iterator[Finding]:
     """Yield parameter gradients that move to other storage while gradients are added to them."""
     yield from raised(evidence.observation)
-    places: dict[str, int] = {}
+    addresses: dict[str, int] = {}
     for step in evidence.observation.steps:
-        for name, place in step.grad_places.items():
-            if places.setdefault(name, place) != place:
-                places[name] = place
-                yield Finding("changed", f"gradient of {name}", str(step.action), "moved to other storage")
+        for name, address in step.grad_addresses.items():
+            if addresses.setdefault(name, address) != address:
+                addresses[name] = address
+                yield _of_stored(name, step, "moved to other storage")
 
 
-def weight_result(evidence: Evidence) -> Iterator[Finding]:
+@by_numeric_rule
+def weight_result(evidence: Evidence) -> Judged:
     """Yield entries of what W returned that are neither what stands after it nor what this W added."""
     yield from raised(evidence.observation)
     results = [step for step in evidence.observation.steps if step.action.kind == "W" and not step.raised]
@@ -181,10 +196,12 @@ def weight_result(evidence: Evidence) -> Iterator[Finding]:
         own = evidence.reference(step.action.stage, step.action.mb).params
         for name, got in zip(names, result, strict=True):
             stands = evidence.oracle_step(step).param_grads[name]
-            explain = partial(diagnosis.of_weight_result, evidence, name, step) if evidence.diagnose else None
-            found = list(compare(evidence, step, f"what W returns for {name}", got, stands, None, explain))
-            if found and not _is_own(got, own[name]):
-                yield from found
+            explain = partial(likely.of_weight_result, evidence, name, step)
+            for seen in compare_in(
+                evidence, step, "entry of what W returns", f"what W returns for {name}", got, stands, None, explain
+            ):
+                if isinstance(seen, Measured) or not _is_own(got, own[name]):
+                    yield seen
 
 
 def _is_own(got: Tensor | None, own: Tensor | None) -> bool:

@@ -3,97 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from gradconform.diagnosis import nonfinite
-from gradconform.judge.finding import Finding, Kind
-from gradconform.tolerance import Partials, describe
+from gradconform.diagnosis import elements
+from gradconform.diagnosis.cause import Cause, Mistake
+from gradconform.results import Sort
+from gradconform.tolerance import Judgement, Partials, describe
 from gradconform.tolerance import judge as judge_numbers
+
+from .finding import BIT_EQUAL, Finding, Judged, Kind, Measured
 
 #: Gives the gradient in float64, or None where plain autograd itself is the reference, and the partial sums met.
 Reference = Callable[[], tuple[Tensor | None, Partials]]
 #: Gives the likely cause of what came, None for nothing; None where there is no telling.
-Explain = Callable[[Tensor | None], str | None]
+Explain = Callable[[Tensor | None], Cause | None]
 
 
-class Headrooms(Protocol):
-    """What keeps the ratio of error to bound of every tensor that was compared: an evidence, say.
-
-    ``zeros_for_none`` says that zeros may stand where plain autograd has None; ``spread`` how far two runs of plain
-    autograd are apart, by the id of its tensor.
-    """
-
-    headrooms: list[float]
-    spread: dict[int, float]
-
-    @property
-    def factor(self) -> float:
-        """How many times the bound is wider than the rule says."""
-        ...
-
-    @property
-    def zeros_for_none(self) -> bool:
-        """Whether they may."""
-        ...
-
-
-class HasAction(Protocol):
-    """What was seen after an action: a step of a program, say."""
-
-    @property
-    def action(self) -> object:
-        """The action, as text or as what prints as one."""
-        ...
-
-
-def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, and what to say of it)
-    evidence: Headrooms,
-    step: HasAction,
+def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, how much room it has, what to say of it)
+    sort: Sort,
     where: str,
+    action: object,
     got: object,
     expected: object,
     reference: Reference | None,
+    *,
     explain: Explain | None = None,
-) -> Iterator[Finding]:
-    """Yield what is wrong with one tensor; what is bit-equal to plain autograd is right without more ado.
+    factor: float = 1.0,
+    spread: float = 0.0,
+    zeros_for_none: bool = False,
+) -> Judged:
+    """Yield how near one tensor came and what is wrong with it; what is bit-equal to plain autograd is right.
 
-    ``explain`` is asked for the likely cause of a tensor that is wrong, missing, of another shape, or not wanted.
+    ``action`` is what prints as the action behind which it was seen. ``explain`` is asked for the likely cause of a
+    tensor that is wrong, missing, of another shape, or not wanted. The bound is ``factor`` times that of the rule,
+    ``spread`` is how far two runs of plain autograd are apart, and zeros may stand where it has None if
+    ``zeros_for_none``.
     """
     if same_bits(got, expected):
-        evidence.headrooms.append(0.0)
+        yield BIT_EQUAL
         return
-    action = str(step.action)
+    label = str(action)
     if not isinstance(expected, Tensor):
-        if isinstance(got, Tensor) and not (evidence.zeros_for_none and not got.any()):
+        if isinstance(got, Tensor) and not (zeros_for_none and not got.any()):
             text = f"expected None as from plain autograd, got {_summary(got)}"
-            yield Finding("unexpected", where, action, text, cause=_cause(explain, got))
+            yield Finding("unexpected", where, label, text, cause=_cause(explain, got), sort=sort)
         return
     if not isinstance(got, Tensor):
         kind = "nothing" if got is None else f"{got!r}"
         cause = _cause(explain, None) if got is None else None
-        yield Finding("missing", where, action, f"expected {_summary(expected)}, got {kind}", cause=cause)
+        yield Finding("missing", where, label, f"expected {_summary(expected)}, got {kind}", cause=cause, sort=sort)
         return
     differs = _form(got, expected)
     if differs is not None:
         cause = _cause(explain, got) if differs[0] == "shape" else None
-        yield Finding(differs[0], where, action, differs[1], cause=cause)
+        yield Finding(differs[0], where, label, differs[1], cause=cause, sort=sort)
         return
     if got.layout != torch.strided:
         got, expected = got.to_dense(), expected.to_dense()
         if torch.equal(got, expected):
-            evidence.headrooms.append(0.0)
+            yield BIT_EQUAL
             return
-    yield from _nonfinite(where, action, got, expected)
-    for finding in _numbers(evidence, where, action, got, expected, reference):
-        yield replace(finding, cause=_cause(explain, got))
+    yield from _nonfinite(sort, where, label, got, expected)
+    if not (got.is_floating_point() or got.is_complex()):
+        text = f"expected the integers of plain autograd, {int((got != expected).sum())} elements differ"
+        yield Finding("mismatch", where, label, text, cause=_cause(explain, got), sort=sort)
+        return
+    judged = _by_the_rule(got, expected, reference, spread=spread, factor=factor)
+    yield Measured(judged.headroom)
+    if not judged.passed:
+        text, cause = _numbers(got, expected, judged), _cause(explain, got)
+        yield Finding("mismatch", where, label, text, judged.error, judged.bound, judged.headroom, cause, sort=sort)
 
 
 def same_bits(got: object, expected: object) -> bool:
     """Tell whether both are dense tensors of one form and bit-equal: the common case, and a quick one."""
+    if got is expected:  # one copy stands for both, where the driver has found them equal
+        return isinstance(got, Tensor)
     return (
         isinstance(got, Tensor)
         and isinstance(expected, Tensor)
@@ -105,12 +92,12 @@ def same_bits(got: object, expected: object) -> bool:
     )
 
 
-def _cause(explain: Explain | None, got: Tensor | None) -> str | None:
+def _cause(explain: Explain | None, got: Tensor | None) -> Cause | None:
     """Ask for the likely cause; a diagnosis that fails says so, and takes nothing from the verdict."""
     try:
         return None if explain is None else explain(got)
     except Exception as error:  # noqa: BLE001 (whatever it is, the gradient is wrong all the same)
-        return f"the diagnosis failed: {type(error).__name__}: {error}"
+        return Cause(Mistake.DIAGNOSIS_FAILED, names=(f"{type(error).__name__}: {error}",))
 
 
 def _form(got: Tensor, expected: Tensor) -> tuple[Kind, str] | None:
@@ -123,7 +110,7 @@ def _form(got: Tensor, expected: Tensor) -> tuple[Kind, str] | None:
     return None
 
 
-def _nonfinite(where: str, action: str, got: Tensor, expected: Tensor) -> Iterator[Finding]:
+def _nonfinite(sort: Sort, where: str, action: str, got: Tensor, expected: Tensor) -> Iterator[Finding]:
     if not (got.is_floating_point() or got.is_complex()):
         return
     differs = (torch.isnan(got) != torch.isnan(expected)) | (torch.isinf(got) != torch.isinf(expected))
@@ -133,31 +120,25 @@ def _nonfinite(where: str, action: str, got: Tensor, expected: Tensor) -> Iterat
     if count:
         worst = tuple(int(i) for i in differs.nonzero()[0])
         text = f"at {list(worst)}: expected {describe(expected[worst])}, got {describe(got[worst])} ({count} elements)"
-        cause = nonfinite.cause_of(got, expected, differs)
-        yield Finding("nonfinite", f"{where} (NaN and inf)", action, text, cause=cause)
+        cause = elements.nonfinite(got, expected, differs)
+        yield Finding("nonfinite", f"{where} (NaN and inf)", action, text, cause=cause, sort=sort)
 
 
-def _numbers(  # noqa: PLR0913, PLR0917 (as compare)
-    evidence: Headrooms, where: str, action: str, got: Tensor, expected: Tensor, reference: Reference | None
-) -> Iterator[Finding]:
-    if not (got.is_floating_point() or got.is_complex()):
-        text = f"expected the integers of plain autograd, {int((got != expected).sum())} elements differ"
-        yield Finding("mismatch", where, action, text)
-        return
+def _by_the_rule(
+    got: Tensor, expected: Tensor, reference: Reference | None, *, spread: float, factor: float
+) -> Judgement:
     total, partials = (None, Partials()) if reference is None else reference()
     if expected.dtype in {torch.float64, torch.complex128}:
         total = None
-    spread = evidence.spread.get(id(expected), 0.0)
-    judged = judge_numbers(got, expected, total, partials, spread=spread, factor=evidence.factor)
-    evidence.headrooms.append(judged.headroom)
-    if judged.passed:
-        return
-    text = (
+    return judge_numbers(got, expected, total, partials, spread=spread, factor=factor)
+
+
+def _numbers(got: Tensor, expected: Tensor, judged: Judgement) -> str:
+    return (
         f"worst at {list(judged.worst)}: expected {describe(expected[judged.worst])}, "
         f"got {describe(got[judged.worst])}; error {judged.error:.3g}, bound {judged.bound:.3g}, "
         f"headroom {judged.headroom:.3g}"
     )
-    yield Finding("mismatch", where, action, text, judged.error, judged.bound, judged.headroom)
 
 
 def _summary(tensor: Tensor) -> str:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from gradconform.adapter import Capabilities
+from gradconform.drive.evidence import Evidence
+from gradconform.trial.trial import Trial
 
-from gradconform.evidence import Evidence
-from gradconform.judge import hooks, state
-from gradconform.judge.finding import Finding
-from gradconform.judge.gradients import gradients
+from . import hooks, state
+from .finding import Judged, by_numeric_rule, findings_in
+from .gradients import gradients
 
 #: What no action computes.
 _STATE = ("args", "output_grads", "params", "requires_grad", "rng")
 
 
-def whole(evidence: Evidence) -> Iterator[Finding]:
+@by_numeric_rule
+def whole(evidence: Evidence) -> Judged:
     """Yield what differs from plain autograd: values after every action, and state and hooks where they are watched.
 
     Where a value is wrong nothing further is asked.
     """
-    found = list(gradients(evidence))
-    if found:
-        yield from found
+    judged = list(gradients(evidence))
+    yield from judged
+    if findings_in(judged):
         return
     if "state" in evidence.trial.watch:
         for what in _STATE:
@@ -30,16 +32,15 @@ def whole(evidence: Evidence) -> Iterator[Finding]:
             yield from state.params_untouched_by_input_pass(evidence)
         yield from state.returned_stays(evidence)
         yield from state.stored_apart(evidence)
-    if _hooked(evidence):
+    if fires_hooks(evidence.trial, evidence.capabilities):
         yield from hooks.fire_as_often(evidence, "tensor")
         yield from hooks.fire_as_often(evidence, "post_accumulate")
 
 
-def _hooked(evidence: Evidence) -> bool:
-    """Tell whether hooks were on parameters, and whether the implementation claims to fire them."""
-    kinds = {action.kind for action in evidence.trial.actions}
-    claims = evidence.capabilities
-    if "parameter_input" in evidence.trial.needs:  # whether I accumulates such a parameter is nobody's rule
+def fires_hooks(trial: Trial, claims: Capabilities) -> bool:
+    """Tell whether hooks are on parameters, and whether the implementation claims to fire them."""
+    kinds = {action.kind for action in trial.actions}
+    if "parameter_input" in trial.needs:  # whether I accumulates such a parameter is nobody's rule
         return False
     fires = claims.grads_in_param_grad and (claims.hooks == "with_grad" or not kinds & {"I", "W"})
-    return fires and ("hook" in kinds or "hooks" in evidence.trial.watch)
+    return fires and ("hook" in kinds or "hooks" in trial.watch)

@@ -5,25 +5,24 @@ Nothing here imports torch but what it starts.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gradconform.pipeline.blame import Ended, charged, verdict_on
-from gradconform.pipeline.question import Case, Question
-from gradconform.pipeline.records import Record, read_records, result_of
+from gradconform.process.worker import Exit, Worker, ask_for_stacks
 from gradconform.results import Result
 
-#: What stands in the target's place to tell whether torch's runtime, or the machine, is to blame.
+from .cases import Case
+from .exchange import Job, Mark, Outcome, read_mark, read_outcomes
+from .verdicts import Ended, Verdict, charged, verdict_of, verdict_on
+
+#: What stands in the target's place to tell whether a failure is torch's runtime's, or the machine's.
 REFERENCE = "reference-split"
 
 #: How often a run starts afresh: a target that ends the ranks in every case would cost a start for each.
@@ -32,6 +31,11 @@ STARTS = 10
 _PERIOD_S = 0.05
 #: What the ranks may take to start, and to end, beside their cases, in seconds.
 _AROUND_S = 120
+#: How much later a rank is ended that waits outside the implementation: the one that it waits for comes first. Less
+#: than what the process group waits for longer than a case.
+_GRACE_S = 4.0
+#: How many lines a message holds of what a rank wrote last.
+_LINES = 30
 
 OnResult = Callable[[Result], None]
 
@@ -53,42 +57,54 @@ class Machines:
         """The number of ranks on this machine."""
         return self.ranks // self.machines
 
+    def launch_options(self, start: int) -> dict[str, object]:
+        """Return the options of torch's launcher for the ``start``-th start of a run."""
+        return {
+            "min_nodes": self.machines,
+            "max_nodes": self.machines,
+            "nproc_per_node": self.here,
+            "run_id": f"{self.run or uuid.uuid4().hex}-{start}",
+            "rdzv_endpoint": self.endpoint,
+            "local_addr": None if self.machines > 1 else "localhost",
+        }
 
-def run_pipeline(question: Question, machines: Machines, on_result: OnResult) -> str | None:
+
+def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | None:
     """Run every case and hand its result to ``on_result``; return why the run stopped early, or None.
 
     What fails is run again with the kit's own correct split backward in the target's place, before it is told.
     """
-    wrong: list[Result] = []
+    wrong: list[Verdict] = []
 
-    def sorted_out(result: Result) -> None:
-        if result.status in {"failed", "error"} and machines.machines == 1:
-            wrong.append(result)
+    def sort_out(found: Verdict) -> None:
+        if found.result.status in {"failed", "error"} and machines.machines == 1:
+            wrong.append(found)
         else:
-            on_result(result)
+            on_result(found.result)
 
-    stopped = _run_all(question, machines, sorted_out)
+    stopped = _run_all(job, machines, sort_out)
     if wrong:
-        of_reference = _of_reference([result.check for result in wrong], question, machines)
-        for result in wrong:
-            on_result(charged(result, of_reference.get(result.check)))
+        of_reference = _of_reference([found.result.check for found in wrong], job, machines)
+        for found in wrong:
+            on_result(charged(found, of_reference.get(found.result.check)))
     return stopped
 
 
-def _of_reference(wrong: list[str], question: Question, machines: Machines) -> dict[str, Result]:
-    """Return the results of the reference on the cases with these ids."""
-    cases = tuple(case for case in question.cases if case.id in wrong)
-    found: list[Result] = []
-    _run_all(replace(question, cases=cases, target=REFERENCE), machines, found.append)
-    return {result.check: result for result in found}
+def _of_reference(wrong: list[str], job: Job, machines: Machines) -> dict[str, Verdict]:
+    """Return the verdicts on the reference in the cases with these ids."""
+    cases = tuple(case for case in job.cases if case.id in wrong)
+    found: list[Verdict] = []
+    _run_all(replace(job, cases=cases, target=REFERENCE), machines, found.append)
+    return {one.result.check: one for one in found}
 
 
-def _run_all(question: Question, machines: Machines, on_result: OnResult) -> str | None:
-    left = question.cases
+def _run_all(job: Job, machines: Machines, on_verdict: Callable[[Verdict], None]) -> str | None:
+    left = job.cases
     for start in range(STARTS):
         with tempfile.TemporaryDirectory(prefix="gradconform-", ignore_cleanup_errors=True) as name:
-            done = _one_start(replace(question, cases=left), machines, Path(name), on_result, start)
-        left = left[done:]
+            for found in _one_start(replace(job, cases=left), machines, Path(name), start):
+                on_verdict(found)
+                left = left[1:]
         if not left:
             return None
         if machines.machines > 1:
@@ -96,76 +112,91 @@ def _run_all(question: Question, machines: Machines, on_result: OnResult) -> str
     return f"ranks ended early {STARTS} times"
 
 
-def _one_start(question: Question, machines: Machines, folder: Path, on_result: OnResult, start: int) -> int:
-    """Start the ranks once; return how many cases have a result afterwards, that of the one they ended in included."""
-    (folder / "question.json").write_text(question.to_json(), encoding="utf-8")
-    (folder / "launch.json").write_text(json.dumps(_launch_options(machines, start)), encoding="utf-8")
-    done = 0
-    with _agent(folder) as agent:
-        for case, records in _followed(question, machines.ranks, folder, agent):
-            if any(record.raised for record in records) or len(records) < machines.ranks:
-                break
-            on_result(result_of(case, records, device=question.device, dtype=question.dtype))
-            done += 1
-        if done == len(question.cases):
-            return done
-        _wait(agent)
-    on_result(verdict_on(question.cases[done], Ended(folder, machines.ranks), question))
-    return done + 1
+def _one_start(job: Job, machines: Machines, folder: Path, start: int) -> Iterator[Verdict]:
+    """Start the ranks once; yield the verdict on each case, the last of them on the one they ended in."""
+    (folder / "job.json").write_text(job.to_json(), encoding="utf-8")
+    given = {"folder": str(folder), "options": machines.launch_options(start)}
+    with closing(Worker("gradconform.pipeline.launcher:launch", given, quiet=True)) as launcher:
+        ranks = _Ranks(launcher, folder, machines.ranks, job.timeout)
+        for case in job.cases:
+            outcomes = ranks.follow(case)
+            if any(outcome.raised for outcome in outcomes) or len(outcomes) < machines.ranks:
+                yield verdict_on(case, ranks.ended(case), job)
+                return
+            yield verdict_of(case, outcomes, job)
+        ranks.wait()
 
 
-def _launch_options(machines: Machines, start: int) -> dict[str, object]:
-    run = f"{machines.run or uuid.uuid4().hex}-{start}"
-    return {
-        "min_nodes": machines.machines,
-        "max_nodes": machines.machines,
-        "nproc_per_node": machines.here,
-        "run_id": run,
-        "rdzv_endpoint": machines.endpoint,
-        "local_addr": None if machines.machines > 1 else "localhost",
-    }
+@dataclass(slots=True)
+class _Ranks:
+    """The ranks of this machine, under torch's launcher; ``count`` are those of all machines."""
 
+    launcher: Worker
+    folder: Path
+    count: int
+    timeout: float
+    _hung: dict[int, str] = field(default_factory=dict)
+    _codes: dict[int, int] = field(default_factory=dict)
+    _exit: Exit | None = None
 
-@contextlib.contextmanager
-def _agent(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start torch's launcher in a session of its own, and leave nothing of it behind."""
-    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    command = [sys.executable, "-m", "gradconform.pipeline.agent", str(folder)]
-    with (folder / "agent.log").open("wb") as log:
-        agent = subprocess.Popen(  # noqa: S603 (our own module)
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        yield agent
-    except BaseException:
-        agent.send_signal(signal.SIGTERM)  # the launcher ends its ranks
-        raise
-    finally:
-        _wait(agent)
-
-
-def _wait(agent: subprocess.Popen[bytes]) -> None:
-    try:
-        agent.wait(_AROUND_S)
-    except subprocess.TimeoutExpired:
-        agent.kill()
-        agent.wait()
-
-
-def _followed(
-    question: Question, ranks: int, folder: Path, agent: subprocess.Popen[bytes]
-) -> Iterator[tuple[Case, list[Record]]]:
-    """Yield each case with its records as soon as every rank has written; fewer records where the ranks are gone."""
-    files = [folder / f"rank-{rank}.ndjson" for rank in range(ranks)]
-    for case in question.cases:
-        deadline = time.monotonic() + question.timeout + _AROUND_S
+    def follow(self, case: Case) -> list[Outcome]:
+        """Return the outcomes of a case once every rank has one; fewer where the ranks are gone, or one raised."""
+        self.launcher.expect(self.timeout + _AROUND_S)
         while True:
-            ended = agent.poll() is not None
-            records = [record for file in files for record in read_records(file) if record.case == case.id]
-            if len(records) == ranks or ended or any(record.raised for record in records):
-                break
-            if time.monotonic() > deadline:
-                agent.send_signal(signal.SIGTERM)
-                break
-            time.sleep(_PERIOD_S)
-        yield case, records
+            gone = self._exit is not None  # asked first: what ranks wrote before they ended is read below
+            found = self._outcomes(case)
+            if len(found) == self.count or gone or any(outcome.raised for outcome in found):
+                return found
+            self._look()
+
+    def ended(self, case: Case) -> Ended:
+        """Wait for the end of all ranks, and return how they ended in a case."""
+        self.wait()
+        words = {rank: self._words(rank) for rank in range(self.count)}
+        return Ended(
+            marks=self._marks(), outcomes=self._outcomes(case), hung=self._hung, codes=self._codes, words=words
+        )
+
+    def wait(self) -> None:
+        """Wait for the end of all ranks."""
+        self.launcher.expect(_AROUND_S)
+        while self._exit is None:
+            self._look()
+
+    def _look(self) -> None:
+        """Take what the launcher says, and end the ranks that hang."""
+        time.sleep(_PERIOD_S)
+        for heard in self.launcher.listen():
+            if isinstance(heard, Exit):
+                self._exit = heard
+                return
+            self._codes = {int(rank): code for rank, code in heard["failed"].items()}
+        marks = self._marks()
+        late = [rank for rank, mark in marks.items() if rank not in self._hung and self._is_late(mark)]
+        for rank in late:
+            with (self.folder / f"rank-{rank}.stack").open("rb") as file:
+                ask_for_stacks(marks[rank].process, file)
+                self._hung[rank] = file.read().decode(errors="replace")
+        for rank in late:
+            with suppress(ProcessLookupError):
+                os.kill(marks[rank].process, signal.SIGKILL)
+
+    def _is_late(self, mark: Mark) -> bool:
+        limit = self.timeout + (0.0 if mark.inside else _GRACE_S)
+        return bool(mark.case) and time.monotonic() - mark.since > limit
+
+    def _marks(self) -> dict[int, Mark]:
+        """Return the last mark of each rank of this machine that got so far."""
+        found = {rank: read_mark(self.folder / f"rank-{rank}.mark") for rank in range(self.count)}
+        return {rank: mark for rank, mark in found.items() if mark is not None}
+
+    def _outcomes(self, case: Case) -> list[Outcome]:
+        files = (self.folder / f"rank-{rank}.ndjson" for rank in range(self.count))
+        return [outcome for file in files for outcome in read_outcomes(file) if outcome.case == case.id]
+
+    def _words(self, rank: int) -> str:
+        """Return the last lines that a rank, or else the launcher, wrote to its standard error."""
+        files = sorted((self.folder / "logs").glob(f"*/attempt_0/{rank}/stderr.log"))
+        if not files:
+            return "" if self._exit is None else self._exit.complaints
+        return "\n".join(files[-1].read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES:])

@@ -1,7 +1,7 @@
-"""The process of one rank: ``python -m gradconform.pipeline.rank FOLDER``, started by torch's launcher.
+"""The process of one rank: ``python -m gradconform.pipeline.rank FOLDER LAUNCHER``, started by torch's launcher.
 
-It reads ``question.json`` in the folder and writes ``rank-R.ndjson`` (a record per case), ``rank-R.mark`` and, where it
-hangs, ``rank-R.stack``.
+It reads ``job.json`` in the folder and writes ``rank-R.ndjson`` (an outcome per case), ``rank-R.mark`` and, where it
+is asked or ends by a fatal error, ``rank-R.stack``. LAUNCHER is the launcher's process id.
 """
 
 from __future__ import annotations
@@ -10,29 +10,26 @@ import os
 import sys
 import time
 import traceback
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from gradconform.beside import Held
-from gradconform.cli.current_folder import current_folder_first
 from gradconform.devices import dtype_named
-from gradconform.functions import FULL, SPLIT, FunctionsAdapter
-from gradconform.judge.finding import Finding
-from gradconform.pipeline.alarm import Alarm
-from gradconform.pipeline.data import make_batch, make_stage, stage_cases
-from gradconform.pipeline.judging import Seen, findings_of
-from gradconform.pipeline.marks import Mark, Marker
-from gradconform.pipeline.orphan import end_with
-from gradconform.pipeline.question import Case, Question
-from gradconform.pipeline.records import Record
-from gradconform.pipeline.runtime import make_schedule, make_stages, put_under_test
-from gradconform.pipeline.scenarios import BY_NAME, Scenario
-from gradconform.pipeline.whole_model import StepOfWhole, run_whole_model
+from gradconform.fixtures.schedules.order import placed_actions
+from gradconform.judge.finding import Finding, Measured, findings_in, headrooms_in
+from gradconform.naming import current_folder_first
+from gradconform.process.serving import end_with, write_stacks_to
 from gradconform.results import finite
-from gradconform.targets import resolve
+from gradconform.target.functions import FULL, SPLIT, FunctionsAdapter
+from gradconform.target.resolve import resolve
+
+from .cases import BY_NAME, Case
+from .exchange import Job, Marker, Outcome
+from .runtime import make_schedule, make_stages, put_under_test
+from .whole_model import Seen, findings_of, make_batch, make_stage, run_whole_model, stage_cases
 
 #: The others wait for a rank that hangs a little longer than it takes to be noticed, so that it is the one to end.
 _PATIENCE_S = 10
@@ -41,67 +38,66 @@ _PATIENCE_S = 10
 class RankProcess:
     """One rank with all its cases."""
 
-    def __init__(self, question: Question, folder: Path) -> None:
+    def __init__(self, job: Job, folder: Path) -> None:
         """Join the process group and put the target under test."""
-        self.question, self.folder = question, folder
+        self.job, self.folder = job, folder
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.marker = Marker(folder / f"rank-{self.rank}.mark")
-        self.marker.put(Mark("", "joining the process group"))
-        self.device = _device_of(question.device, int(os.environ["LOCAL_RANK"]))
-        self.dtype = dtype_named(question.dtype)
+        self.marker.note("joining the process group")
+        self.device = _device_of(job.device, int(os.environ["LOCAL_RANK"]))
+        self.dtype = dtype_named(job.dtype)
         dist.init_process_group(
             dist.get_default_backend_for_device(self.device),
-            timeout=timedelta(seconds=question.timeout + _PATIENCE_S),
+            timeout=timedelta(seconds=job.timeout + _PATIENCE_S),
         )
         # Every rank makes every group: that is how torch makes one.
         self.alone = [dist.new_group([rank]) for rank in range(self.ranks)][self.rank]
         with current_folder_first():
-            adapter = resolve(question.target).adapter
+            adapter = resolve(job.target).adapter
         self.functions = adapter.functions if isinstance(adapter, FunctionsAdapter) else {}
-        self.alarm = Alarm(question.timeout, (folder / f"rank-{self.rank}.stack").open("w", encoding="utf-8"))
-        put_under_test(self.functions, self.marker, self.alarm)
+        put_under_test(self.functions, self.marker)
 
     def run(self) -> None:
-        """Run every case and write a record of each; end the process where one raises, since the others wait for it."""
-        records = (self.folder / f"rank-{self.rank}.ndjson").open("a", encoding="utf-8")
-        for case in self.question.cases:
-            self.marker.put(Mark(case.id))
-            self.alarm.begin()
-            record = self._record(case)
-            records.write(record.to_line())
-            records.flush()
-            if record.raised is not None:
+        """Run every case and write what came of it; end the process where one raises, since the others wait for it."""
+        outcomes = (self.folder / f"rank-{self.rank}.ndjson").open("a", encoding="utf-8")
+        for case in self.job.cases:
+            self.marker.begin(case.id)
+            outcome = self._outcome(case)
+            outcomes.write(outcome.to_line())
+            outcomes.flush()
+            if outcome.raised is not None:
                 os._exit(1)
-            self.marker.put(Mark(case.id, "the end of the case"))
-            self._share(record)
-        self.alarm.end()
-        self.marker.put(Mark("", "leaving the process group"))
+            self.marker.note("the end of the case")
+            self._share(outcome)
+        self.marker.begin("")
+        self.marker.note("leaving the process group")
         dist.destroy_process_group()
 
-    def _share(self, record: Record) -> None:
+    def _share(self, outcome: Outcome) -> None:
         """Wait for the other ranks, and write down what those of other machines saw: each machine reports the whole."""
         lines: list[str] = [""] * self.ranks
-        dist.all_gather_object(lines, record.to_line())
+        dist.all_gather_object(lines, outcome.to_line())
         here = int(os.environ["LOCAL_WORLD_SIZE"])
         if int(os.environ["LOCAL_RANK"]) == 0:
             for rank in set(range(self.ranks)) - set(range(self.rank, self.rank + here)):
                 with (self.folder / f"rank-{rank}.ndjson").open("a", encoding="utf-8") as file:
                     file.write(lines[rank])
 
-    def _record(self, case: Case) -> Record:
+    def _outcome(self, case: Case) -> Outcome:
         started = time.perf_counter()
         missing = self._missing(case)
         if missing:
-            return Record(case=case.id, rank=self.rank, unsupported=missing)
-        headrooms: list[float] = []
+            return Outcome(case=case.id, rank=self.rank, unsupported=missing)
         try:
-            found = self._findings(case, headrooms)
+            judged = self._judged(case)
         except (Exception, SystemExit):  # noqa: BLE001 (whatever torch or the target raises is this case's verdict)
-            return Record(case=case.id, rank=self.rank, raised=traceback.format_exc(), at=time.time())
-        return Record(
+            return Outcome(case=case.id, rank=self.rank, raised=traceback.format_exc(), at=time.time())
+        found, headrooms = findings_in(judged), headrooms_in(judged)
+        found = [replace(finding, where=f"rank {self.rank}, {finding.where}") for finding in found]
+        return Outcome(
             case=case.id,
             rank=self.rank,
-            findings=tuple(finding.to_dict() for finding in found),
+            findings=tuple(found),
             headroom=finite(max(headrooms, default=None)),
             bit_equal=not found and not any(headrooms),
             duration_s=time.perf_counter() - started,
@@ -115,51 +111,42 @@ class RankProcess:
         missing = [name for name, letter in needed if name not in self.functions and (letter in cells or name == FULL)]
         return f"the schedule needs {' and '.join(missing)}, which the target has not" if missing else ""
 
-    def _findings(self, case: Case, headrooms: list[float]) -> list[Finding]:
+    def _judged(self, case: Case) -> list[Finding | Measured]:
         scenario = BY_NAME[case.scenario]
         stages = 1 + max(stage for row in case.rows for stage in _stages_in(row))
-        plain, wide = (self._whole_model(scenario, stages, case.microbatches, wide=wide) for wide in (False, True))
+        sizes, seed = (scenario, stages, case.microbatches), self.job.seed
+        plain = run_whole_model(*sizes, dtype=self.dtype, device=self.device, seed=seed)
+        wide = run_whole_model(*sizes, dtype=self.dtype, device=torch.device("cpu"), seed=seed, wide=True)
         own = _stages_in(case.rows[0 if scenario.alone else self.rank])
         cases = stage_cases(scenario, stages)
-        modules = {
-            i: make_stage(cases[i], i, dtype=self.dtype, device=self.device, seed=self.question.seed) for i in own
-        }
+        modules = {i: make_stage(cases[i], i, dtype=self.dtype, device=self.device, seed=seed) for i in own}
         group = self.alone if scenario.alone else None
         schedule = make_schedule(case, scenario, make_stages(modules, stages, self.device, group, self.marker))
-        found: list[Finding] = []
-        judged = iter(zip(plain, wide, strict=True))
+        judged: list[Finding | Measured] = []
+        right = iter(zip(plain, wide, strict=True))
         for number, step in enumerate(scenario.steps):
             if step == "zero_grad":
                 for module in modules.values():
                     module.zero_grad()
                 continue
-            seen = Seen(Held(f"step {number + 1} ({step})", headrooms), modules)
-            batch = make_batch(scenario, number, case.microbatches, dtype=self.dtype, seed=self.question.seed)
-            batch = batch.to(self.device)
+            batch = make_batch(scenario, number, case.microbatches, dtype=self.dtype, seed=seed)
+            batch = batch.map(lambda value: value.to(self.device))
             losses: list[torch.Tensor] = []
             run = schedule.step if step == "train" else schedule.eval
             first, last = 0 in own, stages - 1 in own
-            seen.output = run(
+            output = run(
                 *((batch.x,) if first else ()),
                 target=batch.target if last else None,
                 losses=losses if last else None,
                 **batch.kwargs,
             )
-            seen.losses = losses if last else None
-            found += findings_of(seen, *next(judged))
-        return found
-
-    def _whole_model(self, scenario: Scenario, stages: int, microbatches: int, *, wide: bool) -> list[StepOfWhole]:
-        device = torch.device("cpu") if wide else self.device
-        return run_whole_model(
-            scenario, stages, microbatches, dtype=self.dtype, device=device, seed=self.question.seed, wide=wide
-        )
+            seen = Seen(f"step {number + 1} ({step})", modules, output, losses if last else None)
+            judged += findings_of(seen, *next(right))
+        return judged
 
 
 def _stages_in(row: tuple[str, ...]) -> list[int]:
     """Return the stages of a rank, from the cells of its row: each action begins with its stage."""
-    from gradconform.fixtures.schedules.placed import placed_actions  # noqa: PLC0415 (as above)
-
     return sorted({placed.action.stage for placed in placed_actions([row])[0]})
 
 
@@ -172,13 +159,14 @@ def _device_of(name: str, local_rank: int) -> torch.device:
     return torch.device(device.type, local_rank % torch.get_device_module(device).device_count())
 
 
-def main(folder: Path) -> None:
-    """Run the question of a folder."""
+def main(folder: Path, launcher: int) -> None:
+    """Run the job of a folder."""
+    end_with(launcher)
     torch.set_num_threads(1)
-    question = Question.from_json((folder / "question.json").read_text(encoding="utf-8"))
-    end_with(question.parent, folder)
-    RankProcess(question, folder).run()
+    with (folder / f"rank-{os.environ['RANK']}.stack").open("w", encoding="utf-8") as stacks:
+        write_stacks_to(stacks)
+        RankProcess(Job.from_json((folder / "job.json").read_text(encoding="utf-8")), folder).run()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

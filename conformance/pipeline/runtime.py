@@ -21,29 +21,28 @@ from torch.distributed.pipelining.schedules import (
     get_schedule_class,
 )
 
-from gradconform.functions import FULL, SPLIT
-from gradconform.pipeline.alarm import Alarm
-from gradconform.pipeline.data import mean_square
-from gradconform.pipeline.marks import Mark, Marker
-from gradconform.pipeline.question import Case
-from gradconform.pipeline.scenarios import Scenario
+from gradconform.target.functions import FULL, SPLIT
+
+from .cases import Case, Scenario
+from .exchange import Marker
+from .whole_model import mean_square
 
 
-def put_under_test(functions: Mapping[str, Callable[..., Any]], marker: Marker, alarm: Alarm) -> None:
+def put_under_test(functions: Mapping[str, Callable[..., Any]], marker: Marker) -> None:
     """Let every PipelineStage of this process call ``functions``; one that is missing raises when it is called."""
     for name in (FULL, *SPLIT):
         if not hasattr(stage_module, name):
             msg = f"torch.distributed.pipelining.stage has no {name} any more; mend gradconform.pipeline.runtime"
             raise RuntimeError(msg)
-        setattr(stage_module, name, _marked(name, functions.get(name), marker, alarm))
+        setattr(stage_module, name, _marked(name, functions.get(name), marker))
 
 
-def _marked(name: str, function: Callable[..., Any] | None, marker: Marker, alarm: Alarm) -> Callable[..., Any]:
+def _marked(name: str, function: Callable[..., Any] | None, marker: Marker) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if function is None:
             msg = f"the target has no {name}"
             raise NotImplementedError(msg)
-        with marker.within(), alarm.within():
+        with marker.within():
             return function(*args, **kwargs)
 
     return call
@@ -72,7 +71,7 @@ class MarkedStage(PipelineStage):
         return super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
 
     def _note(self, letter: str, mb: int) -> None:
-        self.marker.put(Mark(self.marker.now.case, f"{self.stage_index}{letter}{mb}"))
+        self.marker.note(f"{self.stage_index}{letter}{mb}")
 
 
 def make_stages(

@@ -1,21 +1,86 @@
-"""One plain forward and backward of the whole model, micro-batch by micro-batch: what a pipeline is held against."""
+"""The model of a pipeline, its batches, and one plain forward and backward of the whole: what is held against it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from gradconform.pipeline.data import Batch, make_batch, make_stage, mean_square, stage_cases
-from gradconform.pipeline.scenarios import Scenario
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.fixtures.stages.chains import FROZEN, GATED, TIED, chain_of
+from gradconform.judge.finding import Finding, Judged
+from gradconform.judge.values import Reference, compare
+from gradconform.reference.autograd import accumulate, run_forward
 from gradconform.tolerance import Partials
+from gradconform.trial.materials import stable_seed
+
+from .cases import Scenario
+
+#: Rows of one micro-batch, and numbers in a row.
+ROWS, NUMBERS = 7, 5
+
+
+def stage_cases(scenario: Scenario, stages: int) -> tuple[StageCase, ...]:
+    """Return the kinds of the stages of a pipeline, in order."""
+    if scenario.stages == "tied":
+        return (TIED,) * stages
+    if scenario.stages == "gated":
+        return (GATED,) * stages
+    plain = chain_of(stages)
+    # A frozen stage alone would have nothing to compute a gradient of.
+    return (FROZEN, *plain[1:]) if scenario.stages == "frozen-first" and stages > 1 else plain
+
+
+def make_stage(case: StageCase, index: int, *, dtype: torch.dtype, device: torch.device, seed: int) -> nn.Module:
+    """Return stage ``index``; equal for equal arguments, in whatever process."""
+    return case.make(dtype=dtype, device=device, seed=seed + index)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A whole batch on the CPU: ``x``, ``target`` and the values of ``kwargs``, of shape (micro-batches x 7, 5).
+
+    Chunks along the first dimension are micro-batches.
+    """
+
+    x: Tensor
+    target: Tensor
+    kwargs: dict[str, Tensor]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """Return the batch with each of its tensors changed."""
+        return Batch(change(self.x), change(self.target), {name: change(value) for name, value in self.kwargs.items()})
+
+    def chunks(self, microbatches: int) -> list[Batch]:
+        """Return the micro-batches."""
+        return [self.map(partial(_chunk, microbatches, mb)) for mb in range(microbatches)]
+
+
+def _chunk(count: int, index: int, value: Tensor) -> Tensor:
+    return value.chunk(count)[index]
+
+
+def make_batch(scenario: Scenario, step: int, microbatches: int, *, dtype: torch.dtype, seed: int) -> Batch:
+    """Return the batch of a step, drawn in float64 and rounded to ``dtype``."""
+    generator = torch.Generator().manual_seed(stable_seed(seed, "pipeline", scenario.name, step))
+    shape = (microbatches * ROWS, NUMBERS)
+    x, target, gate = (torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for _ in range(3))
+    return Batch(x, target, {"gate": gate} if scenario.stages == "gated" else {})
+
+
+def mean_square(output: Tensor, target: Tensor) -> Tensor:
+    """Return the loss of a micro-batch, 0-d."""
+    return nn.functional.mse_loss(output, target)
+
 
 #: A parameter: its stage and its name there.
 Parameter = tuple[int, str]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class StepOfWhole:
     """What one step gives: the merged output, the losses by micro-batch, and each parameter's gradient after it.
 
@@ -24,8 +89,8 @@ class StepOfWhole:
 
     output: Tensor
     losses: list[Tensor]
-    grads: dict[Parameter, Tensor | None] = field(default_factory=dict)
-    partials: dict[Parameter, Partials] = field(default_factory=dict)
+    grads: dict[Parameter, Tensor | None]
+    partials: dict[Parameter, Partials]
 
 
 def run_whole_model(  # noqa: PLR0913 (what a model is made of, and what it is run on)
@@ -48,42 +113,38 @@ def run_whole_model(  # noqa: PLR0913 (what a model is made of, and what it is r
                 module.zero_grad()
             partials = {}
             continue
-        batch = make_batch(scenario, number, microbatches, dtype=dtype, seed=seed).to(device)
-        chunks = (batch.double() if wide else batch).chunks(microbatches)
-        found.append(_step(modules, chunks, partials, train=step == "train"))
+        batch = make_batch(scenario, number, microbatches, dtype=dtype, seed=seed)
+        batch = batch.map(lambda value: value.to(device, torch.float64 if wide else dtype))
+        outputs, losses = run_step(modules, batch.chunks(microbatches), partials, train=step == "train")
         if step == "train" and scenario.scale_grads:
             _divide(modules, microbatches)
-        found[-1].grads = {key: _copy(parameter.grad) for key, parameter in _parameters(modules)}
-        found[-1].partials = dict(partials)
+        grads = {key: None if p.grad is None else p.grad.detach().clone() for key, p in _parameters(modules)}
+        found.append(StepOfWhole(torch.cat(outputs), losses, grads, dict(partials)))
     return found
 
 
-def _step(
-    modules: list[nn.Module], chunks: list[Batch], partials: dict[Parameter, Partials], *, train: bool
-) -> StepOfWhole:
+def run_step(
+    modules: Sequence[nn.Module], chunks: Sequence[Batch], partials: dict[Parameter, Partials], *, train: bool = True
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the outputs and the losses of one step, by micro-batch; where it is to ``train``, add up gradients."""
     outputs, losses = [], []
     for chunk in chunks:
-        value = chunk.x
         with torch.set_grad_enabled(train):
-            for module in modules:
-                value = module(value, **chunk.kwargs)
+            value = run_forward(modules, (chunk.x,), chunk.kwargs)[-1].outputs
             loss = mean_square(value, chunk.target)
         outputs.append(value.detach())
         losses.append(loss.detach())
         if train:
             _accumulate(modules, loss, partials)
-    return StepOfWhole(torch.cat(outputs), losses)
+    return outputs, losses
 
 
-def _accumulate(modules: list[nn.Module], loss: Tensor, partials: dict[Parameter, Partials]) -> None:
+def _accumulate(modules: Sequence[nn.Module], loss: Tensor, partials: dict[Parameter, Partials]) -> None:
     """Add the gradients of one micro-batch, and note how large they and the sums are."""
-    trainable = {key: parameter for key, parameter in _parameters(modules) if parameter.requires_grad}
-    grads: tuple[Tensor | None, ...] = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
-    for (key, parameter), grad in zip(trainable.items(), grads, strict=True):
-        if grad is not None:
-            total = grad.clone() if parameter.grad is None else parameter.grad + grad
-            parameter.grad = total
-            partials[key] = partials.get(key, Partials()).with_(grad).with_(total)
+    added = accumulate(loss, (parameter for _, parameter in _parameters(modules)))
+    for key, parameter in _parameters(modules):
+        if id(parameter) in added and parameter.grad is not None:
+            partials[key] = partials.get(key, Partials()).with_(added[id(parameter)]).with_(parameter.grad)
 
 
 def _divide(modules: list[nn.Module], microbatches: int) -> None:
@@ -92,7 +153,7 @@ def _divide(modules: list[nn.Module], microbatches: int) -> None:
             parameter.grad = parameter.grad / microbatches
 
 
-def _parameters(modules: list[nn.Module]) -> list[tuple[Parameter, nn.Parameter]]:
+def _parameters(modules: Sequence[nn.Module]) -> list[tuple[Parameter, nn.Parameter]]:
     return [
         ((index, name), parameter)
         for index, module in enumerate(modules)
@@ -100,5 +161,51 @@ def _parameters(modules: list[nn.Module]) -> list[tuple[Parameter, nn.Parameter]
     ]
 
 
-def _copy(grad: Tensor | None) -> Tensor | None:
-    return None if grad is None else grad.detach().clone()
+def given(known: Tensor | None, partials: Partials | None = None) -> Reference:
+    """Return a reference that is known already, in float64, for :func:`gradconform.judge.values.compare`."""
+
+    def reference() -> tuple[Tensor | None, Partials]:
+        if known is None:
+            return None, partials or Partials()
+        return known.cpu(), partials or Partials().with_(known)
+
+    return reference
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a rank saw of one step. ``output`` and ``losses`` are those of the rank with the last stage, None elsewhere.
+
+    ``step`` is what findings name it by.
+    """
+
+    step: str
+    modules: dict[int, nn.Module]
+    output: Tensor | None = None
+    losses: list[Tensor] | None = None
+
+
+def findings_of(seen: Seen, plain: StepOfWhole, wide: StepOfWhole) -> Judged:
+    """Yield what one step gave that plain autograd does not: output, losses, gradients of every parameter.
+
+    ``plain`` is the whole model in the run's dtype, ``wide`` in float64.
+    """
+    if seen.losses is not None:
+        yield from _of_last_stage(seen, plain, wide)
+    for index, module in seen.modules.items():
+        for name, parameter in module.named_parameters():
+            key = index, name
+            reference = given(wide.grads[key], plain.partials.get(key))
+            got, where = parameter.grad, f"stage {index} {name}"
+            yield from compare("parameter gradient", where, seen.step, got, plain.grads[key], reference)
+
+
+def _of_last_stage(seen: Seen, plain: StepOfWhole, wide: StepOfWhole) -> Judged:
+    losses = seen.losses or []
+    if len(losses) != len(plain.losses):
+        text = f"expected {len(plain.losses)} losses, one per micro-batch, got {len(losses)}"
+        yield Finding("missing", "the losses", seen.step, text)
+    yield from compare("thing", "the output", seen.step, seen.output, plain.output, given(wide.output))
+    for mb, (got, expected, reference) in enumerate(zip(losses, plain.losses, wide.losses, strict=False)):
+        where = f"the loss of micro-batch {mb}"
+        yield from compare("thing", where, seen.step, got.detach(), expected, given(reference))

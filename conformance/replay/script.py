@@ -4,44 +4,88 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from gradconform.check import Check
+from gradconform.contract.check import Check
+from gradconform.contract.plan import Item
 from gradconform.devices import dtype_named
 from gradconform.fixtures.grad_tuples import WRONG_PATTERNS
-from gradconform.functions import FunctionsAdapter
-from gradconform.materials import Materials
-from gradconform.replay.literals import arguments, literal, state
-from gradconform.replay.stage_source import Source, add_stage
-from gradconform.targets import Target
+from gradconform.judge import gradients, hooks, state, whole
+from gradconform.judge.chain import chained
+from gradconform.judge.refusal import refused, refused_or_without_effect, right_or_refused, right_where_claimed
+from gradconform.judge.repeatable import bit_equal
+from gradconform.judge.whole import fires_hooks
+from gradconform.results import UsageError
+from gradconform.run.run import Run
+from gradconform.target.functions import FunctionsAdapter
+from gradconform.target.resolve import Target
 from gradconform.tolerance import floor_factor
-from gradconform.trial import Trial
+from gradconform.trial.materials import Materials
+from gradconform.trial.trial import Trial
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
+
+from .source import Source, add_stage, arguments, literal, values_of
+from .standalone import ACTS
 
 _STANDALONE = Path(__file__).with_name("standalone.py")
 
 _WIDTH = 112
 
-#: What a script watches beside values, by the start of the check's id.
-_WATCHED = {
-    "hooks.": "hooks",
-    "hooks.last_module": "module hooks",
-    "state.requires_grad": "flags",
-    "state.output_grads": "output gradients",
-    "state.stored_storage": "sharing",
-    "state.returned_storage": "sharing",
-    "state.returned_same_args": "later",
-    "state.returned_layout": "layout",
-    "state.weight_result": "result",
+#: What a script compares where gradients are judged, by what it calls them.
+_GRADIENTS = ("output", "the gradient of input", "requires_grad of the gradient of input", "the gradient of")
+#: What is judged of the state, by the field of an observation's state.
+_STATE = {
+    "args": "argument",
+    "output_grads": "output gradient",
+    "params": "parameter",
+    "requires_grad": "requires_grad of",
+    "rng": "the generator's state",
 }
-#: Areas and topics of which a script can show nothing: what it would have to watch is the kit's own machinery.
-_BEYOND = ("lifetime.", "state.args", "state.params", "state.buffers", "state.rng", "state.input", "misuse.")
+#: What a script compares for each judge; ``{}`` stands for what the judge was told to look at.
+_COMPARED: dict[Callable[..., object], tuple[str, ...]] = {
+    gradients: _GRADIENTS,
+    chained: _GRADIENTS,
+    right_or_refused: _GRADIENTS,
+    right_where_claimed: _GRADIENTS,
+    refused: ("refusal", "the gradient of", "requires_grad of"),
+    refused_or_without_effect: ("refusal or nothing", "the gradient of", "requires_grad of"),
+    bit_equal: (*_GRADIENTS, "bits"),
+    state.as_under_autograd: ("{}",),
+    state.buffers_as_under_autograd: ("buffer",),
+    state.params_untouched_by_input_pass: ("the gradient of",),
+    state.input_grad_attributes: (".grad of input",),
+    state.returned_stays: ("changed later:",),
+    state.returned_contiguous: ("contiguous: the gradient of input",),
+    state.stored_apart: ("shared with a stored gradient:",),
+    state.returned_apart: ("shared with a returned gradient:",),
+    state.accumulates_in_place: ("moved to other storage: the gradient of",),
+    state.weight_result: ("what W returns for",),
+    hooks.fire_as_often: ("calls of the {} hook of",),
+    hooks.fire_at_all: ("whether called: the {} hook of",),
+    hooks.given_the_gradient: ("the gradient given to the {} hook of",),
+    whole: (
+        *_GRADIENTS,
+        *_STATE.values(),
+        "buffer",
+        "changed later:",
+        "shared with a stored gradient:",
+        "calls of the tensor hook of",
+        "calls of the post_accumulate hook of",
+    ),
+}
+#: What a script can watch; lifetimes are seen by the kit's own machinery.
+_WATCHED = {"state", "hooks", "module_hooks"}
+#: Claims under which values are judged in another way than a script compares them.
+_JUDGED_OTHERWISE = {"input_pass_touches_params": True, "none_as_zeros": True, "first_stage_input_grads": False}
 
 
-class ScriptError(ValueError):
+class ScriptError(UsageError):
     """A check or a target of which no script can be written."""
 
 
@@ -54,6 +98,7 @@ class Replayed:
     dtype_name: str
     device_name: str
     seed: int
+    contract: str = CONTRACT_VERSION
 
     @property
     def dtype(self) -> torch.dtype:
@@ -100,19 +145,41 @@ class Replayed:
                 "torch's three functions. Replay it without --script"
             )
             raise ScriptError(msg)
-        beyond = next((start for start in _BEYOND if self.check.id.startswith(start)), None)
-        hand = any(action.kind == "G" for trial in self.check.trials for action in trial.actions)
-        if beyond is not None or hand:
+        claims = {name: getattr(self.target.capabilities, name) for name in _JUDGED_OTHERWISE}
+        beyond = [f"{name}={claim}" for name, claim in claims.items() if claim == _JUDGED_OTHERWISE[name]]
+        for trial in self.check.trials[:1]:
+            beyond += sorted({action.kind for action in trial.actions} - ACTS.keys()) + sorted(trial.watch - _WATCHED)
+        judge, _ = self._judge
+        beyond += [] if judge in _COMPARED else [judge.__name__]
+        beyond += (
+            ["rng of a device"] if self.device.type != "cpu" and "the generator's state" in self._compared() else []
+        )
+        if beyond:
             msg = (
-                f"{self.check.id} watches what no script of torch alone can show; replay it without --script, which "
-                "prints the same numbers"
+                f"{self.check.id} watches what no script of torch alone can show ({', '.join(beyond)}); replay it "
+                "without --script, which prints the same numbers"
             )
             raise ScriptError(msg)
+
+    @property
+    def _judge(self) -> tuple[Callable[..., object], dict[str, Any]]:
+        """The function that judges the check, and what it is told."""
+        judge = self.check.judge
+        return (judge.func, judge.keywords) if isinstance(judge, partial) else (judge, {})
+
+    def _compared(self) -> set[str]:
+        """Return what the script compares: what the check's judge reads, by what the script calls it."""
+        judge, told = self._judge
+        what = told.get("kind") or _STATE.get(told.get("what", ""))
+        compared = {one.format(what) for one in _COMPARED.get(judge, ())}
+        if judge is whole and not fires_hooks(self.check.trials[0], self.target.capabilities):
+            compared = {one for one in compared if not one.startswith("calls of")}
+        return compared
 
     def _docstring(self, trial: Trial) -> str:
         name = " ".join(filter(None, (self.target.name, self.target.version)))
         run = f"with torch {torch.__version__} on {name}: {self.device_name} {self.dtype_name}, seed {self.seed}"
-        kit = f"contract {CONTRACT_VERSION}, as gradconform {KIT_VERSION} ran it"
+        kit = f"contract {self.contract}, as gradconform {KIT_VERSION} ran it"
         letters = "F forward, B backward, I input gradients, W weight gradients"
         use = "An argument names another implementation: package.module[:object]"
         needs = "needs torch and the implementation alone"
@@ -126,15 +193,19 @@ class Replayed:
     def _data(self, trial: Trial, source: Source) -> list[str]:
         materials = Materials(trial, dtype=self.dtype, device=self.device, seed=self.seed)
         divided = self.target.capabilities.loss_divided_by_microbatches
-        watched = [what for start, what in _WATCHED.items() if self.check.id.startswith(start)][-1:]
+        judge, told = self._judge
+        refusable = judge is right_or_refused and not self.target.capabilities.none_output_grad
+        lanes = [told["lane"]] if told.get("lane") is not None else list(range(len(trial.stages)))
         lines = [
             f"IMPLEMENTATION = {self._where()!r}",
             f"PROGRAM = {trial.program!r}",
-            f"WATCHED = {set(watched) or '{*()}'}",
+            f"WATCHED, LANES = {sorted(trial.watch)}, {lanes}",
+            f"COMPARED = {{*{sorted(self._compared())}}}",
             f"CHAIN, LOSS, SAME_ARGS, REPEATS = {trial.chain}, {trial.loss}, {trial.same_args}, {trial.repeats}",
+            f"RETAIN_GRAPH, MAY_REFUSE = {trial.retain_graph}, {refusable}",
             f"LOSS_SCALE = {1.0 / trial.microbatches() if trial.loss and divided else 1.0}",
             f"TOLERANCE = {4 * floor_factor(self.dtype) * torch.finfo(self.dtype).eps}  # of the largest element",
-            "STAGES, ARGS, OUTPUT_GRADS, TARGETS, SEEDS = [], {}, {}, {}, {}",
+            "STAGES, ARGS, OUTPUT_GRADS, HAND_GRADS, TARGETS, SEEDS = [], {}, {}, {}, {}, {}",
         ]
         for lane in range(len(trial.stages)):
             lines += self._stage(trial, lane, materials, source)
@@ -144,6 +215,9 @@ class Replayed:
             wrong = trial.output_grads in WRONG_PATTERNS
             grads = materials.output_grads(action.stage, action.mb, misuse=wrong)
             lines.append(f"OUTPUT_GRADS[{action.stage}, {action.mb}, 'misuse'] = lambda: {literal(grads)}")
+        for action in (action for action in trial.actions if action.kind == "G"):
+            grads = materials.hand_grads(action.stage, action.mb)
+            lines.append(f"HAND_GRADS[{action.stage}, {action.mb}] = lambda: {literal(grads)}")
         return lines
 
     def _where(self) -> str:
@@ -167,7 +241,7 @@ class Replayed:
         values = [
             f"        stage.get_{'buffer' if name in dict(module.named_buffers()) else 'parameter'}({name!r}).data = "
             f"{literal(tensor)}"
-            for name, tensor in state(module).items()
+            for name, tensor in values_of(module).items()
         ]
         grads = [
             f"        stage.get_parameter({name!r}).grad = {literal(parameter.grad)}"
@@ -228,3 +302,13 @@ def _folded(text: str) -> str:
         else textwrap.fill(line, _WIDTH, subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False)
         for line in text.splitlines()
     )
+
+
+def failing_trial(run: Run, item: Item) -> Check:
+    """Return the check of ``item`` with its first trial that fails alone, or its first one where none does."""
+    alone = [replace(item.check, trials=(trial,)) for trial in item.check.trials]
+    if len(alone) > 1:
+        for check in alone:
+            if run.run_item(replace(item, check=check)).status == "failed":
+                return check
+    return alone[0]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradconform.compare.comparison import Change, Comparison
-from gradconform.compare.expression import Expression
-from gradconform.report.lines import Line, Role, count, wrapped
-from gradconform.report.markdown import escaped
-from gradconform.report.terminal import title
+from gradconform.reading.comparison import Change, Comparison, Expression
+from gradconform.report.page.rendering import render
 from gradconform.results import Report, Result
+from gradconform.trial.program import without_programs
+
+from .lines import Line, Role, count, wrapped
+from .sentences import title
 
 SCHEMA, SCHEMA_VERSION = "gradconform-comparison", 1
 
@@ -62,22 +63,16 @@ def conclusion(found: Comparison, condition: Expression) -> str:
 
 def comparison_markdown(found: Comparison, condition: Expression) -> str:
     """Return a comparison in Markdown."""
-    parts = [
-        f"## {escaped(conclusion(found, condition))}",
-        f"| | run |\n|---|---|\n| base | {escaped(_run(found.base))} |\n| new | {escaped(_run(found.new))} |",
-    ]
-    for name, (heading, _) in TOLD.items():
-        changes = found.changes[name]
-        if changes:
-            rows = [_row(one) for one in changes[:_LISTED]]
-            more = f"\n\nand {len(changes) - _LISTED} more" if len(changes) > _LISTED else ""
-            table = "\n".join(["| check | before | now | |", "|---|---|---|---|", *rows])
-            parts += [f"### {heading.capitalize()}: {len(changes)}\n\n{table}{more}"]
-    if found.differences:
-        rows = [f"| {escaped(name)} | {escaped(before)} | {escaped(now)} |" for name, before, now in found.differences]
-        table = "\n".join(["| | before | now |", "|---|---|---|", *rows])
-        parts += [f"<details><summary>Different besides: {len(rows)}</summary>\n\n{table}\n\n</details>"]
-    return "\n\n".join(parts) + "\n"
+    return render(
+        "comparison.md.j2",
+        conclusion=conclusion(found, condition),
+        runs={"base": _run(found.base), "new": _run(found.new)},
+        told=[(TOLD[name][0], changes) for name in TOLD if (changes := found.changes[name])],
+        listed=_LISTED,
+        result=_told,
+        said=_said,
+        differences=found.differences,
+    )
 
 
 def comparison_values(found: Comparison, condition: Expression) -> dict[str, Any]:
@@ -117,12 +112,12 @@ def _run_values(report: Report) -> dict[str, Any]:
 
 def _change(change: Change) -> str:
     said = _said(change)
-    return f"{change.name}: {_told(change.before)} -> {_told(change.now)}{f'; {said}' if said else ''}"
+    return f"{change.place.name}: {_told(change.before)} -> {_told(change.now)}{f'; {said}' if said else ''}"
 
 
 def _said(change: Change) -> str:
     """Return the first line of what is said of the check now, without its programs."""
-    lines = [] if change.now is None else [one for one in change.now.message.splitlines() if one[:8] != "program "]
+    lines = [] if change.now is None else without_programs(change.now.message, change.now.programs)
     return lines[0][:200] if lines else ""
 
 
@@ -135,22 +130,10 @@ def _told(result: Result | None) -> str:
     return f"{', '.join(parts)}, {result.duration_s:.2f} s"
 
 
-def _row(change: Change) -> str:
-    cells = (
-        escaped(change.name),
-        escaped(_told(change.before)),
-        escaped(_told(change.now)),
-        escaped(_said(change)),
-    )
-    return f"| {' | '.join(cells)} |"
-
-
 def _change_values(change: Change) -> dict[str, Any]:
     each: Sequence[tuple[str, Result | None]] = (("before", change.before), ("now", change.now))
     return {
-        "check": change.check,
-        "device": change.device,
-        "dtype": change.dtype,
+        **change.place._asdict(),
         **{name: None if result is None else _result_values(result) for name, result in each},
     }
 

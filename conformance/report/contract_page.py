@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from gradconform.check import Check
-from gradconform.contract import CHECKS
-from gradconform.defaults import PROFILES
-from gradconform.report.rule import FORMULA, factors
-from gradconform.version import CONTRACT_VERSION
+from gradconform.contract import checks_of
+from gradconform.contract.check import Check
+from gradconform.naming import PROFILES
+
+from .checks import FORMULA, factors
 
 #: The rows of torch's own suite, in its order, and what each one does.
 SEED_SUITE = {
@@ -27,8 +27,8 @@ SEED_SUITE = {
     ),
 }
 
-_HEAD = f"""\
-# The contract, version {CONTRACT_VERSION}
+_HEAD = """\
+# The contract, version {version}
 
 <!-- Made by `gradconform contract > docs/contract.md`; a test holds that it is current. Edit the checks, not this. -->
 
@@ -80,7 +80,8 @@ _VERDICTS = """\
 A target conforms when every check of the manifest (all checks of the profile, on every device and dtype asked for) has
 a result, at least one was judged, and none decides against it. A run of chosen checks only (`--checks`,
 `--exclude-checks`) never conforms, and a shard has no verdict on the whole. A target that would not conform but for its
-waivers *conforms with waivers*. Only profile `full`, which also tries what is not claimed, supports a claim.
+waivers *conforms with waivers*. Only profile `full`, which also tries what is not claimed, supports a statement of
+conformance.
 
 | exit code | meaning |
 |---|---|
@@ -96,11 +97,12 @@ waivers *conforms with waivers*. Only profile `full`, which also tries what is n
 """
 
 
-def contract_page() -> str:
-    """Return the text of docs/contract.md."""
-    checks = list(CHECKS.values())
-    parts = [_HEAD, _profiles(checks), _RULE, _factors(), _VERDICTS, _seed_suite(checks), "## Checks\n\n"]
-    parts += [_area(area, list(group)) for area, group in groupby(checks, key=lambda check: check.area)]
+def contract_page(version: str) -> str:
+    """Return the text of docs/contract.md for a version of the contract."""
+    found = list(checks_of(version).values())
+    head = _HEAD.format(version=version)
+    parts = [head, _profiles(found), _RULE, _factors(), _VERDICTS, _seed_suite(found), "## Checks\n\n"]
+    parts += [_area(area, list(group)) for area, group in groupby(found, key=lambda check: check.area)]
     return "".join(parts).rstrip() + "\n"
 
 

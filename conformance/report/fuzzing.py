@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gradconform.fixtures.random_stages import recipe_of
-from gradconform.fuzz.blob import to_blob
-from gradconform.report.lines import Line, count, wrapped
+from gradconform.fuzz.hunt import to_blob
+
+from .lines import Line, count, wrapped
 
 if TYPE_CHECKING:
     from gradconform.fuzz.campaign import Campaign
-    from gradconform.fuzz.defect import Defect
-    from gradconform.trial import Trial
+    from gradconform.fuzz.hunt import Defect
+    from gradconform.trial.trial import Trial
 
 #: How many findings of a defect are shown.
 _SHOWN = 3

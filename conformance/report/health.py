@@ -3,14 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from gradconform.report.device_lines import preflight_lines
-from gradconform.report.lines import Line, wrapped
+from .lines import Line, wrapped
+from .sections import Device
+from .terminal import preflight_lines
 
 if TYPE_CHECKING:
-    from gradconform.devices.asking import Probe
-    from gradconform.devices.examination import Health, TargetState
+    from gradconform.devices.probe import Probe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetState:
+    """A registered target: its version and where it is, or why it cannot be used."""
+
+    name: str
+    version: str | None = None
+    file: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What was found here."""
+
+    versions: dict[str, str]
+    probes: tuple[Probe, ...]
+    targets: tuple[TargetState, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        return {
+            "versions": self.versions,
+            "devices": [probe.to_dict() for probe in self.probes],
+            "targets": [asdict(target) for target in self.targets],
+        }
 
 
 def health_lines(health: Health, width: int) -> list[Line]:
@@ -44,7 +72,7 @@ def _device(probe: Probe, width: int) -> Iterator[Line]:
     for dtype, problem in probe.dtypes.items():
         if problem:
             yield from wrapped(f"{dtype} would be left out: {problem}", width, indent=16, hanging=4, role="warning")
-    for line in preflight_lines({**probe.to_dict(), "device": "pre-flight"}, width):
+    for line in preflight_lines(Device.of(probe.to_dict(), "pre-flight"), width):
         yield Line(f"    {line.text}", line.role)
     yield from wrapped(f"told        {'; '.join(_facts(probe))}", width, indent=4, hanging=12, role="faint")
     for name, limit in probe.limits.items():

@@ -2,47 +2,42 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
-from gradconform.replay.command import can_be_replayed, replay_command
-from gradconform.report.causes import Cause, by_cause
-from gradconform.report.device_faults import device_fault_lines, device_number_lines
-from gradconform.report.device_lines import device_lines
-from gradconform.report.expected import expected_lines, idle_lines, named_file
-from gradconform.report.failures import cause_lines
-from gradconform.report.lines import Line, Role, count, heading, wrapped
 from gradconform.results import STATUSES, Report, Result
 from gradconform.version import KIT_VERSION
 
-_UNSURE = {"incomplete", "conforms with waivers"}
-#: How many places of which too much is unsupported are named.
-_PLACES = 3
+from .lines import Line, Role, count, heading, wrapped
+from .sections import Cause, Device, Section, devices, idle_waivers, left_out, sections, waiver_file
+from .sentences import against_manifest, can_be_replayed, numbers, replay_command, shard_name, title, tone, verdict
 
-
-def title(report: Report) -> str:
-    """Return the target's name and version."""
-    return " ".join(str(report.target[key]) for key in ("name", "version") if report.target.get(key))
+#: So many areas of the contract are named with how many of their checks a device fault left without a verdict.
+_AREAS = 12
 
 
 def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> list[Line]:
     """Return what is judged, and where, by what. ``cells`` are the devices and dtypes of the run."""
     file, text = report.target.get("file"), report.target["text"]
     named = "" if text == report.target["name"] else f", named as {text}"
-    places = ", ".join(f"{device} {dtype}" for device, dtype in cells)
+    where = ", ".join(f"{device} {dtype}" for device, dtype in cells)
     probed = ", what is not claimed is tried too" if report.profile == "full" else ""
-    lines = [
+    waived = waiver_file(report)
+    return [
         *wrapped(f"gradconform {KIT_VERSION} judges {title(report)}{named}", width, hanging=4, role="heading"),
         *([Line(f"file      {file}")] if file else []),
-        *(line for one in report.beside for line in wrapped(f"on        {one}", width, hanging=10)),
-        *named_file(report, width),
+        *_each((f"on        {one}" for one in report.extra), width, hanging=10),
+        *(wrapped(f"waivers   {waived}", width, hanging=10) if waived else []),
         *wrapped(
-            f"{_scope(report)}{probed}: {_planned(report)} on {places}, seed {report.seed}",
+            f"{_scope(report)}{probed}: {_planned(report)} on {where}, seed {report.seed}",
             width,
             hanging=10,
         ),
+        Line(),
     ]
-    return [*lines, Line()]
 
 
 def _planned(report: Report) -> str:
@@ -51,164 +46,211 @@ def _planned(report: Report) -> str:
     return f"{shard_name(report)}, {checks}" if report.shard else checks
 
 
-def shard_name(report: Report) -> str:
-    """Return which part of a divided run this is."""
-    return "shard {index} of {count}".format(**report.shard or {})
-
-
 def _scope(report: Report) -> str:
-    return f"checks    {report.scope}" if report.beside else f"contract  {report.contract}, profile {report.profile}"
+    return f"checks    {report.scope}" if report.extra else f"contract  {report.contract}, profile {report.profile}"
 
 
-def tally_line(place: str, results: Sequence[Result], planned: int) -> Line:
+def tally_line(area: str, results: Sequence[Result], planned: int) -> Line:
     """Return one line on an area: how many of its checks have a result, and which."""
     counts = Counter(result.status for result in results)
     shown = ", ".join(f"{counts[status]} {status.replace('_', ' ')}" for status in STATUSES if counts[status])
     decided = any(result.decisive for result in results)
     role: Role = "bad" if decided else "warning" if counts["failed"] else "plain"
-    return Line(f"{place}  {len(results):>4} of {planned:<4} {shown}", role)
+    return Line(f"{area}  {len(results):>4} of {planned:<4} {shown}", role)
 
 
 def closing(report: Report, width: int, stopped: str | None = None) -> list[Line]:
-    """Return all that is to be said after a run; the verdict is the last line. ``stopped`` says why it ended early."""
-    failed = [result for result in report.failures if result.status == "failed"]
-    errors = [result for result in report.failures if result.status == "error" and result.kind != "device"]
-    must = [result for result in failed if result.level == "MUST"]
-    should = [result for result in failed if result.level != "MUST"]
-    aside = "" if report.strict else " (told, but only --strict lets them decide)"
+    """Return all that is to be said after a run; the verdict is the last line. ``stopped`` says why it ended early.
+
+    The verdict is one line however long it is, so that the last line of a log has all of it.
+    """
     return [
         Line(),
-        *device_fault_lines(report, width),
-        *_section("could not be judged", errors, report, width, "bad"),
-        *_section("failed MUST", must, report, width, "bad"),
-        *_section(f"failed SHOULD{aside}", should, report, width, "bad" if report.strict else "warning"),
-        *expected_lines(report, width),
-        *_unsupported(report, width),
-        *device_lines(report, width),
-        *number_lines(report, width),
-        *device_number_lines(report, width),
+        *(line for section in sections(report) for line in _section(section, report, width)),
+        *_preflights(devices(report), width),
+        *_left_out(left_out(report), width),
+        *_each(numbers(report), width, role="faint"),
         *(wrapped(f"The run was stopped: {stopped}", width, role="warning") if stopped else []),
-        *idle_lines(report, width),
-        *manifest_lines(report, width),
-        verdict_line(report),
+        *_each(idle_waivers(report), width, hanging=4, role="bad"),
+        *wrapped(against_manifest(report), width, role="plain" if report.complete else "warning"),
+        Line(verdict(report), tone(report)),
     ]
 
 
-def _section(name: str, results: list[Result], report: Report, width: int, role: Role) -> list[Line]:
-    if not results:
-        return []
-    causes = by_cause(results)
-    checks = len({result.check for result in results})
-    cells = len({(result.device, result.dtype) for result in report.results}) > 1
-    by = f" by {count(len(causes), 'cause')}" if len(causes) < checks else ""
-    times = f", {len(results)} results," if len(results) > checks else ""
-    lines = [heading(f"{name}: {count(checks, 'check')}{times}{by}".rstrip(","), width, role), Line()]
-    for number, cause in enumerate(causes, 1):
-        # An id is never hidden, but where an adapter let nothing be judged and no check has anything of its own to say.
-        every = len(cause.results) > 1 and cause.results[0].kind == "adapter"
-        lines += [*cause_lines(number, cause, width, cells=cells, every=every), *_again(report, cause, width), Line()]
+def _each(texts: Iterable[str], width: int, *, indent: int = 0, hanging: int = 0, role: Role = "plain") -> list[Line]:
+    return [line for text in texts for line in wrapped(text, width, indent=indent, hanging=hanging, role=role)]
+
+
+def _section(section: Section, report: Report, width: int) -> list[Line]:
+    """Return the items of a section, or where it has none its note and its causes."""
+    lines = [heading(section.heading, width, section.role)]
+    if section.items:
+        for item in section.items:
+            lead, hanging = ("  ", 4) if item.number is None else (f"{item.number:>5}  ", 7)
+            lines += wrapped(lead + item.text, width, hanging=hanging)
+        return [*lines, Line()]
+    lines += [*wrapped(section.note, width), Line()]
+    for number, cause in enumerate(section.causes, 1):
+        lines += _fault(number, cause, width) if section.spares_target else _cause(number, cause, report, width)
+        lines.append(Line())
     return lines
 
 
-def _again(report: Report, cause: Cause, width: int) -> list[Line]:
-    """Return the command that runs the first check of a cause again, alone; other ids are given in its place."""
+def _cause(number: int, cause: Cause, report: Report, width: int) -> list[Line]:
+    """Return the lines on a cause, and the command that runs its first check again."""
     first = cause.results[0]
-    return (
-        wrapped(f"again: {replay_command(report, first)}", width, indent=4, hanging=4)
-        if can_be_replayed(report)
-        else []
-    )
+    cells = len({(result.device, result.dtype) for result in report.results}) > 1
+    # An id is never hidden, but where an adapter let nothing be judged and no check has anything of its own to say.
+    every = len(cause.results) > 1 and first.kind == "adapter"
+    again = [f"again: {replay_command(report, first)}"] if can_be_replayed(report) else []
+    return [
+        *cause_lines(number, cause, width, cells=cells, every=every),
+        *_each(again, width, indent=4, hanging=4),
+    ]
 
 
-def _unsupported(report: Report, width: int) -> list[Line]:
-    reasons = Counter(result.message for result in report.results if result.status == "unsupported")
-    if not reasons:
+def _fault(number: int, cause: Cause, width: int) -> list[Line]:
+    """Return the lines on a cause that is none of the target's: the areas that it left without a verdict."""
+    areas = Counter(result.check.partition(".")[0] for result in cause.results).most_common(_AREAS)
+    first = cause.results[0]
+    found = f"[{number}] {count(len(cause.checks), 'check')}: {cause.text}"
+    where = f"in {', '.join(f'{area} {checks}' for area, checks in areas)}; in {first.check}"
+    return [
+        *wrapped(found, width, hanging=4, role="heading"),
+        *wrapped(where, width, indent=4, hanging=2),
+        *_each(first.message.splitlines()[1:], width, indent=6, hanging=2),
+    ]
+
+
+def _preflights(found: Sequence[Device], width: int) -> list[Line]:
+    """Return the section on devices of which some line of the pre-flight does not hold."""
+    broken = [device for device in found if device.broken]
+    if not broken:
         return []
-    lines = [heading(f"unsupported: {count(sum(reasons.values()), 'check')}, neither passed nor failed", width)]
-    for reason, number in reasons.most_common():
-        lines += wrapped(f"{number:>5}  {' '.join(reason.split())}", width, hanging=7)
+    faults = count(sum(len(device.broken) for device in broken), "fault")
+    lines = [heading(f"pre-flight of devices: {faults} of the device, not charged to the target", width, "warning")]
+    for device in broken:
+        lines += [Line(), *preflight_lines(device, width)]
     return [*lines, Line()]
 
 
-def number_lines(report: Report, width: int) -> list[Line]:
-    """Say how near to plain autograd the passed checks are, and whether repeats gave the same bits."""
-    compared = [result for result in report.results if result.status == "passed" and result.headroom is not None]
-    if not compared:
-        return []
-    equal = sum(bool(result.bit_equal) for result in compared)
-    nearest = max(compared, key=lambda result: result.headroom or 0.0)
-    text = f"{equal} of the {len(compared)} passed checks that compare values are bit-equal to plain autograd"
-    if nearest.headroom:
-        text += f"; the largest error is {nearest.headroom:.2g} of its bound ({nearest.check})"
-    lines = wrapped(text, width, role="faint")
-    repeated = [result.repeats_bit_equal for result in report.results if result.repeats_bit_equal is not None]
-    if repeated:
-        text = (
-            f"{sum(repeated)} of the {len(repeated)} checks that repeat a program were bit-equal from repeat to repeat"
-        )
-        lines += wrapped(text, width, role="faint")
+def preflight_lines(device: Device, width: int) -> list[Line]:
+    """Return how many lines of a device's pre-flight hold, and each that does not."""
+    lines = [Line(f"{device.name}  {device.held} of {count(device.lines, 'line')} hold")]
+    for requirement, message in device.broken:
+        lines += wrapped(f"- {requirement}", width, indent=2, hanging=2, role="warning")
+        lines += wrapped(message, width, indent=4)
     return lines
 
 
-def manifest_lines(report: Report, width: int) -> list[Line]:
-    """Return the count against the manifest."""
-    counts = report.summary
-    rest = [
-        (counts["unsupported"], "unsupported"),
-        (counts["not_run"], "planned but not run"),
-        (report.selected - report.planned, "in other shards"),
-        (report.manifest - report.selected, "not selected"),
-    ]
-    more = "".join(f"; {number} {what}" for number, what in rest if number)
-    more += "".join(f"; too much is unsupported: {place}" for place in report.unjudged[:_PLACES])
-    of = f"{report.manifest} checks of {report.scope}"
-    return wrapped(f"{counts['ran']} of {of}, ran{more}", width, role="plain" if report.complete else "warning")
+def _left_out(texts: Sequence[str], width: int) -> list[Line]:
+    if not texts:
+        return []
+    name = heading(f"found and left out: {len(texts)}", width)
+    return [name, *_each(texts, width, indent=2, hanging=4), Line()]
 
 
-def verdict_line(report: Report) -> Line:
-    """Return the verdict; one line however long it is, so that the last line of a log has all of it."""
-    role: Role = (
-        "good" if report.verdict in {"conforms", "passed"} else "warning" if report.verdict in _UNSURE else "bad"
+#: How many findings of a cause's first check are shown in full, and of every further one; the rest is named.
+SHOWN_FIRST, SHOWN = 3, 1
+
+#: A clause is told once for several checks where at least so many of its words are the same in all.
+_SHARED_WORDS = 4
+
+_LONGEST_CAUSE = 400
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one result saw: where (its programs), and its findings, without what the cause's own line says."""
+
+    where: str
+    findings: tuple[str, ...]
+    places: tuple[str, ...]
+
+
+def cause_lines(number: int, cause: Cause, width: int, *, cells: bool, every: bool) -> list[Line]:
+    """Return the lines on one cause.
+
+    ``cells``: the run has several devices or dtypes, so each check says in which it failed. ``every``: nothing could be
+    judged, for this one reason, so no id is listed.
+    """
+    checks = cause.checks
+    told = textwrap.shorten(cause.text, _LONGEST_CAUSE, placeholder=" ...")
+    lines = wrapped(f"[{number}] {count(len(checks), 'check')}: {told}", width, hanging=4, role="heading")
+    seen = {check: _seen(results[0]) for check, results in checks.items()}
+    wheres = {one.where for one in seen.values()}
+    alike = len(seen) > 1 and len(set(seen.values())) == 1
+    if len(wheres) == 1:
+        lines += wrapped(wheres.pop(), width, indent=4, hanging=2, role="faint")
+        seen = {check: _Seen("", one.findings, one.places) for check, one in seen.items()}
+    if alike or every:
+        lines += _findings(next(iter(seen.values())), width, 4, SHOWN_FIRST)
+        seen = dict.fromkeys(seen, _Seen("", (), ()))
+    return lines + (
+        wrapped("in every check that was tried", width, indent=4) if every else _checks(cause, seen, width, cells)
     )
-    return Line(verdict(report), role)
 
 
-def verdict(report: Report) -> str:
-    """Return the verdict on the target in one sentence, without a full stop."""
-    counts, name = report.summary, title(report)
-    kinds = sorted({str(result.kind) for result in report.results if result.status == "error"})
-    must = counts["failed"] - counts["failed_should"]
-    failed = " and ".join(
-        f"{number} {level}" for number, level in ((must, "MUST"), (counts["failed_should"], "SHOULD")) if number
+def _checks(cause: Cause, seen: dict[str, _Seen], width: int, cells: bool) -> list[Line]:  # noqa: FBT001 (passed on)
+    lines: list[Line] = []
+    checks = cause.checks
+    shown = SHOWN_FIRST
+    for _, group in groupby(sorted(checks), key=lambda check: check.rpartition(".")[0]):
+        ids = list(group)
+        clause, own = _clause([checks[check][0].requirement for check in ids])
+        lines += wrapped(clause, width, indent=4)
+        for check, words in zip(ids, own, strict=True):
+            places = f" [{', '.join(f'{r.device} {r.dtype}' for r in checks[check])}]" if cells else ""
+            lines += wrapped(f"{check}{places}: {words}", width, indent=6, hanging=4)
+            lines += wrapped(seen[check].where, width, indent=8, hanging=2, role="faint")
+            lines += _findings(seen[check], width, 8, shown)
+            shown = SHOWN
+    return lines
+
+
+def _seen(result: Result) -> _Seen:
+    """Read a message: the programs, then one line per finding."""
+    said = result.message.splitlines()
+    told = len(result.findings)
+    if not told:
+        # Of a crash of the kit the last line is the cause, of all else the first one.
+        return _Seen("", tuple(said if result.kind == "kit" and len(said) > 1 else said[1:]), ())
+    head, findings = said[:-told], said[-told:]
+    places = [str(finding["where"]) for finding in result.findings]
+    where = "; ".join(head)
+    if result.findings[0]["kind"] == "error":  # what was raised stands in the cause's line
+        where += f", raised at {result.findings[0]['action']}"
+        findings, places = findings[1:], places[1:]
+    return _Seen(where, tuple(findings), tuple(places))
+
+
+def _findings(seen: _Seen, width: int, indent: int, shown: int) -> list[Line]:
+    """Return the first findings in full and the places of the others; a message without findings as it stands."""
+    if not seen.places:
+        return [Line(" " * indent + text) for text in seen.findings]
+    lines = [line for text in seen.findings[:shown] for line in wrapped(f"- {text}", width, indent=indent, hanging=2)]
+    rest = list(dict.fromkeys(seen.places[shown:]))
+    if rest:
+        lines += wrapped(f"- and {', '.join(rest)}", width, indent=indent, hanging=2)
+    return lines
+
+
+def _clause(sentences: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the words that the sentences share, with dots for what they do not, and each sentence's own words."""
+    if len(sentences) == 1:
+        return "", list(sentences)
+    words = [sentence.rstrip(".").split() for sentence in sentences]
+    before = _alike(words)
+    after = _alike([one[before:][::-1] for one in words])
+    if before + after < _SHARED_WORDS:
+        return "", list(sentences)
+    own = [" ".join(one[before : len(one) - after]) or "the same" for one in words]
+    last = words[0][len(words[0]) - after :]
+    return " ".join([*words[0][:before], "...", *last]), own
+
+
+def _alike(lists: Sequence[Sequence[str]]) -> int:
+    """Return how many words all lists begin with."""
+    return next(
+        (index for index, column in enumerate(zip(*lists, strict=False)) if len(set(column)) > 1), min(map(len, lists))
     )
-    if report.strict and counts["unexpectedly_passed"]:
-        unexpected = f"{count(counts['unexpectedly_passed'], 'waived check')} passed"
-        failed = f"{failed} failed and {unexpected}" if failed else unexpected
-    if kinds:
-        told = f"; {failed} failed" if failed else ""
-        return f"{name}: error: {', '.join(kinds)}: {count(counts['error'], 'check')} could not be judged{told}"
-    if report.shard is not None:
-        return f"{name}: {shard_name(report)}: {_of_the_shard(report, failed)}; 'gradconform merge' gives the verdict"
-    if report.beside and report.verdict != "incomplete":
-        told = f"{counts[report.verdict]} of {count(report.manifest, 'check')} {report.verdict}"
-        return f"{name}: {told}; no verdict on contract {report.contract}, which was not run"
-    if report.verdict == "does not conform":
-        part = "" if report.complete else ", and not all of the contract was run"
-        return f"{name} does NOT conform: {failed} failed{part}"
-    but = f"; {failed} failed" if failed else ""
-    if report.verdict.startswith("conforms"):
-        held = f", {counts['unsupported']} are unsupported" if counts["unsupported"] else ""
-        held += f", {counts['waived']} are waived" if counts["waived"] else ""
-        aside = " with waivers" if not report.conforms else ""
-        return (
-            f"{name} conforms to contract {report.contract} in profile {report.profile}{aside}: "
-            f"{counts['passed']} of {report.manifest} checks passed{held}{but}"
-        )
-    return f"{name}: incomplete, no verdict: {counts['ran']} of {report.manifest} checks ran{but or ', none failed'}"
-
-
-def _of_the_shard(report: Report, failed: str) -> str:
-    counts = report.summary
-    if report.verdict == "incomplete":
-        return f"incomplete: {counts['ran']} of {report.planned} checks ran{f'; {failed} failed' if failed else ''}"
-    return f"{failed} failed" if failed else f"{counts['passed']} of {report.planned} checks passed"

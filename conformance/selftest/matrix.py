@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradconform.selftest.subject import Outcome, Question
+from .subject import Outcome, SelftestOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +16,7 @@ class KillMatrix:
     none in this dtype, with the reason.
     """
 
-    question: Question
+    options: SelftestOptions
     checks: tuple[str, ...]
     outcomes: tuple[Outcome, ...]
     complete: bool = True
@@ -86,8 +85,3 @@ class KillMatrix:
         for outcome in self.faults:
             found.update({(check.partition(".")[0], outcome.topic) for check in outcome.failed})
         return dict(found)
-
-
-def unique(names: Sequence[str]) -> list[str]:
-    """Return each name once, in the order in which it first comes."""
-    return list(dict.fromkeys(names))

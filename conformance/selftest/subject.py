@@ -1,18 +1,28 @@
-"""One subject of the self-test, a fault or a right variant: what the contract says of it."""
+"""What the contract says of the subjects of a self-test: each a fault or a right variant, judged in a worker."""
 
 from __future__ import annotations
 
 import importlib
-import re
+import math
 import time
-from dataclasses import dataclass
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+
 from gradconform.devices import Choice
-from gradconform.oracle_cache import OracleCache
+from gradconform.devices.ready import ready
+from gradconform.drive.reference64 import OracleCache
+from gradconform.process.pipes import Message
+from gradconform.process.serving import Orders, Tell
+from gradconform.process.worker import Exit, Worker, wait_for
 from gradconform.results import Report, Result
-from gradconform.session import Session
+from gradconform.run.options import RunOptions
+from gradconform.run.run import Run
 
 if TYPE_CHECKING:
     from gradconform.reference.faults import Fault
@@ -20,13 +30,16 @@ if TYPE_CHECKING:
 #: Kinds of findings that are about a wrong value or a missing one, for which a cause can be computed.
 VALUES = frozenset({"mismatch", "nonfinite", "missing"})
 
-#: How many of the failed checks that a fault names are asked for a cause.
-_ASKED = 4
+#: How many of the failed checks that a fault names are run again for a cause.
+_DIAGNOSED = 4
+
+#: How long one subject may take, in seconds; a run of the contract takes a few.
+TIME_LIMIT = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What the self-test asks: where, how much of the contract, and which catalogues (``module:attribute``).
+class SelftestOptions:
+    """What a self-test is of: where, how much of the contract, and which catalogues (``module:attribute``).
 
     ``choice`` is what was found out about ``device`` and ``dtype``, so that no worker has to find it out again.
     """
@@ -43,6 +56,16 @@ class Question:
         module, _, attribute = (self.faults if role == "fault" else self.variants).partition(":")
         found: dict[str, Any] = getattr(importlib.import_module(module), attribute)
         return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the options as JSON values, for another process."""
+        return {**asdict(self), "choice": None if self.choice is None else self.choice.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SelftestOptions:
+        """Return the options that :meth:`to_dict` wrote."""
+        choice = values["choice"]
+        return cls(**{**values, "choice": None if choice is None else Choice.from_dict(choice)})
 
 
 Role = Literal["fault", "variant"]
@@ -96,13 +119,23 @@ class Outcome:
             return False
         return self.killed or self.untried if self.role == "fault" else not self.failed and self.passed > 0
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome as JSON values."""
+        return asdict(self)
 
-def judge(question: Question, subject: Subject, oracles: OracleCache) -> Outcome:
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Outcome:
+        """Return the outcome that :meth:`to_dict` wrote."""
+        pairs = {name: tuple((check, told) for check, told in values[name]) for name in ("errors", "impossible")}
+        return cls(**{**values, **pairs, "failed": tuple(values["failed"]), "named": tuple(values["named"])})
+
+
+def judge(options: SelftestOptions, subject: Subject, oracles: OracleCache) -> Outcome:
     """Run the contract against one subject."""
     started = time.process_time()
     role, name = subject
-    made = question.catalogue(role)[name]
-    report = _report(question, made.make() if role == "fault" else made(), oracles)
+    made = options.catalogue(role)[name]
+    report = _report(options, made.make() if role == "fault" else made(), oracles)
     failed = {result.check: result for result in report if result.status == "failed"}
     values: dict[str, Any] = {
         "failed": tuple(failed),
@@ -111,11 +144,11 @@ def judge(question: Question, subject: Subject, oracles: OracleCache) -> Outcome
         "impossible": tuple((result.check, result.message) for result in report if _impossible(result)),
     }
     if role == "fault":
-        asked = [result for result in report if any(fnmatchcase(result.check, pattern) for pattern in made.named)]
-        named = [result.check for result in asked if result.status != "unsupported"]
+        matching = [result for result in report if any(fnmatchcase(result.check, pattern) for pattern in made.named)]
+        named = [result.check for result in matching if result.status != "unsupported"]
         values |= {"topic": made.topic, "idea": made.idea, "named": tuple(named)}
-        values |= {"untried": bool(asked) and all(map(_impossible, asked))}
-        values |= _causes(question, made, [failed[check] for check in named if check in failed], oracles)
+        values |= {"untried": bool(matching) and all(map(_impossible, matching))}
+        values |= _causes(options, made, [failed[check] for check in named if check in failed], oracles)
     return Outcome(role=role, name=name, seconds=time.process_time() - started, **values)
 
 
@@ -124,26 +157,107 @@ def _impossible(result: Result) -> bool:
     return result.status == "unsupported" and result.kind == "environment"
 
 
-def _report(question: Question, target: object, oracles: OracleCache, checks: list[str] | None = None) -> Report:
-    return Session(
-        target,
-        device=question.device,
-        dtype=question.dtype,
-        choice=question.choice,
-        profile=question.profile,
-        checks=checks,
-        diagnose=checks is not None,
-        oracles=oracles,
-    ).run()
+def _report(options: SelftestOptions, target: object, oracles: OracleCache, checks: list[str] | None = None) -> Report:
+    given = {"device": options.device, "dtype": options.dtype, "profile": options.profile, "checks": checks}
+    run = Run(RunOptions.of(target, **given), choice=options.choice, diagnose=checks is not None, oracles=oracles)
+    return run.run()
 
 
-def _causes(question: Question, fault: Fault, named: list[Result], oracles: OracleCache) -> dict[str, Any]:
-    """Ask for the cause of a wrong value, and hold it against the catalogue's."""
+def _causes(options: SelftestOptions, fault: Fault, named: list[Result], oracles: OracleCache) -> dict[str, Any]:
+    """Look for the cause of a wrong value, and hold it against the catalogue's."""
     wrong = [result.check for result in named if any(finding["kind"] in VALUES for finding in result.findings)]
     if not wrong:
         return {}
-    asked = _report(question, fault.make(), oracles, wrong[:_ASKED])
-    causes = [str(finding["cause"]) for result in asked for finding in result.findings if finding["cause"]]
-    told = "\n".join(result.message for result in asked)
-    said = fault.cause is not None and re.search(fault.cause, told) is not None
-    return {"value": True, "said": said, "cause": causes[0] if causes else None}
+    diagnosed = _report(options, fault.make(), oracles, wrong[:_DIAGNOSED])
+    return {"value": True, **told_cause(diagnosed, fault)}
+
+
+def told_cause(report: Report, fault: Fault) -> dict[str, Any]:
+    """Return the first cause that a report tells (``cause``), and whether it tells one of the fault's (``said``)."""
+    causes = [finding["cause"] for result in report for finding in result.findings if finding["cause"]]
+    said = any(_is(cause, wanted) for cause in causes for wanted in fault.causes)
+    return {"said": said, "cause": causes[0]["text"] if causes else None}
+
+
+def _is(cause: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Tell whether a cause, one of those that it consists of, or what explains it, is ``wanted``."""
+    inner = [*cause.get("causes", ()), *([cause["why"]] if "why" in cause else [])]
+    return all(map(_agrees, wanted, wanted.values(), map(cause.get, wanted))) or any(_is(one, wanted) for one in inner)
+
+
+def _agrees(field: str, wanted: Any, found: Any) -> bool:
+    """Tell whether a field is as wanted: factors are computed, and a few hundredths of them may be noise."""
+    if field != "factors" or found is None:
+        return bool(found == wanted)
+    return len(found) == len(wanted) and all(
+        math.isclose(*pair, rel_tol=0.05) for pair in zip(found, wanted, strict=True)
+    )
+
+
+def judge_all(
+    options: SelftestOptions,
+    subjects: Sequence[Subject],
+    *,
+    workers: int = 1,
+    time_limit: float = TIME_LIMIT,
+    on_outcome: Callable[[Outcome], None] = lambda _: None,
+) -> list[Outcome]:
+    """Judge every subject in one of ``workers`` processes; ``on_outcome`` sees each outcome as it comes.
+
+    A subject that takes longer than ``time_limit`` seconds, or that ends its process, has an outcome that says so.
+    """
+    waiting = deque(subjects)
+    found: dict[Subject, Outcome] = {}
+    busy: dict[Worker, Subject] = {}
+
+    def go_on(worker: Worker | None = None) -> None:
+        """Let a worker, or a new one, judge the next subject; end the one that has none."""
+        if waiting:
+            worker = worker or Worker("gradconform.selftest.subject:serve", options.to_dict())
+            busy[worker] = waiting.popleft()
+            worker.send({"subject": busy[worker]})
+            worker.expect(time_limit)
+        elif worker is not None:
+            worker.close()
+
+    try:
+        for _ in range(min(workers, len(subjects))):
+            go_on()
+        while busy:
+            wait_for(busy)
+            for worker, subject in list(busy.items()):
+                for heard in worker.listen():
+                    found[subject] = _outcome(subject, heard)
+                    on_outcome(found[subject])
+                    del busy[worker]
+                    go_on(None if isinstance(heard, Exit) else worker)
+    finally:
+        for worker in busy:
+            worker.close()
+    return [found[subject] for subject in subjects]
+
+
+def _outcome(subject: Subject, heard: Message | Exit) -> Outcome:
+    """Return what a worker said of a subject, or what became of the worker."""
+    if not isinstance(heard, Exit):
+        return Outcome.from_dict(heard)
+    role, name = subject
+    hung = heard.limit is not None
+    broke = f"hung: no verdict after {heard.limit:.0f} s" if hung else f"crashed its worker, {heard.words}"
+    return Outcome(role=role, name=name, broke=broke)
+
+
+def serve(orders: Orders, tell: Tell) -> None:
+    """Do the work of a worker: judge the subjects that are ordered."""
+    torch.set_num_threads(1)
+    options = SelftestOptions.from_dict(next(orders))
+    if options.choice is not None:
+        ready(options.choice)
+    oracles = OracleCache()
+    for order in orders:
+        role, name = order["subject"]
+        try:
+            outcome = judge(options, (role, name), oracles)
+        except Exception:  # noqa: BLE001 (told to whoever asked: it is a defect of the kit or of the fault)
+            outcome = Outcome(role=role, name=name, broke=f"could not be judged: {traceback.format_exc()}")
+        tell(outcome.to_dict())

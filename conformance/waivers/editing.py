@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from gradconform.results import Report, Result
-from gradconform.waivers.file import WaiverError, read_waivers
-from gradconform.waivers.waiver import Waiver, kinds
-from gradconform.waivers.waiving import Waivers
+from gradconform.contract.frozen import frozen
+from gradconform.results import Place, Report, Result
+from gradconform.trial.program import without_programs
+
+from .waiver import Waiver, WaiverError, Waivers, kinds, read_waivers
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -28,7 +29,7 @@ def added(path: str, report: Report) -> tuple[str, int]:
     """Return the text of the file with an entry per failed check of ``report``, and how many entries were added.
 
     One entry serves all devices and dtypes in which a check failed. Raises
-    :class:`~gradconform.waivers.file.WaiverError` where the file is there and no TOML.
+    :class:`~gradconform.waivers.waiver.WaiverError` where the file is there and no TOML.
     """
     text = Path(path).read_text(encoding="utf-8") if Path(path).exists() else _OPENING
     there = {(entry.get("check"), _key(entry.get("verdict"))) for entry in _entries(path, text)}
@@ -61,7 +62,7 @@ def _pinned(results: Iterable[Result]) -> tuple[str, ...]:
 def _block(check: str, results: Sequence[Result], report: Report) -> str:
     """Return an entry to fill in, in TOML; what JSON writes of a text or a list of texts is TOML as well."""
     pinned = _pinned(results)
-    said = [line for line in results[0].message.splitlines() if not line.startswith("program ")]
+    said = without_programs(results[0].message, results[0].programs)
     seen = "".join(letter for letter in " ".join(said[:1]) if letter.isprintable())  # TOML takes no other in a comment
     lines = [
         "",
@@ -87,33 +88,27 @@ def pruned(path: str, report: Report) -> tuple[str, list[tuple[int, Waiver]]]:
     """Return the text of the file without what ``report`` has shown to be needless, and those entries by number.
 
     Needless is an entry that is for the run's adapter, torch, devices and dtypes, whose checks were all judged there,
-    and of which none failed. Raises :class:`~gradconform.waivers.file.WaiverError`.
+    and of which none failed. Raises :class:`~gradconform.waivers.waiver.WaiverError`.
     """
-    from gradconform.contract import CHECKS  # noqa: PLC0415 (it imports torch)
-
     waivers = read_waivers(path)
     cells = list(dict.fromkeys((result.device, result.dtype) for result in report.results))
     here = waivers.within(adapter=str(report.target["name"]), torch=str(report.environment["torch"]), cells=cells)
+    contract = frozen(report.contract)
+    known = () if contract is None else tuple(contract.checks)
     gone = [
         position
         for position, waiver in enumerate(waivers.entries)
-        if position not in here.elsewhere and _needless(waiver, report, cells, CHECKS)
+        if position not in here.elsewhere and _needless(waiver, report, cells, known)
     ]
     text = Path(path).read_text(encoding="utf-8")
     return _without(text, gone, waivers), [(position + 1, waivers.entries[position]) for position in gone]
 
 
 def _needless(waiver: Waiver, report: Report, cells: Sequence[tuple[str, str]], known: Iterable[str]) -> bool:
-    covered = [result for result in report.results if waiver.covers(result)]
+    covered = [result for result in report.results if waiver.covers(result.place)]
     passed = [result for result in covered if result.status in {"passed", "unexpectedly_passed"}]
-    wanted = [
-        place for check in known for device, dtype in cells if waiver.covers(place := _place(check, device, dtype))
-    ]
-    return bool(covered) and len(passed) == len(covered) == len(wanted)
-
-
-def _place(check: str, device: str, dtype: str) -> Result:
-    return Result(check=check, level="MUST", device=device, dtype=dtype, status="not_run", requirement="")
+    wanted = sum(waiver.covers(Place(check, *cell)) for check in known for cell in cells)
+    return bool(covered) and len(passed) == len(covered) == wanted
 
 
 def _without(text: str, gone: Sequence[int], waivers: Waivers) -> str:

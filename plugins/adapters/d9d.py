@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gradconform.adapter import Capabilities, StageSpec, Tree
-from gradconform.fixtures.trees import as_tuple
-from gradconform.plugins.adapters.full_only import received
-from gradconform.plugins.adapters.installed import needed
+from gradconform.adapter import Capabilities, StageSpec, Tree, needed
+from gradconform.trees import as_tuple
+
+from .full_only import received
 
 # It asks for a newer torch than the kit does, and for more than these handlers import.
 with needed("d9d", "pip install --no-deps d9d==0.24.0 optree==0.20.0"):

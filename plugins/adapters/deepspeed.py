@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradconform.adapter import Capabilities, StageSpec, Tree
-from gradconform.plugins.adapters.full_only import FULL_ONLY, FullOnlySession, TakingTuples, flat, received
-from gradconform.plugins.adapters.installed import needed
-from gradconform.plugins.adapters.torch_stage import group_of_one
+from gradconform.adapter import Capabilities, StageSpec, Tree, needed
+
+from .full_only import FULL_ONLY, FullOnlySession, TakingTuples, flat, received
+from .torch_stage import group_of_one
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("LOCAL_RANK", "0")  # a launcher would set it

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gradconform.adapter import Capabilities, StageSpec, Tree
-from gradconform.fixtures.trees import as_tuple
-from gradconform.plugins.adapters.full_only import FULL_ONLY, FullOnlySession, flat, handed_on, received
-from gradconform.plugins.adapters.installed import needed
+from gradconform.adapter import Capabilities, StageSpec, Tree, needed
+from gradconform.trees import as_tuple
+
+from .full_only import FULL_ONLY, FullOnlySession, flat, handed_on, received
 
 with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
     from megatron.core import ModelParallelConfig

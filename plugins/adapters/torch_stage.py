@@ -14,13 +14,16 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
-
-# Private: nothing public says that all metadata is given. When it goes, look at what `_PipelineSchedule` sets before
-# its first step in torch/distributed/pipelining/schedules.py.
 from torch.distributed.pipelining._utils import InferenceMode
 
 from gradconform.adapter import Capabilities, StageSpec, Tree
-from gradconform.plugins.adapters.full_only import flat, received
+from gradconform.reference.deferred_linear import WeightGradStore, swap_back, swap_linears
+
+from .full_only import flat, received
+
+# Private: nothing public says that all metadata is given. When it goes, look at what `_PipelineSchedule` sets before
+# its first step in torch/distributed/pipelining/schedules.py.
+
 
 _STAGES = 3
 
@@ -131,3 +134,34 @@ def group_of_one() -> dist.ProcessGroup | None:
 def _leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+class TorchDwBuilderSession(TorchStageSession):
+    """A ``PipelineStage`` over swapped layers."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        """Swap the Linears of ``stage``; names stay."""
+        self._store = WeightGradStore()
+        self._swapped = swap_linears(stage, self._store)
+        super().__init__(stage, spec, dw_builder=self._store.take)
+
+    def close(self) -> None:
+        """Give the stage its layers back."""
+        super().close()
+        swap_back(self._swapped)
+
+
+class TorchDwBuilderAdapter:
+    """Claims what ``torch-stage`` claims, but that I writes all but the weights that were left behind."""
+
+    name = "torch-dw-builder"
+    drives = "torch.distributed.pipelining.stage"
+    capabilities = Capabilities(
+        **CLAIMS,
+        input_pass_touches_params=True,  # biases, norms, embeddings: I is a full backward
+        hooks="early",  # theirs fire in I; those of the weights left behind never do
+    )
+
+    def open(self, stage: nn.Module, spec: StageSpec) -> TorchDwBuilderSession:
+        """Return a session on ``stage``."""
+        return TorchDwBuilderSession(stage, spec)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from gradconform.adapter import Capabilities, StageSpec
-from gradconform.plugins.adapters.installed import needed
-from gradconform.plugins.adapters.piped import CLAIMS, PipedSession
+from gradconform.adapter import Capabilities, StageSpec, needed
+
+from .full_only import PIPED, PipedSession
 
 with needed("torchgpipe", "pip install 'gradconform[torchgpipe]'"):
     from torchgpipe import GPipe
@@ -17,7 +17,7 @@ class TorchGpipeAdapter:
 
     name = "torchgpipe"
     drives = "torchgpipe.checkpoint"
-    capabilities = Capabilities(**CLAIMS)
+    capabilities = Capabilities(**PIPED)
 
     def open(self, stage: nn.Module, spec: StageSpec) -> PipedSession:
         """Return a session on ``stage``."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from gradconform.adapter import Capabilities, StageSpec, Tree
-from gradconform.plugins.adapters.full_only import FULL_ONLY, FullOnlySession, flat
-from gradconform.plugins.adapters.installed import needed
+from gradconform.adapter import Capabilities, StageSpec, Tree, needed
+
+from .full_only import FULL_ONLY, FullOnlySession, flat
 
 with needed("torchpippy", "pip install 'gradconform[torchpippy]'"):
     from pippy.backward import stage_backward

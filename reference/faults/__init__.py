@@ -2,7 +2,6 @@
 
 from . import (
     accumulation,
-    addresses,
     aliasing,
     by_hand,
     dropped,
@@ -10,8 +9,8 @@ from . import (
     hooks,
     lifetime,
     numerics,
+    orders,
     pairing,
-    scheduling,
     sharing,
     state,
 )
@@ -21,7 +20,6 @@ __all__ = [
     "FAULTS",
     "Fault",
     "accumulation",
-    "addresses",
     "aliasing",
     "by_hand",
     "dropped",
@@ -29,8 +27,8 @@ __all__ = [
     "hooks",
     "lifetime",
     "numerics",
+    "orders",
     "pairing",
-    "scheduling",
     "sharing",
     "state",
 ]

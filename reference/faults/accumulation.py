@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec
-from gradconform.targets import Target
+from gradconform.target.resolve import Target
 
-from .alterations import Functions, Grads, input_grads, param_grads, per_session, target
-from .graph import Graph
+from .alterations import Functions, Graph, each_input_grad, param_grads, per_session, target
 from .registry import fault
 
 
@@ -21,7 +19,7 @@ from .registry import fault
     "accumulate.iterations.full-3",
     "accumulate.iterations.split-3",
     "accumulate.prior.*",
-    cause="only micro-batch \\d+: overwritten instead of accumulated|what was there before missing",
+    cause=("overwritten", {"kind": "missing", "microbatches": [None]}),
 )
 def overwrite() -> Target:
     """Each micro-batch's parameter gradients replace those that stand."""
@@ -33,7 +31,7 @@ def overwrite() -> Target:
     return target(param_grads(edit))
 
 
-@fault("accumulate.iterations.*", "full.gradients.mlp", "split.gradients.mlp", cause="counted twice")
+@fault("accumulate.iterations.*", "full.gradients.mlp", "split.gradients.mlp", cause="counted_twice")
 def doubled() -> Target:
     """Each micro-batch's parameter gradients are added twice."""
     return target(param_grads(lambda _, added, __: added + added))
@@ -43,14 +41,14 @@ def doubled() -> Target:
     "accumulate.iterations.full-3",
     "accumulate.iterations.split-3",
     "accumulate.iterations.split-10-deferred",
-    cause="micro-batch 1 missing|only micro-batch 0",
+    cause=({"kind": "missing", "microbatches": [1]}, {"kind": "only", "microbatches": [0]}),
 )
 def first_microbatch_only() -> Target:
     """Where a gradient stands already, nothing is added."""
     return target(param_grads(lambda parameter, added, _: added if parameter.grad is None else torch.zeros_like(added)))
 
 
-@fault("accumulate.iterations.full-3", "accumulate.iterations.split-3", cause="scaled by 0.5|0.5 × ")
+@fault("accumulate.iterations.full-3", "accumulate.iterations.split-3", cause={"kind": "scaled", "factors": [0.5]})
 def averaged_with_what_stands() -> Target:
     """A running mean takes the place of the sum."""
 
@@ -67,7 +65,7 @@ def averaged_with_what_stands() -> Target:
     "accumulate.iterations.full-10",
     "accumulate.iterations.split-10",
     "accumulate.iterations.split-10-deferred",
-    cause="2.0 × micro-batch 5: counted twice",
+    cause={"kind": "counted_twice", "microbatches": [5]},
 )
 def wrong_after_the_fifth_call() -> Target:
     """From the sixth micro-batch of a session on, gradients are added twice."""
@@ -84,7 +82,7 @@ def wrong_after_the_fifth_call() -> Target:
     return per_session(make)
 
 
-@fault("accumulate.prior.*", cause="only micro-batch 0: overwritten instead of accumulated")
+@fault("accumulate.prior.*", cause={"kind": "overwritten", "microbatches": [0]})
 def first_call_assigns() -> Target:
     """The first micro-batch of a session assigns, whatever stands there; the others add."""
 
@@ -102,7 +100,7 @@ def first_call_assigns() -> Target:
     return per_session(make)
 
 
-@fault("accumulate.steps.*-zero-none", "accumulate.steps.*-zero-fill", cause="added as well: a running sum")
+@fault("accumulate.steps.*-zero-none", "accumulate.steps.*-zero-fill", cause="added")
 def written_behind_zero_grad() -> Target:
     """The sum is kept by the implementation and written to .grad, so that zero_grad clears a copy."""
 
@@ -124,7 +122,7 @@ def written_behind_zero_grad() -> Target:
     "accumulate.iterations.full-3",
     "accumulate.iterations.split-3",
     "accumulate.stage.*",
-    cause="divided by the number of micro-batches",
+    cause={"kind": "divided", "names": ["the number of micro-batches"]},
 )
 def divided_by_microbatches() -> Target:
     """Parameter gradients are divided by the number of micro-batches, though the loss is not."""
@@ -143,17 +141,13 @@ def new_tensor_per_microbatch() -> Target:
     return target(param_grads(edit))
 
 
-@fault("accumulate.reused_input.*", cause="added as well: a running sum")
+@fault("accumulate.reused_input.*", cause="added")
 def running_sum_of_an_input() -> Target:
     """An input's gradient is accumulated in its .grad, and what stands there is returned."""
 
-    def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
-        for value, grad in zip(inputs, grads, strict=True):
-            if grad is not None and value.is_leaf:
-                value.grad = grad if value.grad is None else value.grad + grad
-        return tuple(
-            value.grad if grad is not None and value.is_leaf else grad
-            for value, grad in zip(inputs, grads, strict=True)
-        )
+    def edit(value: Any, grad: Tensor) -> Tensor | None:
+        if value.is_leaf:
+            value.grad = grad if value.grad is None else value.grad + grad
+        return value.grad if value.is_leaf else grad
 
-    return target(input_grads(edit))
+    return target(each_input_grad(edit))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,21 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec
-from gradconform.fixtures.trees import tensors
-from gradconform.targets import Target
+from gradconform.target.resolve import Target
+from gradconform.trees import tensors
 
 from .alterations import (
     RIGHT,
     Context,
     Functions,
     Grads,
+    Graph,
+    each_input_grad,
     input_grads,
     param_grads,
     per_session,
     stored_as,
     target,
+    weight_passes,
 )
-from .graph import Graph
 from .registry import fault
 
 
@@ -35,22 +37,17 @@ def returned_buffer_reused() -> Target:
     def make(_: StageSpec) -> Functions:
         buffers: dict[tuple[Any, ...], Tensor] = {}
 
-        def edit(_: Sequence[Any], grads: Grads) -> Grads:
-            found: list[Tensor | None] = []
-            for slot, grad in enumerate(grads):
-                if grad is None:
-                    found.append(None)
-                    continue
-                buffer = buffers.setdefault((slot, grad.shape, grad.dtype), torch.empty_like(grad))
-                found.append(buffer.copy_(grad))
-            return tuple(found)
+        def stored(slot: int, grad: Tensor | None) -> Tensor | None:
+            if grad is None:
+                return None
+            return buffers.setdefault((slot, grad.shape, grad.dtype), torch.empty_like(grad)).copy_(grad)
 
-        return input_grads(edit)
+        return input_grads(lambda _, grads: tuple(stored(slot, grad) for slot, grad in enumerate(grads)))
 
     return per_session(make)
 
 
-@fault("state.returned_owned.added-parameter-*", cause="what the caller wrote over a returned gradient in overwrite0")
+@fault("state.returned_owned.added-parameter-*", cause={"kind": "written_over", "action": "overwrite0"})
 def returned_gradient_stored() -> Target:
     """A parameter whose gradient is also an input's is given the tensor that was returned, which is its caller's."""
 
@@ -118,26 +115,20 @@ def output_gradient_stored() -> Target:
         _adopt(parameters, tensors(grads))
         return found
 
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-        parameters = list(weights)
+    def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
         given = [grad for group in groups for node_grads in group.get("grads", ()) for grad in tensors(node_grads)]
-        RIGHT.weight_pass(iter(parameters), groups, retain_graph)
+        run(parameters, groups)
         _adopt(parameters, given)
-        return tuple(parameter.grad for parameter in parameters)
 
-    return target(Functions(full=full, weight_pass=weight_pass))
+    return target(replace(weight_passes(around), full=full))
 
 
-@fault("state.stored_storage.mlp-*", "state.stored_storage.residual-*", "*.gradients.mlp", cause="one buffer for both")
+@fault("state.stored_storage.mlp-*", "state.stored_storage.residual-*", "*.gradients.mlp", cause="one_buffer")
 def two_parameters_share_a_buffer() -> Target:
     """All parameter gradients are written to the start of one buffer."""
 
     def replace(parameters: list[nn.Parameter]) -> None:
-        held = [
-            parameter
-            for parameter in parameters
-            if parameter.grad is not None and parameter.grad.layout == torch.strided
-        ]
+        held = [one for one in parameters if one.grad is not None and one.grad.layout == torch.strided]
         size = max((parameter.numel() for parameter in held), default=0)
         buffer = torch.empty(size, dtype=held[0].dtype) if held else torch.empty(0)
         for parameter in held:
@@ -164,18 +155,12 @@ def output_gradient_returned() -> Target:
     """Where an input's gradient equals the output gradient, the output gradient itself is returned."""
 
     def passed_on(found: Grads, grads: Any) -> Grads:
-        given = tensors(grads)
-        return tuple(
-            next((g for g in given if grad is not None and g.shape == grad.shape and torch.equal(g, grad)), grad)
-            for grad in found
-        )
+        return tuple(next((given for given in tensors(grads) if _equal(given, grad)), grad) for grad in found)
 
     def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         return passed_on(RIGHT.full(outputs, grads, inputs), grads)
 
-    def input_pass(
-        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-    ) -> tuple[Grads, Context]:
+    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any) -> tuple[Grads, Context]:
         found, context = RIGHT.input_pass(outputs, grads, inputs, weights)
         return passed_on(found, grads), context
 
@@ -185,14 +170,9 @@ def output_gradient_returned() -> Target:
 @fault("state.returned_storage.*")
 def gradient_returned_in_the_input() -> Target:
     """An input's gradient is returned as a view of the input, whose values are not needed any more."""
-
-    def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
-        return tuple(
-            value.data.copy_(grad) if grad is not None and not isinstance(value, nn.Parameter) else grad
-            for value, grad in zip(inputs, grads, strict=True)
-        )
-
-    return target(input_grads(edit))
+    return target(
+        each_input_grad(lambda value, grad: grad if isinstance(value, nn.Parameter) else value.data.copy_(grad))
+    )
 
 
 @fault("state.returned_same_args.*")
@@ -214,7 +194,7 @@ def grad_attribute_of_the_input_returned() -> Target:
 def returned_as_a_transpose() -> Target:
     """Input gradients are returned as views of a transposed copy."""
 
-    def transposed(grad: Tensor) -> Tensor:
+    def transposed(_: Any, grad: Tensor) -> Tensor:
         return grad if grad.dim() < 2 or grad.layout != torch.strided else grad.mT.contiguous().mT
 
-    return target(input_grads(lambda _, grads: tuple(None if grad is None else transposed(grad) for grad in grads)))
+    return target(each_input_grad(transposed))

@@ -1,25 +1,77 @@
-"""Small changes to the right implementation, of which faults are made.
-
-``RIGHT`` are the three functions of ``gradconform.reference.split``. An alteration takes functions and returns
-functions, so that two of them can be put on top of each other; :func:`target` makes a target of them.
-"""
+"""Small changes to the right implementation, of which faults are made, and what some have to know of a graph."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
 
 from gradconform.adapter import Capabilities, StageSpec
-from gradconform.fixtures.trees import leaves
-from gradconform.functions import FULL, SPLIT, FunctionsAdapter, FunctionsSession
 from gradconform.reference import split
-from gradconform.targets import Target
+from gradconform.target.functions import FULL, SPLIT, FunctionsAdapter, FunctionsSession
+from gradconform.target.resolve import Target
+from gradconform.trees import leaves, tensors
 
-from .graph import Graph
+
+class Graph:
+    """The graph behind some nodes, walked breadth first; ``depth`` is the least number of steps from a root."""
+
+    def __init__(self, roots: Iterable[Node]) -> None:
+        """Walk; nothing is computed."""
+        self.depth: dict[Node, int] = {}
+        self.users: dict[Node, list[Node]] = {}
+        level = list(dict.fromkeys(roots))
+        self.depth.update(dict.fromkeys(level, 0))
+        while level:
+            below = [(node, after) for node in level for after, _ in node.next_functions if after is not None]
+            level = []
+            for user, node in below:
+                self.users.setdefault(node, []).append(user)
+                if node not in self.depth:
+                    self.depth[node] = self.depth[user] + 1
+                    level.append(node)
+
+    @classmethod
+    def behind(cls, outputs: Any) -> Graph:
+        """Return the graph behind the tensors of ``outputs``."""
+        return cls(get_gradient_edge(output).node for output in tensors(outputs) if output.requires_grad)
+
+    @classmethod
+    def of_context(cls, groups: list[dict[str, Any]]) -> Graph:
+        """Return the graph behind a weight context; an empty one where the context was used up."""
+        return cls(node for group in groups for node in group.get("intermediates", ()))
+
+    def leaves(self) -> list[Tensor]:
+        """Return the leaves that gradients accumulate into: parameters and inputs."""
+        return [node.variable for node in self.depth if hasattr(node, "variable")]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the parameters met."""
+        return [leaf for leaf in self.leaves() if isinstance(leaf, nn.Parameter)]
+
+    def users_of(self, leaf: Tensor) -> list[Node]:
+        """Return the nodes that use ``leaf``, one entry per use."""
+        return self.users.get(get_gradient_edge(leaf).node, [])
+
+    def apart(self, leaf: Tensor) -> int:
+        """Return how many steps lie between the shallowest and the deepest use of ``leaf``."""
+        depths = [self.depth[user] for user in self.users_of(leaf)]
+        return max(depths, default=0) - min(depths, default=0)
+
+    def input_path(self) -> set[Node]:
+        """Return the nodes that lead to an input, which is a leaf that is no parameter."""
+        reached = {get_gradient_edge(leaf).node for leaf in self.leaves() if not isinstance(leaf, nn.Parameter)}
+        level = list(reached)
+        while level:
+            level = [user for node in level for user in self.users.get(node, ()) if user not in reached]
+            reached.update(level)
+        return reached
+
 
 Grads = tuple[Tensor | None, ...]
 Context = list[dict[str, Any]]
@@ -73,6 +125,99 @@ def with_session(session: type[FunctionsSession], functions: Functions = RIGHT, 
     return _target(lambda stage, spec: session(functions.named(), stage, spec), claims)
 
 
+class Backwards(FunctionsSession):
+    """Runs B and I through one method."""
+
+    def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+        """Run B or I."""
+        return backward(mb, output_grads)
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        return self.run(super().backward, mb, output_grads)
+
+    def backward_input(self, mb: int, output_grads: Any) -> Grads:
+        return self.run(super().backward_input, mb, output_grads)
+
+
+class Forgiving(FunctionsSession):
+    """Does nothing in a W that has no context."""
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        return super().backward_weight(mb) if mb in self._contexts else None
+
+
+# ---- what is done around the functions
+
+#: What is given to B and I, the weights left aside: outputs, output gradients and inputs.
+Around = Callable[[Callable[..., Any], Any, Any, Sequence[Any]], Any]
+
+
+def backwards(around: Around, functions: Functions = RIGHT) -> Functions:
+    """Run B and I inside ``around(run, outputs, grads, inputs)``, which calls ``run`` with such three."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
+        return around(functions.full, outputs, grads, inputs)
+
+    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]) -> Any:
+        return around(lambda *given: functions.input_pass(*given, weights), outputs, grads, inputs)
+
+    return replace(functions, full=full, input_pass=input_pass)
+
+
+def weight_passes(
+    around: Callable[[Callable[..., Grads], list[nn.Parameter], Context], Any], functions: Functions = RIGHT
+) -> Functions:
+    """Run W inside ``around(run, parameters, groups)``, which calls ``run`` with such two; gradients are returned."""
+
+    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+        def run(chosen: list[nn.Parameter], given: Context, *, retain: bool = retain_graph) -> Grads:
+            return functions.weight_pass(iter(chosen), given, retain)
+
+        parameters = list(weights)
+        around(run, parameters, groups)
+        return tuple(parameter.grad for parameter in parameters)
+
+    return replace(functions, weight_pass=weight_pass)
+
+
+def accumulating(
+    inside: Callable[[list[nn.Parameter], Graph], AbstractContextManager[object]], functions: Functions = RIGHT
+) -> Functions:
+    """Run B and W, which accumulate, inside the context ``inside(parameters, graph)``."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        graph = Graph.behind(outputs)
+        with inside(graph.parameters(), graph):
+            return functions.full(outputs, grads, inputs)
+
+    def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
+        with inside(parameters, Graph.of_context(groups)):
+            run(parameters, groups)
+
+    return replace(weight_passes(around, functions), full=full)
+
+
+def after_backwards(act: Callable[[Any, Any, Sequence[Any]], object]) -> Functions:
+    """Do something more after B and I, with their arguments."""
+
+    def around(run: Callable[..., Any], *given: Any) -> Any:
+        found = run(*given)
+        act(*given)
+        return found
+
+    return backwards(around)
+
+
+def keeping(what: Callable[[Any, Any, Sequence[Any]], Iterable[Any]]) -> Target:
+    """Return a target whose sessions keep, of every B and I, ``what(outputs, grads, inputs)``."""
+
+    def make(_: StageSpec) -> Functions:
+        kept: list[Any] = []
+        return after_backwards(lambda *given: kept.extend(what(*given)))
+
+    return per_session(make)
+
+
 # ---- what the functions are given
 
 
@@ -90,21 +235,22 @@ def output_grads(edit: Callable[[list[Any], Any], Any], functions: Functions = R
     A backward that starts at a loss is left alone.
     """
 
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+    def around(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
         if grads is None:
-            return functions.full(outputs, grads, inputs)
+            return run(outputs, grads, inputs)
         listed, given = flat(outputs, grads)
-        return functions.full(listed, edit(listed, given), inputs)
+        return run(listed, edit(listed, given), inputs)
 
-    def input_pass(
-        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-    ) -> tuple[Grads, Context]:
-        if grads is None:
-            return functions.input_pass(outputs, grads, inputs, weights)
-        listed, given = flat(list(outputs), grads)
-        return functions.input_pass(listed, edit(listed, given), inputs, weights)
+    return backwards(around, functions)
 
-    return replace(functions, full=full, input_pass=input_pass)
+
+def each_output_grad(edit: Callable[[Any, Any], Any]) -> Target:
+    """Return a target that edits each output gradient, ``edit(output, grad)``, where they mirror the outputs."""
+
+    def every(outputs: list[Any], grads: Any) -> Any:
+        return list(map(edit, outputs, grads)) if isinstance(grads, list) else grads
+
+    return target(output_grads(every))
 
 
 # ---- what the functions return
@@ -113,17 +259,23 @@ def output_grads(edit: Callable[[list[Any], Any], Any], functions: Functions = R
 def input_grads(edit: Callable[[Sequence[Any], Grads], Any], functions: Functions = RIGHT) -> Functions:
     """Edit what B and I return: ``edit(inputs, grads)``."""
 
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        result: Grads = edit(inputs, functions.full(outputs, grads, inputs))
-        return result
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
+        return edit(inputs, functions.full(outputs, grads, inputs))
 
-    def input_pass(
-        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-    ) -> tuple[Grads, Context]:
+    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]) -> Any:
         found, context = functions.input_pass(outputs, grads, inputs, weights)
         return edit(inputs, found), context
 
     return replace(functions, full=full, input_pass=input_pass)
+
+
+def each_input_grad(edit: Callable[[Any, Tensor], Any]) -> Functions:
+    """Edit each input gradient that B and I return: ``edit(input, grad)``."""
+    return input_grads(
+        lambda inputs, grads: tuple(
+            None if grad is None else edit(value, grad) for value, grad in zip(inputs, grads, strict=True)
+        )
+    )
 
 
 # ---- what the functions accumulate
@@ -149,28 +301,16 @@ def edited(parameters: Iterable[nn.Parameter], graph: Graph, edit: ParameterEdit
 
 def param_grads(edit: ParameterEdit, functions: Functions = RIGHT) -> Functions:
     """Edit what B and W add: ``edit(parameter, added, graph)``, called before it is added."""
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        graph = Graph.behind(outputs)
-        with edited(graph.parameters(), graph, edit):
-            return functions.full(outputs, grads, inputs)
-
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-        parameters = list(weights)
-        with edited(parameters, Graph.of_context(groups), edit):
-            return functions.weight_pass(iter(parameters), groups, retain_graph)
-
-    return replace(functions, full=full, weight_pass=weight_pass)
+    return accumulating(lambda parameters, graph: edited(parameters, graph, edit), functions)
 
 
 def every_grad(edit: Callable[[Tensor], Tensor]) -> Functions:
     """Edit every gradient, of inputs and of parameters."""
-    found = input_grads(lambda _, grads: tuple(None if grad is None else edit(grad) for grad in grads))
-    return param_grads(lambda _, grad, __: edit(grad), found)
+    return param_grads(lambda _, grad, __: edit(grad), each_input_grad(lambda _, grad: edit(grad)))
 
 
-def without(dropped: Callable[[nn.Parameter, Graph], bool]) -> Functions:
-    """Leave out the gradients of the parameters for which ``dropped(parameter, graph)`` holds."""
+def without(dropped: Callable[[nn.Parameter, Graph], bool]) -> Target:
+    """Return a target that leaves out the gradients of the parameters for which ``dropped(parameter, graph)`` holds."""
 
     @contextlib.contextmanager
     def leaving_out(parameters: Sequence[nn.Parameter], graph: Graph) -> Iterator[None]:
@@ -181,67 +321,15 @@ def without(dropped: Callable[[nn.Parameter, Graph], bool]) -> Functions:
         for parameter in none:
             parameter.grad = None
 
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        graph = Graph.behind(outputs)
-        with leaving_out(graph.parameters(), graph):
-            return RIGHT.full(outputs, grads, inputs)
-
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-        parameters = list(weights)
-        with leaving_out(parameters, Graph.of_context(groups)):
-            RIGHT.weight_pass(iter(parameters), groups, retain_graph)
-        return tuple(parameter.grad for parameter in parameters)
-
-    return replace(RIGHT, full=full, weight_pass=weight_pass)
-
-
-# ---- what happens around the functions
-
-
-def afterwards(
-    after_full: Callable[[Any, Any, Sequence[Any]], object] | None = None,
-    after_input: Callable[[Any, Any, Sequence[Any]], object] | None = None,
-    after_weight: Callable[[list[nn.Parameter]], object] | None = None,
-) -> Functions:
-    """Do something more after the right function: after B and I with their arguments, after W with the weights."""
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        found = RIGHT.full(outputs, grads, inputs)
-        if after_full is not None:
-            after_full(outputs, grads, inputs)
-        return found
-
-    def input_pass(
-        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-    ) -> tuple[Grads, Context]:
-        found = RIGHT.input_pass(outputs, grads, inputs, weights)
-        if after_input is not None:
-            after_input(outputs, grads, inputs)
-        return found
-
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-        parameters = list(weights)
-        found = RIGHT.weight_pass(iter(parameters), groups, retain_graph)
-        if after_weight is not None:
-            after_weight(parameters)
-        return found
-
-    return Functions(full, input_pass, weight_pass)
+    return target(accumulating(leaving_out))
 
 
 def stored_as(replace_grads: Callable[[list[nn.Parameter]], object]) -> Target:
     """Return a target that lets ``replace_grads`` put other tensors into ``.grad`` once B or W has run."""
 
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        parameters = Graph.behind(outputs).parameters()
-        found = RIGHT.full(outputs, grads, inputs)
+    @contextlib.contextmanager
+    def replacing(parameters: list[nn.Parameter], _: Graph) -> Iterator[None]:
+        yield
         replace_grads(parameters)
-        return found
 
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-        parameters = list(weights)
-        RIGHT.weight_pass(iter(parameters), groups, retain_graph)
-        replace_grads(parameters)
-        return tuple(parameter.grad for parameter in parameters)
-
-    return target(Functions(full=full, weight_pass=weight_pass))
+    return target(accumulating(replacing))

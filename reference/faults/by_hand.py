@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from gradconform.targets import Target
+from gradconform.target.resolve import Target
 
-from .alterations import RIGHT, Context, Functions, Grads, output_grads, target
+from .alterations import Context, Functions, Grads, output_grads, target, weight_passes
 from .registry import fault
 
 
 def _tuples(edit: Callable[[Grads], Grads]) -> Functions:
     """Return functions whose W edits the gradient tuple of every node."""
 
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+    def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
         for group in groups:
             if "grads" in group:
                 group["grads"] = [edit(tuple(grads)) for grads in group["grads"]]
-        return RIGHT.weight_pass(weights, groups, retain_graph)
+        run(parameters, groups)
 
-    return Functions(weight_pass=weight_pass)
+    return weight_passes(around)
 
 
 @fault(
     "grad_tuple.by_hand.two",
     "grad_tuple.by_hand.three",
     "grad_tuple.by_hand.two-first-none",
-    cause="slots 1 and 2 missing: their gradients are dropped",
+    cause={"kind": "outputs_missing", "names": ["slot"], "slots": [1, 2]},
 )
 def first_of_a_node_only() -> Target:
     """Of the gradients of a node's outputs only the first is used."""
@@ -40,7 +40,7 @@ def first_of_a_node_only() -> Target:
     "grad_tuple.by_hand.two",
     "grad_tuple.by_hand.three",
     "grad_tuple.by_hand.three-last-none",
-    cause="slot 1 missing: its gradient is dropped",
+    cause={"kind": "outputs_missing", "names": ["slot"], "slots": [1]},
 )
 def last_of_a_node_dropped() -> Target:
     """Of the gradients of a node's outputs the last but the first is dropped."""
@@ -51,7 +51,7 @@ def last_of_a_node_dropped() -> Target:
     "grad_tuple.by_hand.two-first-none",
     "grad_tuple.by_hand.three-first-none",
     "grad_tuple.by_hand.three-middle-none",
-    cause="None shifts the gradients",
+    cause="none_shifts",
 )
 def none_shifts_the_slots_of_a_node() -> Target:
     """None is filtered out of a node's gradients, so that those behind it move up a slot."""
@@ -78,7 +78,7 @@ def all_none_refused() -> Target:
     "*.gradients.output-unbound",
     "grad_tuple.by_hand.two",
     "grad_tuple.by_hand.three",
-    cause="summed into the first",
+    cause="output_grads_summed",
 )
 def outputs_of_a_node_summed_into_the_first() -> Target:
     """The gradients of all outputs of a node are added up and given to its first."""

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from gradconform.targets import Target
+from gradconform.target.resolve import Target
 
-from .alterations import RIGHT, Context, Functions, Grads, output_grads, target, without
-from .graph import Graph
+from .alterations import (
+    RIGHT,
+    Context,
+    Functions,
+    Grads,
+    Graph,
+    accumulating,
+    backwards,
+    each_output_grad,
+    output_grads,
+    target,
+    weight_passes,
+    without,
+)
 from .registry import fault
 
 
@@ -21,11 +33,11 @@ from .registry import fault
     "*.gradients.conv2d",
     "*.gradients.layer-norm",
     "*.gradients.frozen-weight",
-    cause="never accumulated",
+    cause="never_accumulated",
 )
 def biases() -> Target:
     """Parameters of one dimension get no gradient."""
-    return target(without(lambda parameter, _: parameter.dim() == 1))
+    return without(lambda parameter, _: parameter.dim() == 1)
 
 
 @fault(
@@ -33,11 +45,11 @@ def biases() -> Target:
     "*.gradients.embedding-sparse",
     "*.loss.embedding",
     "*.gradients.embedding-tied-decoder",
-    cause="never accumulated",
+    cause="never_accumulated",
 )
 def embeddings() -> Target:
     """The table of an Embedding gets no gradient."""
-    return target(without(lambda parameter, graph: _used_by(parameter, graph, "Embedding")))
+    return without(lambda parameter, graph: _used_by(parameter, graph, "Embedding"))
 
 
 def _used_by(parameter: nn.Parameter, graph: Graph, kind: str) -> bool:
@@ -49,7 +61,7 @@ def _used_by(parameter: nn.Parameter, graph: Graph, kind: str) -> bool:
     "*.gradients.sliced-weight",
     "*.gradients.output-is-parameter",
     "*.gradients.derived-weight-twice",
-    cause="never accumulated",
+    cause="never_accumulated",
 )
 def parameter_only_paths() -> Target:
     """A parameter that meets no input at its first use gets no gradient."""
@@ -58,37 +70,33 @@ def parameter_only_paths() -> Target:
         path = graph.input_path()
         return bool(path) and not any(user in path for user in graph.users_of(parameter))
 
-    return target(without(lone))
+    return without(lone)
 
 
-@fault("*.gradients.scalar-parameter", cause="never accumulated")
+@fault("*.gradients.scalar-parameter", cause="never_accumulated")
 def parameters_without_a_dimension() -> Target:
     """A 0-d parameter gets no gradient."""
-    return target(without(lambda parameter, _: parameter.dim() == 0))
+    return without(lambda parameter, _: parameter.dim() == 0)
 
 
-@fault("*.gradients.complex", "*.gradients.complex-parameter", cause="never accumulated")
+@fault("*.gradients.complex", "*.gradients.complex-parameter", cause="never_accumulated")
 def complex_parameters() -> Target:
     """A complex parameter gets no gradient."""
-    return target(without(lambda parameter, _: parameter.is_complex()))
+    return without(lambda parameter, _: parameter.is_complex())
 
 
-@fault("*.gradients.parameter-only-outputs", "*.gradients.parameter-only-output", cause="never accumulated")
+@fault("*.gradients.parameter-only-outputs", "*.gradients.parameter-only-output", cause="never_accumulated")
 def outputs_that_reach_no_input() -> Target:
     """The backward starts only at outputs from which an input can be reached."""
 
-    def edit(outputs: list[Any], grads: Any) -> Any:
-        if not isinstance(grads, list):
-            return grads
-        return [
-            grad if isinstance(output, Tensor) and output.requires_grad and Graph.behind(output).input_path() else None
-            for output, grad in zip(outputs, grads, strict=True)
-        ]
+    def edit(output: Any, grad: Any) -> Any:
+        reaches = isinstance(output, Tensor) and output.requires_grad and Graph.behind(output).input_path()
+        return grad if reaches else None
 
-    return target(output_grads(edit))
+    return each_output_grad(edit)
 
 
-@fault("*.gradients.fixed-inputs", "*.gradients.embedding", "*.loss.fixed-inputs", cause="never accumulated")
+@fault("*.gradients.fixed-inputs", "*.gradients.embedding", "*.loss.fixed-inputs", cause="never_accumulated")
 def stages_whose_inputs_need_no_gradient() -> Target:
     """Where no input needs a gradient, nothing is done at all."""
 
@@ -98,9 +106,7 @@ def stages_whose_inputs_need_no_gradient() -> Target:
     def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         return (None,) * len(inputs) if idle(inputs) else RIGHT.full(outputs, grads, inputs)
 
-    def input_pass(
-        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-    ) -> tuple[Grads, Context]:
+    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any) -> tuple[Grads, Context]:
         return ((None,) * len(inputs), []) if idle(inputs) else RIGHT.input_pass(outputs, grads, inputs, weights)
 
     return target(Functions(full=full, input_pass=input_pass))
@@ -110,7 +116,7 @@ def stages_whose_inputs_need_no_gradient() -> Target:
     "*.gradients.two-outputs",
     "grad_tuple.size.two-*",
     "grad_tuple.size.three-*",
-    cause="output 1 missing: its gradient is dropped",
+    cause={"kind": "outputs_missing", "slots": [1]},
 )
 def second_output() -> Target:
     """The gradient of the second output is dropped."""
@@ -122,18 +128,14 @@ def second_output() -> Target:
     "grad_tuple.size.five-*",
     "*.gradients.three-outputs",
     "*.gradients.five-outputs",
-    cause="(outputs 2, 3 and 4 missing: their gradients are|output 2 missing: its gradient is) dropped",
+    cause=({"kind": "outputs_missing", "slots": [2, 3, 4]}, {"kind": "outputs_missing", "slots": [2]}),
 )
 def outputs_beyond_the_second() -> Target:
     """Only the gradients of the first two outputs are used."""
     return target(output_grads(lambda _, grads: [*grads[:2], *[None] * (len(grads) - 2)] if len(grads) > 2 else grads))
 
 
-@fault(
-    "full.gradients.nested-output",
-    "full.gradients.lstm",
-    cause="missing: their gradients are dropped, inside a tuple or dict",
-)
+@fault("full.gradients.nested-output", "full.gradients.lstm", cause="nested")
 def nested_outputs() -> Target:
     """Outputs inside a tuple or dict of a tuple are passed over."""
 
@@ -146,10 +148,7 @@ def nested_outputs() -> Target:
     return target(Functions(full=full))
 
 
-@fault(
-    "*.gradients.same-output-twice",
-    cause="output 1 missing: its gradient is dropped, the same tensor as another output",
-)
+@fault("*.gradients.same-output-twice", cause="same_as_other_output")
 def output_returned_twice() -> Target:
     """An output that is returned twice is counted once."""
 
@@ -166,38 +165,29 @@ def output_returned_twice() -> Target:
     "split.gradients.frozen-layer",
     "split.gradients.frozen-weight",
     "accumulate.prior.frozen",
-    cause="never accumulated|micro-batch 0 missing",
+    cause=("never_accumulated", {"kind": "missing", "microbatches": [0]}),
 )
 def stages_with_a_frozen_parameter() -> Target:
     """W does nothing where any parameter is frozen."""
 
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-        parameters = list(weights)
+    def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
         if all(parameter.requires_grad for parameter in parameters):
-            return RIGHT.weight_pass(iter(parameters), groups, retain_graph)
-        return tuple(parameter.grad for parameter in parameters)
+            run(parameters, groups)
 
-    return target(Functions(weight_pass=weight_pass))
+    return target(weight_passes(around))
 
 
 @fault(
     "*.gradients.output-is-input",
     "*.gradients.output-is-parameter",
     "*.gradients.output-is-weight",
-    cause="missing: its gradient is dropped, an input or a parameter itself",
+    cause="not_computed",
 )
 def outputs_that_are_leaves() -> Target:
     """An output without a grad_fn is taken for one that needs no gradient."""
-
-    def edit(outputs: list[Any], grads: Any) -> Any:
-        if not isinstance(grads, list):
-            return grads
-        return [
-            None if isinstance(output, Tensor) and output.grad_fn is None else grad
-            for output, grad in zip(outputs, grads, strict=True)
-        ]
-
-    return target(output_grads(edit))
+    return each_output_grad(
+        lambda output, grad: None if isinstance(output, Tensor) and output.grad_fn is None else grad
+    )
 
 
 @fault("*.gradients.linear-3d", "*.gradients.output-view", "*.gradients.output-slice", raises=True)
@@ -240,46 +230,25 @@ def _later_uses_cut(graph: Graph, leaves: Sequence[Tensor]) -> Iterator[None]:
     "*.gradients.tied-adjacent",
     "*.gradients.rnn",
     "*.gradients.looped-block",
-    cause="uses of the tied parameter: the others are missing",
+    cause="uses_missing",
 )
 def later_uses_of_a_tied_weight() -> Target:
     """Of the uses of a parameter only the first that is met counts."""
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        graph = Graph.behind(outputs)
-        with _later_uses_cut(graph, graph.parameters()):
-            return RIGHT.full(outputs, grads, inputs)
-
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-        graph = Graph.of_context(groups)
-        with _later_uses_cut(graph, graph.parameters()):
-            return RIGHT.weight_pass(weights, groups, retain_graph)
-
-    return target(Functions(full=full, weight_pass=weight_pass))
+    return target(accumulating(lambda _, graph: _later_uses_cut(graph, graph.parameters())))
 
 
 @fault(
     "*.gradients.residual",
     "*.gradients.tied-parallel",
     "*.loss.duplicate-input",
-    cause="1 of the 2 paths to the input: the others are missing",
+    cause={"kind": "paths_missing", "counts": [1, 2]},
 )
 def later_paths_to_an_input() -> Target:
     """Of the paths to an input only the first that is met counts."""
 
-    def inputs_of(graph: Graph) -> list[Tensor]:
-        return [leaf for leaf in graph.leaves() if not isinstance(leaf, nn.Parameter)]
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+    def around(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
         graph = Graph.behind(outputs)
-        with _later_uses_cut(graph, inputs_of(graph)):
-            return RIGHT.full(outputs, grads, inputs)
+        with _later_uses_cut(graph, [leaf for leaf in graph.leaves() if not isinstance(leaf, nn.Parameter)]):
+            return run(outputs, grads, inputs)
 
-    def input_pass(
-        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-    ) -> tuple[Grads, Context]:
-        graph = Graph.behind(outputs)
-        with _later_uses_cut(graph, inputs_of(graph)):
-            return RIGHT.input_pass(outputs, grads, inputs, weights)
-
-    return target(Functions(full=full, input_pass=input_pass))
+    return target(backwards(around))

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
-from gradconform.functions import FunctionsSession
-from gradconform.targets import Target
+from gradconform.target.functions import FunctionsSession
+from gradconform.target.resolve import Target
 
-from .alterations import RIGHT, Context, Functions, Grads, flat, per_session, target, with_session
+from .alterations import (
+    RIGHT,
+    Context,
+    Forgiving,
+    Functions,
+    Grads,
+    flat,
+    per_session,
+    target,
+    weight_passes,
+    with_session,
+)
 from .registry import fault
 
 
@@ -35,19 +47,18 @@ def partial_update_before_raising() -> Target:
     return target(Functions(full=full))
 
 
-@fault("grad_tuple.wrong.*-split", "misuse.next_microbatch.split", cause="never accumulated")
+@fault("grad_tuple.wrong.*-split", "misuse.next_microbatch.split", cause="never_accumulated")
 def parameters_left_frozen_by_an_error() -> Target:
     """I freezes the parameters while it runs, and does not thaw them where it raises."""
 
     def input_pass(
-        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
+        outputs: Any, grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
     ) -> tuple[Grads, Context]:
         parameters = list(weights)
-        trainable = [parameter for parameter in parameters if parameter.requires_grad]
         try:
             return RIGHT.input_pass(outputs, grads, inputs, iter(parameters))
         except ValueError:
-            for parameter in trainable:
+            for parameter in parameters:
                 parameter.requires_grad = False
             raise
 
@@ -63,9 +74,7 @@ def errors_swallowed() -> Target:
             return RIGHT.full(outputs, grads, inputs)
         return (None,) * len(inputs)
 
-    def input_pass(
-        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-    ) -> tuple[Grads, Context]:
+    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any) -> tuple[Grads, Context]:
         with contextlib.suppress(ValueError):
             return RIGHT.input_pass(outputs, grads, inputs, weights)
         return (None,) * len(inputs), []
@@ -84,45 +93,41 @@ def _poisoned() -> Functions:
             failed.append(True)
             raise
 
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
         if failed:
             failed.clear()
             return (None,) * len(inputs)
-        result: Grads = watched(RIGHT.full, outputs, grads, inputs)
-        return result
+        return watched(RIGHT.full, outputs, grads, inputs)
 
-    def input_pass(*args: Any) -> tuple[Grads, Context]:
-        result: tuple[Grads, Context] = watched(RIGHT.input_pass, *args)
-        return result
+    def input_pass(*args: Any) -> Any:
+        return watched(RIGHT.input_pass, *args)
 
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-        parameters = list(weights)
+    def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
         if failed:
             failed.clear()
-            return tuple(parameter.grad for parameter in parameters)
-        result: Grads = watched(RIGHT.weight_pass, iter(parameters), groups, retain_graph)
-        return result
+        else:
+            watched(run, parameters, groups)
 
-    return Functions(full, input_pass, weight_pass)
+    return replace(weight_passes(around), full=full, input_pass=input_pass)
 
 
-@fault("misuse.next_session.*", cause="never accumulated: nothing has been since the error in")
+@fault("misuse.next_session.*", cause="idle_since_error")
 def next_session_poisoned() -> Target:
     """An error leaves a flag in the process, and the next backward that accumulates does nothing."""
     return target(_poisoned())
 
 
-@fault("misuse.next_microbatch.*", cause="micro-batch 2 missing")
+@fault("misuse.next_microbatch.*", cause={"kind": "missing", "microbatches": [2]})
 def next_microbatch_poisoned() -> Target:
     """An error leaves a flag in the session, and the next backward that accumulates does nothing."""
     return per_session(lambda _: _poisoned())
 
 
-@fault("misuse.next_microbatch.split", cause="never accumulated: nothing has been since the error in I1!")
+@fault("misuse.next_microbatch.split", cause={"kind": "idle_since_error", "action": "I1!"})
 def contexts_cleared_by_an_error() -> Target:
     """An I that raises clears the contexts of all micro-batches, whose W then do nothing."""
 
-    class Session(FunctionsSession):
+    class Session(Forgiving):
         def backward_input(self, mb: int, output_grads: Any) -> Grads:
             try:
                 return super().backward_input(mb, output_grads)
@@ -131,24 +136,18 @@ def contexts_cleared_by_an_error() -> Target:
                 self._forwards.clear()
                 raise
 
-        def backward_weight(self, mb: int) -> Grads | None:
-            return super().backward_weight(mb) if mb in self._contexts else None
-
     return with_session(Session)
 
 
-@fault("misuse.weight_twice.*", cause="counted twice")
+@fault("misuse.weight_twice.*", cause="counted_twice")
 def contexts_can_be_used_again() -> Target:
     """A second W of a micro-batch adds its gradients again."""
-
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-        del retain_graph
-        return RIGHT.weight_pass(weights, [dict(group) for group in groups], retain_graph=True)
-
-    return target(Functions(weight_pass=weight_pass))
+    return target(
+        weight_passes(lambda run, parameters, groups: run(parameters, [dict(group) for group in groups], retain=True))
+    )
 
 
-@fault("misuse.weight_before_input.mlp", cause="W0! before its I has used up its turn")
+@fault("misuse.weight_before_input.mlp", cause={"kind": "weight_too_early", "action": "W0!"})
 def early_weight_pass_uses_up_its_turn() -> Target:
     """A W that comes before its I does nothing, and counts as done."""
 
@@ -166,7 +165,9 @@ def early_weight_pass_uses_up_its_turn() -> Target:
 
 
 @fault(
-    "misuse.weight_before_input.other", "misuse.weight_before_input.mlp", cause="W0! before its I has used up its turn"
+    "misuse.weight_before_input.other",
+    "misuse.weight_before_input.mlp",
+    cause={"kind": "weight_too_early", "action": "W0!"},
 )
 def early_weight_pass_takes_anything() -> Target:
     """A W without a context takes whatever was deferred; where there is nothing it leaves the next W nothing to do."""

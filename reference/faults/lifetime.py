@@ -10,28 +10,32 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec
-from gradconform.fixtures.trees import tensors
-from gradconform.functions import FunctionsSession
-from gradconform.targets import Target
+from gradconform.target.functions import FunctionsSession
+from gradconform.target.resolve import Target
+from gradconform.trees import tensors
 
-from .alterations import RIGHT, Context, Functions, Grads, afterwards, flat, per_session, target, with_session
-from .graph import Graph
+from .alterations import (
+    RIGHT,
+    Context,
+    Functions,
+    Grads,
+    Graph,
+    after_backwards,
+    backwards,
+    flat,
+    keeping,
+    per_session,
+    target,
+    weight_passes,
+    with_session,
+)
 from .registry import fault
 
 
 @fault("lifetime.full.*", "lifetime.split.*", "lifetime.outputs_between.*")
 def outputs_kept_in_a_list() -> Target:
     """Outputs are kept in a list of the session."""
-
-    def make(_: StageSpec) -> Functions:
-        kept: list[Any] = []
-
-        def keep(outputs: Any, _: Any, __: Any) -> None:
-            kept.extend(tensors(outputs))
-
-        return afterwards(after_full=keep, after_input=keep)
-
-    return per_session(make)
+    return keeping(lambda outputs, _, __: tensors(outputs))
 
 
 @fault("lifetime.full.*", "lifetime.split.*", "lifetime.loss.*", "lifetime.growth.*")
@@ -42,7 +46,7 @@ def outputs_kept_by_a_cycle() -> Target:
         def walk(depth: int) -> Any:
             return walk(depth - 1) if depth else outputs
 
-    return target(afterwards(after_full=keep, after_input=keep))
+    return target(after_backwards(keep))
 
 
 @fault("lifetime.full.*")
@@ -59,68 +63,45 @@ def graph_retained() -> Target:
     return target(Functions(full=full))
 
 
+class _KeepsContexts(FunctionsSession):
+    kept: tuple[Context, ...] = ()
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        self.kept = (*self.kept, [dict(group) for group in self._contexts[mb]])
+        return super().backward_weight(mb)
+
+
 @fault("lifetime.growth.split")
 def contexts_kept() -> Target:
     """Weight contexts are kept after W."""
-
-    class Session(FunctionsSession):
-        kept: list[Context]
-
-        def backward_weight(self, mb: int) -> Grads | None:
-            self.kept = [*getattr(self, "kept", []), [dict(group) for group in self._contexts[mb]]]
-            return super().backward_weight(mb)
-
-    return with_session(Session)
+    return with_session(_KeepsContexts)
 
 
 @fault("lifetime.split.*")
 def contexts_kept_with_their_graphs() -> Target:
     """W retains the graph, and its context is kept."""
-
-    class Session(FunctionsSession):
-        kept: list[Context]
-
-        def backward_weight(self, mb: int) -> Grads | None:
-            self.kept = [*getattr(self, "kept", []), [dict(group) for group in self._contexts[mb]]]
-            return super().backward_weight(mb)
-
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-        del retain_graph
-        return RIGHT.weight_pass(weights, groups, retain_graph=True)
-
-    return with_session(Session, Functions(weight_pass=weight_pass))
+    retaining = weight_passes(lambda run, parameters, groups: run(parameters, groups, retain=True))
+    return with_session(_KeepsContexts, retaining)
 
 
 @fault("lifetime.growth.*")
 def norms_kept() -> Target:
     """A tensor per micro-batch is kept for a log."""
-
-    def make(_: StageSpec) -> Functions:
-        log: list[Tensor] = []
-
-        def keep(_: Any, grads: Any, __: Any) -> None:
-            log.extend(grad.norm() for grad in tensors(grads))
-
-        return afterwards(after_full=keep, after_input=keep)
-
-    return per_session(make)
+    return keeping(lambda _, grads, __: [grad.norm() for grad in tensors(grads)])
 
 
 @fault("lifetime.full.*", "lifetime.split.*")
 def hooks_left_on_parameters() -> Target:
     """A hook is put on every parameter for each micro-batch, holds its outputs, and is never removed."""
 
-    def make(_: StageSpec) -> Functions:
-        def hook(outputs: Any, _: Any, __: Any) -> None:
-            for parameter in Graph.behind(outputs).parameters():
-                parameter.register_hook(lambda grad, held=outputs: None)  # noqa: ARG005 (holding is what it is for)
+    def hook(outputs: Any, _: Any, __: Any) -> None:
+        for parameter in Graph.behind(outputs).parameters():
+            parameter.register_hook(lambda grad, held=outputs: None)  # noqa: ARG005 (holding is what it is for)
 
-        return afterwards(after_full=hook, after_input=hook)
-
-    return per_session(make)
+    return target(after_backwards(hook))
 
 
-@fault("lifetime.reopened.*", cause="it is zero")
+@fault("lifetime.reopened.*", cause="zero")
 def hooks_of_a_closed_session() -> Target:
     """A hook that the session puts on every parameter outlives it, and lets nothing through to the next session."""
 
@@ -155,19 +136,10 @@ def outputs_kept_in_the_context() -> Target:
 @fault("lifetime.full.*", "lifetime.split.*")
 def inputs_kept() -> Target:
     """Inputs are kept in a list of the session."""
-
-    def make(_: StageSpec) -> Functions:
-        kept: list[Any] = []
-
-        def keep(_: Any, __: Any, inputs: Sequence[Any]) -> None:
-            kept.extend(inputs)
-
-        return afterwards(after_full=keep, after_input=keep)
-
-    return per_session(make)
+    return keeping(lambda _, __, inputs: inputs)
 
 
-@fault("lifetime.dropped.*", cause="never accumulated")
+@fault("lifetime.dropped.*", cause="never_accumulated")
 def outputs_referred_to_weakly() -> Target:
     """The weight context refers to the outputs weakly, and W does nothing where they are gone."""
 
@@ -187,17 +159,7 @@ def outputs_referred_to_weakly() -> Target:
 @fault("lifetime.loss.*")
 def losses_kept() -> Target:
     """Losses are kept for a log, with their graphs."""
-
-    def make(_: StageSpec) -> Functions:
-        log: list[Any] = []
-
-        def keep(outputs: Any, grads: Any, _: Any) -> None:
-            if grads is None:
-                log.append(outputs)
-
-        return afterwards(after_full=keep, after_input=keep)
-
-    return per_session(make)
+    return keeping(lambda outputs, grads, _: [outputs] if grads is None else [])
 
 
 @fault("lifetime.after_error.*")
@@ -207,23 +169,14 @@ def exceptions_kept() -> Target:
     def make(_: StageSpec) -> Functions:
         kept: list[Exception] = []
 
-        def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        def around(run: Callable[..., Any], *given: Any) -> Any:
             try:
-                return RIGHT.full(outputs, grads, inputs)
+                return run(*given)
             except Exception as error:
                 kept.append(error)
                 raise
 
-        def input_pass(
-            outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-        ) -> tuple[Grads, Context]:
-            try:
-                return RIGHT.input_pass(outputs, grads, inputs, weights)
-            except Exception as error:
-                kept.append(error)
-                raise
-
-        return Functions(full=full, input_pass=input_pass)
+        return backwards(around)
 
     return per_session(make)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gradconform.fixtures.trees import tensors
-from gradconform.targets import Target
+from gradconform.target.resolve import Target
+from gradconform.trees import tensors
 
-from .alterations import RIGHT, Context, Functions, Grads, input_grads, output_grads, target
+from .alterations import RIGHT, Functions, Grads, backwards, each_output_grad, input_grads, output_grads, target
 from .registry import fault
 
 
@@ -20,7 +20,7 @@ from .registry import fault
     "grad_tuple.none.chunk-*",
     "grad_tuple.none.all-but-last-*",
     raises=True,
-    cause="None shifts the gradients",
+    cause="none_shifts",
 )
 def none_shifts_the_gradients_behind_it() -> Target:
     """None is filtered out of the output gradients and not out of the outputs."""
@@ -38,7 +38,7 @@ def none_shifts_the_gradients_behind_it() -> Target:
     "grad_tuple.size.two-*",
     "grad_tuple.size.three-*",
     raises=True,
-    cause="output gradients are reversed",
+    cause="output_grads_reversed",
 )
 def output_grads_reversed() -> Target:
     """The last output gradient goes to the first output."""
@@ -48,13 +48,7 @@ def output_grads_reversed() -> Target:
 @fault("full.gradients.dict-output", raises=True)
 def dict_paired_by_sorted_keys() -> Target:
     """A dict's output gradients are taken in the order of the alphabet, its outputs in their own."""
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        if not isinstance(grads, dict):
-            return RIGHT.full(outputs, grads, inputs)
-        return RIGHT.full(list(outputs.values()), [grads[key] for key in sorted(grads)], inputs)
-
-    return target(Functions(full=full))
+    return _of_dict(lambda grads: [grads[key] for key in sorted(grads)])
 
 
 @fault("grad_tuple.wrong.short-*", "grad_tuple.too_long.*")
@@ -83,6 +77,17 @@ def _mended(mend: Any) -> Target:
     return target(output_grads(edit))
 
 
+def _of_dict(ordered: Callable[[dict[Any, Any]], list[Any]]) -> Target:
+    """Return a target that pairs the outputs of a dict, in their own order, with ``ordered(grads)``."""
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        if not isinstance(grads, dict):
+            return RIGHT.full(outputs, grads, inputs)
+        return RIGHT.full(list(outputs.values()), ordered(grads), inputs)
+
+    return target(Functions(full=full))
+
+
 @fault("grad_tuple.wrong.broadcast-*")
 def wrong_shape_broadcast() -> Target:
     """An output gradient of one row is broadcast to all rows."""
@@ -104,11 +109,7 @@ def number_for_a_gradient() -> Target:
 @fault("grad_tuple.wrong.structure-*")
 def dict_taken_for_a_tuple() -> Target:
     """Output gradients in a dict are taken in its order, where the outputs are a tuple."""
-
-    def edit(_: list[Any], grads: Any) -> Any:
-        return list(grads.values()) if isinstance(grads, dict) else grads
-
-    return target(output_grads(edit))
+    return target(output_grads(lambda _, grads: list(grads.values()) if isinstance(grads, dict) else grads))
 
 
 @fault(
@@ -116,39 +117,31 @@ def dict_taken_for_a_tuple() -> Target:
     "grad_tuple.none_scalar.*",
     "grad_tuple.none.all-*",
     "grad_tuple.none.last-*",
-    cause="None for outputs? \\d+.* read as a gradient of ones",
+    cause="none_read_as_ones",
 )
 def none_read_as_ones() -> Target:
     """None for an output is read as a gradient of ones."""
 
-    def edit(outputs: list[Any], grads: Any) -> Any:
-        return [
-            torch.ones_like(output) if grad is None and isinstance(output, Tensor) and output.requires_grad else grad
-            for output, grad in zip(outputs, grads, strict=True)
-        ]
+    def edit(output: Any, grad: Any) -> Any:
+        missing = grad is None and isinstance(output, Tensor) and output.requires_grad
+        return torch.ones_like(output) if missing else grad
 
-    return target(output_grads(lambda outputs, grads: edit(outputs, grads) if isinstance(grads, list) else grads))
+    return each_output_grad(edit)
 
 
-@fault("grad_tuple.none_scalar.*", cause="None for the 0-d output 0 read as 1")
+@fault("grad_tuple.none_scalar.*", cause={"kind": "none_read_as_one", "slots": [0]})
 def none_of_a_scalar_read_as_one() -> Target:
     """None for a 0-d output is read as 1, though None is claimed to mean that no gradient flows."""
 
-    def edit(outputs: list[Any], grads: Any) -> Any:
-        if not isinstance(grads, list):
-            return grads
-        return [
-            torch.ones_like(output) if grad is None and isinstance(output, Tensor) and output.dim() == 0 else grad
-            for output, grad in zip(outputs, grads, strict=True)
-        ]
+    def edit(output: Any, grad: Any) -> Any:
+        missing = grad is None and isinstance(output, Tensor) and output.dim() == 0
+        return torch.ones_like(output) if missing else grad
 
-    return target(output_grads(edit))
+    return each_output_grad(edit)
 
 
 @fault(
-    "full.gradients.output-chunks",
-    "split.gradients.output-chunks",
-    cause="the gradient of output 0 is used for every output",
+    "full.gradients.output-chunks", "split.gradients.output-chunks", cause={"kind": "output_grad_for_all", "slots": [0]}
 )
 def one_gradient_for_all() -> Target:
     """The first output gradient is used for every output that it fits."""
@@ -164,12 +157,7 @@ def one_gradient_for_all() -> Target:
     return target(output_grads(edit))
 
 
-@fault(
-    "*.gradients.two-inputs",
-    "*.loss.two-inputs",
-    "accumulate.reused_input.two-inputs-split",
-    cause="slots are swapped or shifted",
-)
+@fault("*.gradients.two-inputs", "*.loss.two-inputs", "accumulate.reused_input.two-inputs-split", cause="other_input")
 def input_grads_reversed() -> Target:
     """The gradient of the last argument is returned for the first."""
     return target(input_grads(lambda _, grads: grads[::-1]))
@@ -179,7 +167,7 @@ def input_grads_reversed() -> Target:
     "*.gradients.fixed-input-first",
     "*.gradients.integer-input",
     "*.gradients.nontensor-inputs",
-    cause="slots are swapped or shifted",
+    cause=("other_input", "returned_elsewhere"),
 )
 def input_that_needs_none_shifts_the_slots() -> Target:
     """Gradients are returned for the arguments that need one, and None for as many as are left."""
@@ -192,7 +180,7 @@ def input_that_needs_none_shifts_the_slots() -> Target:
     return target(input_grads(edit))
 
 
-@fault("*.gradients.unused-input", "*.gradients.custom-none-for-input", cause="slots are swapped or shifted")
+@fault("*.gradients.unused-input", "*.gradients.custom-none-for-input", cause=("other_input", "returned_elsewhere"))
 def unused_input_shifts_the_slots() -> Target:
     """Gradients that autograd left at None are filtered out before they are put into their slots."""
 
@@ -203,72 +191,50 @@ def unused_input_shifts_the_slots() -> Target:
     return target(input_grads(edit))
 
 
-@fault(
-    "*.gradients.unused-input",
-    "*.gradients.fixed-input-first",
-    "*.gradients.integer-input",
-    cause="zeros in place of None",
-)
+@fault("*.gradients.unused-input", "*.gradients.fixed-input-first", "*.gradients.integer-input", cause="zeros_for_none")
 def zeros_for_none() -> Target:
     """An input without a gradient gets zeros in place of None."""
 
     def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
-        return tuple(
-            torch.zeros_like(value) if grad is None and isinstance(value, Tensor) else grad
-            for value, grad in zip(inputs, grads, strict=True)
-        )
+        pairs = zip(inputs, grads, strict=True)
+        return tuple(torch.zeros_like(v) if g is None and isinstance(v, Tensor) else g for v, g in pairs)
 
     return target(input_grads(edit))
 
 
-@fault("grad_tuple.layout.transposed-*", "grad_tuple.layout.strided-*", cause="read through its storage")
+@fault("grad_tuple.layout.transposed-*", "grad_tuple.layout.strided-*", cause="read_as_contiguous")
 def read_through_the_storage() -> Target:
     """An output gradient is read from its storage as if it were contiguous."""
 
-    def read(grad: Any) -> Any:
+    def read(_: Any, grad: Any) -> Any:
         if not isinstance(grad, Tensor) or grad.is_contiguous() or grad.untyped_storage().size() < grad.nbytes:
             return grad
-        return (
-            torch.empty(0, dtype=grad.dtype, device=grad.device)
-            .set_(grad.untyped_storage())[: grad.numel()]
-            .view(grad.shape)
-        )
+        stored = torch.empty(0, dtype=grad.dtype, device=grad.device).set_(grad.untyped_storage())
+        return stored[: grad.numel()].view(grad.shape)
 
-    return target(output_grads(lambda _, grads: [read(grad) for grad in grads] if isinstance(grads, list) else grads))
+    return each_output_grad(read)
 
 
 @fault("grad_tuple.layout.expanded-*", raises=True)
 def expanded_gradient_scaled_in_place() -> Target:
     """Output gradients are unscaled in place, which an expanded one refuses."""
-
-    def edit(_: list[Any], grads: Any) -> Any:
-        return [grad.mul_(1.0) if isinstance(grad, Tensor) else grad for grad in grads]
-
-    return target(output_grads(lambda outputs, grads: edit(outputs, grads) if isinstance(grads, list) else grads))
+    return each_output_grad(lambda _, grad: grad.mul_(1.0) if isinstance(grad, Tensor) else grad)
 
 
-@fault("grad_tuple.layout.zeros-*", cause="the output gradients are zeros, and may be taken for None")
+@fault("grad_tuple.layout.zeros-*", cause="output_grads_zero")
 def zeros_taken_for_none() -> Target:
     """An output gradient of zeros is taken for no gradient."""
 
-    def edit(_: list[Any], grads: Any) -> Any:
-        return [None if isinstance(grad, Tensor) and grad.numel() and not grad.any() else grad for grad in grads]
+    def edit(_: Any, grad: Any) -> Any:
+        return None if isinstance(grad, Tensor) and grad.numel() and not grad.any() else grad
 
-    return target(output_grads(lambda outputs, grads: edit(outputs, grads) if isinstance(grads, list) else grads))
+    return each_output_grad(edit)
 
 
-@fault(
-    "grad_tuple.layout.empty-*",
-    "*.gradients.empty-batch",
-    cause="the output gradients have no elements, and may be taken for None",
-)
+@fault("grad_tuple.layout.empty-*", "*.gradients.empty-batch", cause="output_grads_empty")
 def empty_taken_for_none() -> Target:
     """An output gradient without elements is taken for no gradient."""
-
-    def edit(_: list[Any], grads: Any) -> Any:
-        return [None if isinstance(grad, Tensor) and not grad.numel() else grad for grad in grads]
-
-    return target(output_grads(lambda outputs, grads: edit(outputs, grads) if isinstance(grads, list) else grads))
+    return each_output_grad(lambda _, grad: None if isinstance(grad, Tensor) and not grad.numel() else grad)
 
 
 @fault("*.gradients.mask-output", "*.gradients.custom-integer-output", raises=True)
@@ -287,29 +253,17 @@ def output_that_needs_none_shifts_the_gradients() -> Target:
 @fault("grad_tuple.dict_order.full", raises=True)
 def dict_paired_by_order() -> Target:
     """A dict's output gradients are taken in the order in which they come, whatever their keys."""
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        if not isinstance(grads, dict):
-            return RIGHT.full(outputs, grads, inputs)
-        return RIGHT.full(list(outputs.values()), list(grads.values()), inputs)
-
-    return target(Functions(full=full))
+    return _of_dict(lambda grads: list(grads.values()))
 
 
 @fault("grad_tuple.absent.*")
 def absent_gradients_read_as_ones() -> Target:
     """No output gradients at all are read as ones, whatever the outputs are."""
 
-    def ones(outputs: Any, grads: Any) -> tuple[Any, Any]:
-        listed = tensors(outputs)
-        return (listed, [torch.ones_like(output) for output in listed]) if grads is None else (outputs, grads)
+    def around(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
+        if grads is None:
+            outputs = tensors(outputs)
+            grads = [torch.ones_like(output) for output in outputs]
+        return run(outputs, grads, inputs)
 
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        return RIGHT.full(*ones(outputs, grads), inputs)
-
-    def input_pass(
-        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-    ) -> tuple[Grads, Context]:
-        return RIGHT.input_pass(*ones(outputs, grads), inputs, weights)
-
-    return target(Functions(full=full, input_pass=input_pass))
+    return target(backwards(around))

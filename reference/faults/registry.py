@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from gradconform.targets import Target
+from gradconform.target.resolve import Target
+
+#: A cause as a report has it: its kind alone, or its kind with other fields that are certain.
+Cause = str | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +19,10 @@ class Fault:
 
     ``topic`` is the module it stands in, ``idea`` says in one sentence what it does wrong, ``named`` are globs over the
     ids of the checks one would name for it: all that they match must fail. ``raises`` says that it may show by an
-    exception that plain autograd does not raise. ``make`` returns a new target. ``cause`` is a pattern of what a
-    message has to say on a fault of values, None where the cause cannot be named. ``dtypes`` are those in which it is a
-    fault, None for all, and ``elsewhere`` says why it is none in the others: an error of 1e-5 is lost in bfloat16.
+    exception that plain autograd does not raise. ``make`` returns a new target. ``causes`` are those of which one is to
+    be found for a fault of values, with the fields that a report has for them; empty where it cannot be named.
+    ``dtypes`` are those in which it is a fault, None for all, and ``elsewhere`` says why it is none in the others: an
+    error of 1e-5 is lost in bfloat16.
     """
 
     name: str
@@ -26,7 +31,7 @@ class Fault:
     named: tuple[str, ...]
     raises: bool
     make: Callable[[], Target]
-    cause: str | None = None
+    causes: tuple[Mapping[str, Any], ...] = ()
     dtypes: tuple[str, ...] | None = None
     elsewhere: str | None = None
 
@@ -38,14 +43,17 @@ FAULTS: dict[str, Fault] = {}
 def fault(
     *named: str,
     raises: bool = False,
-    cause: str | None = None,
+    cause: Cause | tuple[Cause, ...] = (),
     dtypes: tuple[str, ...] | None = None,
     elsewhere: str | None = None,
 ) -> Callable[[Callable[[], Target]], Callable[[], Target]]:
     """Register a function that makes a wrong target; its name is the fault's, its docstring the idea.
 
+    ``cause`` is a cause, or several of which one is enough.
     Raises ``ValueError`` for a name that is taken, where no check is named, and for dtypes left out without a reason.
     """
+    several = cause if isinstance(cause, tuple) else (cause,)
+    causes = tuple({"kind": one} if isinstance(one, str) else one for one in several)
 
     def register(make: Callable[[], Target]) -> Callable[[], Target]:
         name = make.__name__.replace("_", "-")
@@ -57,7 +65,7 @@ def fault(
             msg = f"fault {name!r}: dtypes={dtypes} and elsewhere={elsewhere!r}; expected both, or neither"
             raise ValueError(msg)
         topic = make.__module__.rpartition(".")[2]
-        FAULTS[name] = Fault(name, topic, idea, named, raises, make, cause, dtypes, elsewhere)
+        FAULTS[name] = Fault(name, topic, idea, named, raises, make, causes, dtypes, elsewhere)
         return make
 
     return register

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec
-from gradconform.functions import FunctionsSession
-from gradconform.targets import Target
+from gradconform.target.functions import FunctionsSession
+from gradconform.target.resolve import Target
 
 from .alterations import (
     RIGHT,
+    Backwards,
     Context,
+    Forgiving,
     Functions,
     Grads,
+    Graph,
+    each_input_grad,
     edited,
     input_grads,
     param_grads,
     per_session,
     stored_as,
     target,
+    weight_passes,
     with_session,
 )
-from .graph import Graph
 from .registry import fault
 
 
@@ -34,42 +39,45 @@ from .registry import fault
     "*.loss.looped-block",
     "split.gradients.rnn",
     "accumulate.prior.tied",
-    cause="counted twice",
+    cause="counted_twice",
 )
 def tied_weight_doubled() -> Target:
     """A parameter that is used at two places is counted twice."""
     return target(param_grads(lambda parameter, added, graph: added * (1 + (len(graph.users_of(parameter)) > 1))))
 
 
-@fault("*.gradients.tied-parallel", "*.gradients.tied-transposed", "*.gradients.tied-adjacent", cause="scaled by 0.5")
+@fault(
+    "*.gradients.tied-parallel",
+    "*.gradients.tied-transposed",
+    "*.gradients.tied-adjacent",
+    cause={"kind": "scaled", "factors": [0.5]},
+)
 def tied_weight_halved() -> Target:
     """The gradient of a parameter is averaged over its uses."""
     return target(param_grads(lambda parameter, added, graph: added / max(len(graph.users_of(parameter)), 1)))
 
 
-@fault("*.gradients.tied-apart", "*.gradients.tied-apart-reordered", cause="counted twice")
+@fault("*.gradients.tied-apart", "*.gradients.tied-apart-reordered", cause="counted_twice")
 def tied_weight_doubled_if_a_layer_lies_between() -> Target:
     """A parameter is counted twice where another layer lies between its two uses."""
     return target(param_grads(lambda parameter, added, graph: added * (1 + (graph.apart(parameter) > 2))))
 
 
-@fault("split.gradients.tied-apart-reordered", cause="counted twice")
+@fault("split.gradients.tied-apart-reordered", cause="counted_twice")
 def tied_weight_doubled_if_registered_last() -> Target:
     """W counts a parameter twice that is used at two places and registered behind another one."""
 
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-        parameters = list(weights)
-
+    def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
         def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
             return added * (1 + (parameter is not parameters[0] and graph.apart(parameter) > 2))
 
         with edited(parameters, Graph.of_context(groups), edit):
-            return RIGHT.weight_pass(iter(parameters), groups, retain_graph)
+            run(parameters, groups)
 
-    return target(Functions(weight_pass=weight_pass))
+    return target(weight_passes(around))
 
 
-@fault("*.gradients.duplicate-input", "*.loss.duplicate-input", cause="counted twice")
+@fault("*.gradients.duplicate-input", "*.loss.duplicate-input", cause="counted_twice")
 def input_passed_twice_doubled() -> Target:
     """A tensor passed twice gets its gradient once per slot, summed in each of them."""
 
@@ -80,7 +88,7 @@ def input_passed_twice_doubled() -> Target:
     return target(input_grads(edit))
 
 
-@fault("*.gradients.duplicate-input", "*.loss.duplicate-input", cause="scaled by 0.5")
+@fault("*.gradients.duplicate-input", "*.loss.duplicate-input", cause={"kind": "scaled", "factors": [0.5]})
 def input_passed_twice_lost_in_both() -> Target:
     """A tensor passed twice gets half of its gradient in the first slot and None in the second."""
 
@@ -96,7 +104,7 @@ def input_passed_twice_lost_in_both() -> Target:
     return target(input_grads(edit))
 
 
-@fault("full.gradients.parameter-input", "full.loss.parameter-input", cause="never accumulated")
+@fault("full.gradients.parameter-input", "full.loss.parameter-input", cause="never_accumulated")
 def parameter_input_not_accumulated() -> Target:
     """A parameter passed as an argument gets an input gradient, and none of its own."""
 
@@ -111,23 +119,13 @@ def parameter_input_not_accumulated() -> Target:
     return target(Functions(full=full))
 
 
-@fault(
-    "*.gradients.parameter-input",
-    "*.loss.parameter-input",
-    cause="not returned: the argument is a parameter of the stage",
-)
+@fault("*.gradients.parameter-input", "*.loss.parameter-input", cause="argument_is_parameter")
 def parameter_input_without_input_gradient() -> Target:
     """A parameter passed as an argument is accumulated, and no gradient is returned for it."""
-
-    def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
-        return tuple(
-            None if isinstance(value, nn.Parameter) else grad for value, grad in zip(inputs, grads, strict=True)
-        )
-
-    return target(input_grads(edit))
+    return target(each_input_grad(lambda value, grad: None if isinstance(value, nn.Parameter) else grad))
 
 
-@fault("accumulate.order.split-deferred", "accumulate.order.split-reversed", cause="contexts are swapped")
+@fault("accumulate.order.split-deferred", "accumulate.order.split-reversed", cause="contexts_swapped")
 def two_weight_passes_swapped() -> Target:
     """Where two W are deferred, each does the other's work."""
 
@@ -147,7 +145,7 @@ def two_weight_passes_swapped() -> Target:
     "accumulate.order.split-input-reversed",
     "lifetime.dropped.mlp",
     "misuse.forgotten_weight.same-step",
-    cause="contexts are swapped",
+    cause="contexts_swapped",
 )
 def weight_passes_first_in_first_out() -> Target:
     """W takes the oldest context, whichever micro-batch it is asked for."""
@@ -163,7 +161,7 @@ def weight_passes_first_in_first_out() -> Target:
     "accumulate.order.split-deferred",
     "accumulate.order.split-interleaved",
     "split.gradients.mlp",
-    cause="contexts are swapped",
+    cause="contexts_swapped",
 )
 def weight_passes_last_in_first_out() -> Target:
     """W takes the newest context, whichever micro-batch it is asked for."""
@@ -178,21 +176,16 @@ def weight_passes_last_in_first_out() -> Target:
 @fault(
     "accumulate.order.full-all-forwards-first",
     "accumulate.order.split-all-forwards-first",
-    cause="the forward of micro-batch 2 with the output gradients of micro-batch 0",
+    cause={"kind": "other_forward", "microbatches": [2], "others": [0]},
 )
 def newest_forward_for_every_backward() -> Target:
     """B and I start from the outputs of the newest forward that has not run backward."""
 
-    class Session(FunctionsSession):
-        def backward(self, mb: int, output_grads: Any) -> Grads:
-            newest = next(reversed(self._forwards))
-            self._forwards[mb], self._forwards[newest] = self._forwards[newest], self._forwards[mb]
-            return super().backward(mb, output_grads)
-
-        def backward_input(self, mb: int, output_grads: Any) -> Grads:
-            newest = next(reversed(self._forwards))
-            self._forwards[mb], self._forwards[newest] = self._forwards[newest], self._forwards[mb]
-            return super().backward_input(mb, output_grads)
+    class Session(Backwards):
+        def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+            taken = next(reversed(self._forwards))
+            self._forwards[mb], self._forwards[taken] = self._forwards[taken], self._forwards[mb]
+            return backward(mb, output_grads)
 
     return with_session(Session)
 
@@ -201,31 +194,21 @@ def newest_forward_for_every_backward() -> Target:
     "accumulate.order.full-reversed",
     "accumulate.order.mixed-weight-last",
     "accumulate.order.split-input-reversed",
-    cause="the forward of micro-batch 0 with the output gradients of micro-batch 2",
+    cause={"kind": "other_forward", "microbatches": [0], "others": [2]},
 )
 def oldest_forward_for_every_backward() -> Target:
     """B and I start from the outputs of the oldest forward that has not run backward."""
 
-    class Session(FunctionsSession):
-        def backward(self, mb: int, output_grads: Any) -> Grads:
-            oldest = next(iter(self._forwards))
-            self._forwards[mb], self._forwards[oldest] = self._forwards[oldest], self._forwards[mb]
-            return super().backward(mb, output_grads)
-
-        def backward_input(self, mb: int, output_grads: Any) -> Grads:
-            oldest = next(iter(self._forwards))
-            self._forwards[mb], self._forwards[oldest] = self._forwards[oldest], self._forwards[mb]
-            return super().backward_input(mb, output_grads)
+    class Session(Backwards):
+        def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+            taken = next(iter(self._forwards))
+            self._forwards[mb], self._forwards[taken] = self._forwards[taken], self._forwards[mb]
+            return backward(mb, output_grads)
 
     return with_session(Session)
 
 
-@fault(
-    "accumulate.order.split-deferred",
-    "accumulate.stage.*",
-    "split.gradients.mlp",
-    cause="only the newest weight context is kept",
-)
+@fault("accumulate.order.split-deferred", "accumulate.stage.*", "split.gradients.mlp", cause="newest_context_kept")
 def newest_context_only() -> Target:
     """One context is kept per stage: an I overwrites that of the micro-batch before, whose W then adds nothing."""
 
@@ -237,34 +220,25 @@ def newest_context_only() -> Target:
             newest[:] = [context]
             return found, context
 
-        def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-            parameters = list(weights)
-            if newest and groups is not newest[0]:
-                return tuple(parameter.grad for parameter in parameters)
-            newest.clear()
-            return RIGHT.weight_pass(iter(parameters), groups, retain_graph)
+        def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
+            if not newest or groups is newest[0]:
+                newest.clear()
+                run(parameters, groups)
 
-        return Functions(input_pass=input_pass, weight_pass=weight_pass)
+        return replace(weight_passes(around), input_pass=input_pass)
 
     return per_session(make)
 
 
-@fault(
-    "accumulate.two_stages.split",
-    "accumulate.two_stages.split-crossed",
-    cause="weight contexts are kept by micro-batch, whatever the stage",
-)
+@fault("accumulate.two_stages.split", "accumulate.two_stages.split-crossed", cause="kept_by_microbatch")
 def two_sessions_share_contexts() -> Target:
     """Weight contexts lie in one queue of the process, keyed by micro-batch alone."""
     shared: dict[int, Any] = {}
 
-    class Session(FunctionsSession):
+    class Session(Forgiving):
         def backward_input(self, mb: int, output_grads: Any) -> Grads:
             self._contexts = shared
             return super().backward_input(mb, output_grads)
-
-        def backward_weight(self, mb: int) -> Grads | None:
-            return super().backward_weight(mb) if mb in self._contexts else None
 
         def close(self) -> None:
             shared.clear()
@@ -286,43 +260,38 @@ def two_sessions_share_forwards() -> Target:
     return with_session(Session)
 
 
-@fault("accumulate.iterations.split-10-deferred", cause="only the newest 8 weight contexts are kept")
+@fault("accumulate.iterations.split-10-deferred", cause={"kind": "newest_contexts_kept", "counts": [8]})
 def ring_of_eight_contexts() -> Target:
     """Contexts lie in a ring of eight: the ninth that is deferred takes the place of the first."""
 
-    class Session(FunctionsSession):
+    class Session(Forgiving):
         def backward_input(self, mb: int, output_grads: Any) -> Grads:
             found = super().backward_input(mb, output_grads)
             if len(self._contexts) > 8:
                 del self._contexts[next(iter(self._contexts))]
             return found
 
-        def backward_weight(self, mb: int) -> Grads | None:
-            return super().backward_weight(mb) if mb in self._contexts else None
-
     return with_session(Session)
 
 
-@fault("accumulate.order.mixed", "accumulate.order.mixed-weight-last", cause="micro-batch [01] missing")
+@fault(
+    "accumulate.order.mixed",
+    "accumulate.order.mixed-weight-last",
+    cause=({"kind": "missing", "microbatches": [0]}, {"kind": "missing", "microbatches": [1]}),
+)
 def full_backward_clears_the_contexts() -> Target:
     """A B clears the weight contexts that are deferred, as at the end of a step."""
 
-    class Session(FunctionsSession):
+    class Session(Forgiving):
         def backward(self, mb: int, output_grads: Any) -> Grads:
             self._contexts.clear()
             return super().backward(mb, output_grads)
-
-        def backward_weight(self, mb: int) -> Grads | None:
-            return super().backward_weight(mb) if mb in self._contexts else None
 
     return with_session(Session)
 
 
 @fault(
-    "*.gradients.duplicate-input",
-    "*.gradients.layer-norm",
-    "*.gradients.custom-two-outputs",
-    cause="parameters are mixed up",
+    "*.gradients.duplicate-input", "*.gradients.layer-norm", "*.gradients.custom-two-outputs", cause="other_parameter"
 )
 def parameters_of_one_shape_swapped() -> Target:
     """Gradients are looked up by shape: of parameters of one shape the last is taken for all."""

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gradconform.fixtures.trees import map_leaves, tensors
-from gradconform.functions import FunctionsSession
-from gradconform.targets import Target
+from gradconform.target.functions import FunctionsSession
+from gradconform.target.resolve import Target
+from gradconform.trees import map_leaves, tensors
 
-from .alterations import RIGHT, Context, Functions, Grads, afterwards, input_grads, target, with_session
-from .graph import Graph
+from .alterations import (
+    RIGHT,
+    Backwards,
+    Context,
+    Functions,
+    Grads,
+    after_backwards,
+    backwards,
+    each_input_grad,
+    stored_as,
+    target,
+    weight_passes,
+    with_session,
+)
 from .registry import fault
 
 
@@ -26,70 +39,45 @@ def inputs_zeroed() -> Target:
             if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
                 value.data.zero_()
 
-    return target(afterwards(after_full=zero, after_input=zero))
+    return target(after_backwards(zero))
 
 
 @fault("state.output_grads.*")
 def output_grads_cleared() -> Target:
     """Output gradients are cleared once they are read, as a receive buffer would be."""
 
-    def copies(grads: Any) -> Any:
-        return map_leaves(lambda grad: grad.clone() if isinstance(grad, Tensor) else grad, grads)
-
-    def clear(grads: Any) -> None:
+    def around(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
+        copies = map_leaves(lambda grad: grad.clone() if isinstance(grad, Tensor) else grad, grads)
+        found = run(outputs, copies, inputs)
         for grad in tensors(grads):
             grad.zero_()
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        found = RIGHT.full(outputs, copies(grads), inputs)
-        clear(grads)
         return found
 
-    def input_pass(
-        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-    ) -> tuple[Grads, Context]:
-        found = RIGHT.input_pass(outputs, copies(grads), inputs, weights)
-        clear(grads)
-        return found
-
-    return target(Functions(full=full, input_pass=input_pass))
+    return target(backwards(around))
 
 
 @fault("state.params.*")
 def parameters_rounded() -> Target:
     """Parameters are rounded to eighths in place once their gradients are there."""
 
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        parameters = Graph.behind(outputs).parameters()
-        found = RIGHT.full(outputs, grads, inputs)
-        rounded(parameters)
-        return found
-
     def rounded(parameters: Sequence[nn.Parameter]) -> None:
         for parameter in parameters:
             if parameter.is_floating_point():
                 parameter.data.copy_((parameter.data * 8).round() / 8)
 
-    return target(Functions(full, RIGHT.input_pass, afterwards(after_weight=rounded).weight_pass))
+    return stored_as(rounded)
 
 
 @fault("state.buffers.batch-norm-*")
 def forward_run_twice() -> Target:
     """The forward is run once more before the backward, so that buffers are updated twice."""
 
-    class Session(FunctionsSession):
-        def backward(self, mb: int, output_grads: Any) -> Grads:
-            self._again(mb)
-            return super().backward(mb, output_grads)
-
-        def backward_input(self, mb: int, output_grads: Any) -> Grads:
-            self._again(mb)
-            return super().backward_input(mb, output_grads)
-
-        def _again(self, mb: int) -> None:
+    class Session(Backwards):
+        def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
             args = [arg.detach().clone() if isinstance(arg, Tensor) else arg for arg in self._forwards[mb][0]]
             with torch.no_grad():
                 self._stage(*args)
+            return backward(mb, output_grads)
 
     return with_session(Session)
 
@@ -120,11 +108,12 @@ def buffers_cleared() -> Target:
 def frozen_parameters_thaw() -> Target:
     """W leaves every parameter with requires_grad set."""
 
-    def thaw(parameters: list[nn.Parameter]) -> None:
+    def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
+        run(parameters, groups)
         for parameter in parameters:
             parameter.requires_grad_()
 
-    return target(afterwards(after_weight=thaw))
+    return target(weight_passes(around))
 
 
 @fault("state.requires_grad.*")
@@ -136,7 +125,7 @@ def inputs_left_frozen() -> Target:
             if isinstance(value, Tensor) and value.is_leaf and not isinstance(value, nn.Parameter):
                 value.requires_grad = False
 
-    return target(afterwards(after_full=freeze, after_input=freeze))
+    return target(after_backwards(freeze))
 
 
 @fault("state.rng.*")
@@ -146,20 +135,19 @@ def random_numbers_drawn() -> Target:
     def draw(_: Any, __: Any, ___: Any) -> None:
         torch.rand(())
 
-    return target(afterwards(after_full=draw, after_input=draw))
+    return target(after_backwards(draw))
 
 
-@fault("state.input_grad.*", cause="counted twice")
+@fault("state.input_grad.*", cause="counted_twice")
 def input_grad_attribute_doubled() -> Target:
     """The .grad of an input is set to twice what is returned."""
 
-    def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
-        for value, grad in zip(inputs, grads, strict=True):
-            if grad is not None and value.is_leaf and not isinstance(value, nn.Parameter):
-                value.grad = 2.0 * grad
-        return grads
+    def edit(value: Any, grad: Tensor) -> Tensor:
+        if value.is_leaf and not isinstance(value, nn.Parameter):
+            value.grad = 2.0 * grad
+        return grad
 
-    return target(input_grads(edit))
+    return target(each_input_grad(edit))
 
 
 @fault(
@@ -191,7 +179,7 @@ def input_pass_does_everything() -> Target:
     """I is a full backward, and W does nothing."""
 
     def input_pass(
-        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
+        outputs: Any, grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
     ) -> tuple[Grads, Context]:
         parameters = list(weights)
         found, context = RIGHT.input_pass(outputs, grads, inputs, iter(parameters))
@@ -201,7 +189,7 @@ def input_pass_does_everything() -> Target:
     return target(Functions(input_pass=input_pass))
 
 
-@fault("state.weight_result.*", cause="what stood before this W")
+@fault("state.weight_result.*", cause=("stale", "stale_nothing"))
 def stale_weight_result() -> Target:
     """W returns the gradients that stood before it."""
 
@@ -214,28 +202,19 @@ def stale_weight_result() -> Target:
     return target(Functions(weight_pass=weight_pass))
 
 
-@fault("*.gradients.batch-norm", "*.gradients.dropout", "accumulate.stage.dropout", cause="the stage is in eval mode")
+@fault("*.gradients.batch-norm", "*.gradients.dropout", "accumulate.stage.dropout", cause="eval_mode")
 def stage_left_in_eval_mode() -> Target:
     """The stage is left in eval mode by a backward, so that the next forward draws and updates nothing."""
 
-    class Session(FunctionsSession):
-        def backward(self, mb: int, output_grads: Any) -> Grads:
+    class Session(Backwards):
+        def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
             self._stage.eval()
-            return super().backward(mb, output_grads)
-
-        def backward_input(self, mb: int, output_grads: Any) -> Grads:
-            self._stage.eval()
-            return super().backward_input(mb, output_grads)
+            return backward(mb, output_grads)
 
     return with_session(Session)
 
 
-@fault(
-    "*.gradients.mlp",
-    "accumulate.steps.full-no-zero",
-    "accumulate.steps.split-no-zero",
-    cause="cleared after it was accumulated",
-)
+@fault("*.gradients.mlp", "accumulate.steps.full-no-zero", "accumulate.steps.split-no-zero", cause="cleared")
 def gradients_wiped_at_finish() -> Target:
     """The end of a step clears the parameter gradients."""
 
@@ -250,7 +229,7 @@ def gradients_wiped_at_finish() -> Target:
 @fault("*.gradients.mlp")
 def returned_gradients_require_grad() -> Target:
     """What is returned requires a gradient itself."""
-    return target(input_grads(lambda _, grads: tuple(None if g is None else g.requires_grad_() for g in grads)))
+    return target(each_input_grad(lambda _, grad: grad.requires_grad_()))
 
 
 @fault("state.requires_grad.output-is-parameter-full", "state.requires_grad.output-is-input-full")
@@ -262,4 +241,4 @@ def outputs_detached_in_place() -> Target:
             if not output._is_view():
                 output.detach_()
 
-    return target(afterwards(after_full=detach))
+    return target(replace(after_backwards(detach), input_pass=RIGHT.input_pass))

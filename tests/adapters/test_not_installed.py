@@ -9,9 +9,8 @@ import pytest
 from expecttest import assert_expected_inline
 
 from gradconform import results
-from gradconform.adapter import NotInstalledError
-from gradconform.plugins.adapters.installed import needed
-from gradconform.targets import TargetNotInstalledError, registered_targets, resolve
+from gradconform.adapter import NotInstalledError, needed
+from gradconform.target.resolve import TargetNotInstalledError, registered_targets, resolve
 
 #: A registered target by the package it drives.
 LIBRARIES = {

@@ -10,9 +10,8 @@ from expecttest import assert_expected_inline
 from torch import nn
 
 from gradconform.adapter import StageSpec
-from gradconform.plugins.adapters.torch_dw_builder import TorchDwBuilderAdapter
-from gradconform.plugins.adapters.torch_stage import TorchStageAdapter, TorchStageSession
-from gradconform.targets import resolve
+from gradconform.plugins.adapters.torch_stage import TorchDwBuilderAdapter, TorchStageAdapter, TorchStageSession
+from gradconform.target.resolve import resolve
 
 
 def opened(adapter: Any, **spec: Any) -> TorchStageSession:

@@ -52,6 +52,6 @@ def test_an_adapter_that_gets_a_linear_wrong_is_told_by_its_pre_flight(folder: P
 
 
 def test_what_the_page_says_of_an_entry_point_is_the_group_that_is_read() -> None:
-    from gradconform.targets import ENTRY_POINTS  # noqa: PLC0415 (it imports torch)
+    from gradconform.target.resolve import ENTRY_POINTS  # noqa: PLC0415 (it imports torch)
 
     assert f'[project.entry-points."{ENTRY_POINTS}"]' in block("toml")

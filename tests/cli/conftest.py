@@ -67,7 +67,6 @@ def process(tmp_path: Path) -> Callable[..., Outcome]:
             capture_output=True,
             text=True,
             encoding="utf-8",
-            timeout=120,
             check=False,
         )
         return Outcome(done.returncode, done.stdout, done.stderr)

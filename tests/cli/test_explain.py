@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from expecttest import assert_expected_inline
 
-from gradconform.contract import CHECKS
-from gradconform.report.explanation import explanation
+from gradconform import contract
+from gradconform.report.checks import explanation
 
 Command = Callable[..., Any]
 
@@ -22,7 +22,7 @@ def test_it_says_all_there_is_to_know_of_a_check(command: Command) -> None:
         told,
         """\
 ========================== split.gradients.tied-apart ==========================
-level        MUST, from profile quick on, contract 1.0
+level        MUST, from profile quick on, since contract 1.0
 requirement  I MUST return every input gradient, and W accumulate every
              parameter gradient, of plain autograd on the stage tied-apart (one
              weight under two names, at two depths with another layer between).
@@ -80,7 +80,7 @@ def test_a_near_miss_is_refused_with_the_nearest_ids(command: Command, typed: st
 
 
 def test_every_check_can_be_explained_within_the_width() -> None:
-    for check in CHECKS.values():
+    for check in contract.checks_of().values():
         told = list(map(str, explanation(check, 80)))
         assert any(line.startswith("judged ") for line in told), check.id
         # The source of a stage stands as it is written.

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+import gradconform
 from gradconform import results
-from gradconform.cli import starter
+from gradconform.cli import init
 
 Command = Callable[..., Any]
 
-TEST, WAIVERS, WORKFLOW = starter.FILES
+TEST, WAIVERS, WORKFLOW = init.FILES
 
 #: A right implementation in a package, and one whose gradients are wrong.
 RIGHT = """
@@ -91,7 +92,7 @@ def test_what_it_writes_for_a_right_implementation_runs_as_it_stands(
     done = command("init")
     assert (done.code, done.err) == (results.EXIT_CONFORMS, "")
     assert done.out.splitlines()[:5] == [
-        *(f"wrote {path}" for path in starter.FILES), "",
+        *(f"wrote {path}" for path in init.FILES), "",
         f"target mypackage.backward; try it: python -m pytest {TEST}",
     ]  # fmt: skip
 
@@ -106,7 +107,7 @@ def test_what_it_writes_for_a_right_implementation_runs_as_it_stands(
         run = as_on_github(script, folder, variables(workflow))
         assert run.returncode == 0, run.stdout + run.stderr
     assert "mypackage.backward" in (folder / "summary.md").read_text(encoding="utf-8")
-    assert results.Report.from_json(folder / "gradconform.json").conforms
+    assert gradconform.read_report(folder / "gradconform.json").conforms
 
 
 def test_the_test_it_writes_fails_for_a_wrong_implementation(command: Command, repository: Callable[..., Path]) -> None:
@@ -134,12 +135,12 @@ def test_what_is_there_is_never_overwritten(command: Command, repository: Callab
     folder = repository()
     (folder / WAIVERS).write_text("# mine\n", encoding="utf-8")
     assert f"kept  {WAIVERS}: it is there already\n" in command("init", "autograd").out
-    before = {path: (folder / path).read_text(encoding="utf-8") for path in starter.FILES}
+    before = {path: (folder / path).read_text(encoding="utf-8") for path in init.FILES}
     assert before[WAIVERS] == "# mine\n"
     again = command("init", "torch")
     assert again.code == results.EXIT_CONFORMS
-    assert again.out.splitlines() == [f"kept  {path}: it is there already" for path in starter.FILES]
-    assert {path: (folder / path).read_text(encoding="utf-8") for path in starter.FILES} == before
+    assert again.out.splitlines() == [f"kept  {path}: it is there already" for path in init.FILES]
+    assert {path: (folder / path).read_text(encoding="utf-8") for path in init.FILES} == before
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_a_file_of_a_package_is_named_as_python_imports_it(tmp_path: Path, path:
     (tmp_path / path).write_text(RIGHT, encoding="utf-8")
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "mine.py").write_text(RIGHT, encoding="utf-8")
-    assert starter.only_target(tmp_path) == named
+    assert init.only_target(tmp_path) == named
 
 
 def test_a_kit_that_came_from_a_commit_is_installed_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +206,6 @@ def test_a_kit_that_came_from_a_commit_is_installed_from_it(monkeypatch: pytest.
         def read_text(self, _: str) -> str:
             return origin
 
-    monkeypatch.setattr(starter.importlib.metadata, "distribution", lambda _: Installed())
-    assert starter.kit_requirement() == "gradconform @ git+https://example.org/kit@0123abc"
-    assert not starter.installed_from_disk()
+    monkeypatch.setattr(init.importlib.metadata, "distribution", lambda _: Installed())
+    assert init.kit_requirement() == "gradconform @ git+https://example.org/kit@0123abc"
+    assert not init.installed_from_disk()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gradconform.plan import Item
+from gradconform.contract.plan import Item
 from gradconform.results import Result
-from gradconform.session import Session
+from gradconform.run.run import Run
 
 Command = Callable[..., Any]
 
@@ -43,14 +43,14 @@ def test_ctrl_c_gives_130_and_tells_what_ran_until_then(process: Command, target
 
 
 def test_failures_that_were_seen_before_ctrl_c_are_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_item = Session.run_item
+    run_item = Run.run_item
 
-    def until_the_view(session: Session, item: Item) -> Result:
+    def until_the_view(run: Run, item: Item) -> Result:
         if item.check.id == "split.gradients.output-view":
             raise KeyboardInterrupt
-        return run_item(session, item)
+        return run_item(run, item)
 
-    monkeypatch.setattr(Session, "run_item", until_the_view)
+    monkeypatch.setattr(Run, "run_item", until_the_view)
     done = command("run", "torch", "--checks", "split.gradients.linear-3d,split.gradients.output-view")
     assert done.code == 130
     assert "split.gradients.linear-3d: " in done.out
@@ -64,7 +64,7 @@ def test_ctrl_c_before_anything_was_judged_is_told_without_a_traceback(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Session, "__init__", interrupt)
+    monkeypatch.setattr(Run, "__init__", interrupt)
     done = command("run", "torch")
     assert (done.code, done.out) == (130, "")
     assert done.err == "gradconform: interrupted before anything was judged\n"

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from expecttest import assert_expected_inline
 
-from gradconform.cli import checks
-from gradconform.contract import CHECKS
-from gradconform.report.listing import lines
+from gradconform.cli import contract as contract_command
+from gradconform.contract import checks_of
+from gradconform.report.checks import lines
+
+CHECKS = checks_of()
 
 Command = Callable[..., Any]
 
@@ -51,7 +53,7 @@ def test_json_has_what_a_program_wants_to_know(command: Command) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_on_a_terminal_no_line_is_too_wide(width: int) -> None:
-    told = list(map(str, lines(list(CHECKS.values()), width, profile="full", manifest=len(CHECKS))))
+    told = list(map(str, lines(list(CHECKS.values()), width, contract="1.0", profile="full", manifest=len(CHECKS))))
     assert [line for line in told if len(line) > width] == []
     assert told[-1] == f"{len(CHECKS)} of {len(CHECKS)} checks of contract 1.0, profile full"
 
@@ -59,7 +61,7 @@ def test_on_a_terminal_no_line_is_too_wide(width: int) -> None:
 def test_on_a_terminal_each_check_has_its_requirement_below_it() -> None:
     check = CHECKS["full.gradients.mlp"]
     assert_expected_inline(
-        "\n".join(map(str, lines([check], 80, profile="full", manifest=1))),
+        "\n".join(map(str, lines([check], 80, contract="1.0", profile="full", manifest=1))),
         """\
 ================================ full: 1 check =================================
 full.gradients.mlp  MUST, quick, needs full, mid_stage
@@ -70,7 +72,7 @@ full.gradients.mlp  MUST, quick, needs full, mid_stage
 
 
 def test_a_terminal_gets_that_list(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "on_terminal", lambda: True)
+    monkeypatch.setattr(contract_command, "on_terminal", lambda: True)
     told = command("list", "--checks", "full.gradients.mlp").out
     assert told.startswith("===")
     assert "full.gradients.mlp  MUST, quick, needs full" in told

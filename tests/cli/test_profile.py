@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gradconform.defaults import PROFILES
+from gradconform.naming import PROFILES
 
 Command = Callable[..., Any]
 

@@ -29,7 +29,7 @@ def on_a_terminal(*arguments: str, **variables: str) -> tuple[int, str]:
             if not chunk:
                 break
             written += chunk
-        code = running.wait(timeout=60)
+        code = running.wait()
     os.close(ours)
     return code, written.decode()
 

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from expecttest import assert_expected_inline
 
-from gradconform.report.causes import by_cause, cause
-from gradconform.report.terminal import closing, verdict
+from gradconform.report.sections import by_cause, cause
+from gradconform.report.sentences import verdict
+from gradconform.report.terminal import closing
 from gradconform.results import Report, Result
 
 
@@ -17,7 +18,8 @@ def result(check: str, status: str = "passed", **values: Any) -> Result:
 
 def failed(check: str, where: str, text: str, **values: Any) -> Result:
     kind, action = values.pop("kind", "mismatch"), values.pop("action", "W0")
-    finding = {"kind": kind, "where": where, "action": action, "text": text}
+    finding = {"kind": kind, "where": where, "action": action, "text": text, "raised": values.pop("raised", None)}
+    finding["sort"] = values.pop("sort", "parameter gradient")
     message = f"program F0 I0 W0\n{where}, after {action}: {text}"
     return result(check, "failed", kind=kind, findings=(finding,), message=message, **values)
 
@@ -69,18 +71,30 @@ def test_the_verdict_says_what_decided(expected: str, run: Report) -> None:
     ("expected", "seen"),
     [
         ("after W, a parameter gradient has a wrong value", failed("a.b.c", "0.weight", "worst at [3]: …")),
-        ("after I, an input gradient has a wrong value", failed("a.b.c", "input 1", "worst at [3]", action="I0")),
+        (
+            "after I, an input gradient has a wrong value",
+            failed("a.b.c", "input 1", "worst at [3]", action="I0", sort="input gradient"),
+        ),
         (
             "after W, a parameter gradient is None, a tensor under plain autograd",
             failed("a.b.c", "0.weight", "expected a tensor", kind="missing"),
         ),
         (
             "W raised KeyError: 3",
-            failed("a.b.c", "the action", "raised KeyError: 3; plain autograd does not", kind="error"),
+            failed(
+                "a.b.c", "the action", "raised KeyError: 3; plain autograd does not", kind="error", raised="KeyError: 3"
+            ),
         ),
         (
             "after I, the action was accepted in silence; expected an error",
-            failed("a.b.c", "the action", "was accepted in silence; expected an error", kind="no_error", action="I1!"),
+            failed(
+                "a.b.c",
+                "the action",
+                "was accepted in silence; expected an error",
+                kind="no_error",
+                action="I1!",
+                sort="thing",
+            ),
         ),
         ("KeyError: 'x'", ERROR),
         ("the adapter is wrong", result("a.b.c", "error", kind="adapter", message="the adapter is wrong")),
@@ -92,8 +106,8 @@ def test_a_cause_is_what_was_seen_without_the_place(expected: str, seen: Result)
 
 def test_causes_that_differ_in_a_number_only_are_one_and_the_largest_comes_first() -> None:
     raised = [
-        failed(f"a.b.{mb}", "the action", f"raised IndexError: {mb} of 9; plain autograd does not", kind="error")
-        for mb in range(3)
+        failed(f"a.b.{mb}", "the action", f"raised {error}; plain autograd does not", kind="error", raised=error)
+        for mb, error in enumerate(f"IndexError: {mb} of 9" for mb in range(3))
     ]
     found = by_cause([WRONG, *raised])
     assert [(group.text, len(group.results)) for group in found] == [

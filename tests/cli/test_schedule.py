@@ -32,12 +32,12 @@ def test_a_schedule_of_ones_own_is_judged_in_place_of_the_contract(command: Comm
         """\
 gradconform 0.1.0 judges reference-split 0.1.0
 on        My ZBV: 2 ranks, 4 stages, 3 micro-batches
-checks    what stands beside contract 1.0: 1 check on cpu float32, seed 20
+checks    extra checks beside contract 1.0: 1 check on cpu float32, seed 20
 
 schedule     1 of 1    1 passed
 
 1 of the 1 passed checks that compare values are bit-equal to plain autograd
-1 of 1 checks of what stands beside contract 1.0, ran
+1 of 1 extra checks beside contract 1.0, ran
 reference-split 0.1.0: 1 of 1 check passed; no verdict on contract 1.0, which was not run
 """,
     )
@@ -47,7 +47,7 @@ def test_the_report_says_that_the_contract_was_not_run(command: Command, zbv: Pa
     done = command("run", "torch", "--schedule", zbv.name, "--json", str(tmp_path / "out.json"))
     assert done.code == 0
     found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-    assert found["beside"] == ["My ZBV: 2 ranks, 4 stages, 3 micro-batches"]
+    assert found["extra"] == ["My ZBV: 2 ranks, 4 stages, 3 micro-batches"]
     assert (found["verdict"], found["conforms"]) == ("passed", False)
     assert [result["check"] for result in found["results"]] == ["schedule.file.my-zbv"]
     assert (found["summary"]["manifest"], found["summary"]["planned"]) == (1, 1)
@@ -65,7 +65,7 @@ def test_several_schedules_dtypes_and_globs(command: Command, zbv: Path, tmp_pat
         "schedule.file.my-zbv[cpu-bfloat16]",
         "schedule.file.my-zbv-2[cpu-bfloat16]",
     ]
-    assert " ".join(done.last.split()).startswith("4 of 4 checks of what stands beside contract")
+    assert " ".join(done.last.split()).startswith("4 of 4 extra checks beside contract")
     assert command("run", "reference-split", *given).code == 0
     narrowed = command("run", "reference-split", *given, "--checks", "*-2")
     assert narrowed.code == 5

@@ -11,19 +11,21 @@ from torch import Tensor, nn
 
 from gradconform import check_stage_backward
 from gradconform.adapter import Capabilities, StageSpec
-from gradconform.driver import drive
-from gradconform.evidence import Evidence
+from gradconform.drive.driver import drive
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Observation
+from gradconform.drive.reference64 import References
 from gradconform.fixtures.inputs import Integers, Normal
 from gradconform.fixtures.schedules import recorded
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.chains import CHAINABLE, EMBEDDING, FORK, JOIN, MLP, RESIDUAL, TIED, chain_of
 from gradconform.judge.chain import chained, origins, whole_model
-from gradconform.judge.finding import Finding
-from gradconform.materials import Materials, mean_squares
-from gradconform.observation import Observation
-from gradconform.program import ProgramError
+from gradconform.judge.finding import Finding, findings_in, headrooms_in
 from gradconform.reference.autograd import AutogradAdapter, AutogradSession
-from gradconform.trial import Trial
+from gradconform.results import Sort
+from gradconform.trial.materials import Materials, mean_squares
+from gradconform.trial.program import ProgramError
+from gradconform.trial.trial import Trial
 
 CPU = torch.device("cpu")
 Grads = tuple[Tensor | None, ...]
@@ -43,7 +45,7 @@ def materials_of(trial: Trial, dtype: torch.dtype = torch.float32) -> Materials:
 def evidence_of(trial: Trial, adapter: Any = None, dtype: torch.dtype = torch.float32) -> Evidence:
     materials = materials_of(trial, dtype)
     seen = drive(adapter or AutogradAdapter(), materials)
-    return Evidence(trial, Capabilities(), materials, (seen,), drive(AutogradAdapter(), materials))
+    return Evidence(References(materials), Capabilities(), (seen,), drive(AutogradAdapter(), materials))
 
 
 class Recording:
@@ -119,7 +121,7 @@ def test_without_a_loss_the_last_stage_is_given_output_gradients() -> None:
     (wanted,) = materials_of(trial).output_grads(1, 0)
     (given,) = kit.grads[1, 0]
     assert torch.equal(given, wanted)
-    assert list(chained(evidence_of(trial))) == []
+    assert findings_in(chained(evidence_of(trial))) == []
 
 
 def test_the_loss_of_a_step_is_the_loss_functions_whatever_its_scale() -> None:
@@ -144,7 +146,7 @@ def test_what_raises_ends_the_whole_chain() -> None:
     seen = drive(Recording(refuse), materials_of(chain()))
     assert [str(step.action) for step in seen.steps] == ["F0", "1F0", "2F0", "2B0", "F1", "1B0"]
     assert str(seen.steps[-1].raised) == "RuntimeError: no"
-    assert [str(f) for f in chained(evidence_of(chain(), Recording(refuse)))] == [
+    assert [str(f) for f in findings_in(chained(evidence_of(chain(), Recording(refuse))))] == [
         "the action, after 1B0: raised RuntimeError: no; plain autograd does not"
     ]
 
@@ -201,9 +203,10 @@ def test_a_chain_under_plain_autograd_is_the_whole_model(dtype: torch.dtype) -> 
     stages = (EMBEDDING, TIED, FORK, JOIN)
     for name in ("1F1B-4x1x5", "ZBVZeroBubble-2x2x3", "DualPipeV-2x2x5", "LoopedBFS-2x2x3"):
         evidence = evidence_of(chain(*stages, program=recorded(name).program), dtype=dtype)
-        assert list(whole_model(evidence)) == []
-        assert list(chained(evidence)) == []
-        assert evidence.headrooms
+        assert findings_in(whole_model(evidence)) == []
+        judged = list(chained(evidence))
+        assert findings_in(judged) == []
+        assert headrooms_in(judged)
 
 
 def test_the_whole_model_is_asked_although_all_is_as_plain_autograd_has_it_stage_by_stage() -> None:
@@ -213,29 +216,31 @@ def test_the_whole_model_is_asked_although_all_is_as_plain_autograd_has_it_stage
     trial = chain()
     materials = materials_of(trial)
     seen, same = (drive(Recording(halve), materials) for _ in range(2))
-    evidence = Evidence(trial, Capabilities(), materials, (seen,), same)
-    assert [f.where for f in whole_model(evidence)][:2] == ["input 0", "input 1"]
-    assert [f.action for f in chained(evidence)][:2] == ["2B0", "2B0"]
+    evidence = Evidence(References(materials), Capabilities(), (seen,), same)
+    assert [f.where for f in findings_in(whole_model(evidence))][:2] == ["input 0", "input 1"]
+    assert [f.action for f in findings_in(chained(evidence))][:2] == ["2B0", "2B0"]
 
 
 def test_what_follows_from_a_wrong_gradient_is_not_told() -> None:
     def double(lane: int, mb: int, grads: Grads) -> Grads:
         return tuple(g * 2 for g in grads if g is not None) if (lane, mb) == (2, 1) else grads
 
-    found = list(chained(evidence_of(chain(), Recording(double))))
+    found = findings_in(chained(evidence_of(chain(), Recording(double))))
     assert [(f.where, f.action) for f in found] == [("input 0", "2I1"), ("input 1", "2I1")]
-    assert {f.cause for f in found} == {"2.0 × micro-batch 1: counted twice"}
+    assert {str(f.cause) for f in found} == {"2.0 × micro-batch 1: counted twice"}
 
 
 def test_findings_behind_a_wrong_output_and_before_a_wrong_gradient_follow_from_it() -> None:
+    sorts: dict[str, Sort] = {"input": "input gradient", "output": "output", "w": "parameter gradient", "the": "thing"}
+
     def finding(where: str, action: str) -> Finding:
-        return Finding("mismatch", where, action, "is wrong")
+        return Finding("mismatch", where, action, "is wrong", sort=sorts[where.split(maxsplit=1)[0]])
 
     given = [finding(*one) for one in (
         ("w", "1B0"), ("input 0", "2B0"), ("w", "2B0"), ("w", "1W0"), ("w", "3W0"), ("output 0", "2F1"),
         ("output 1", "2F1"), ("output 0", "3F1"), ("the session", "close"),
     )]  # fmt: skip
-    told = [(f.where, f.action) for f in origins(given)]
+    told = [(f.where, f.action) for f in findings_in(origins(given))]
     assert told == [
         ("w", "1B0"),
         ("input 0", "2B0"),
@@ -265,8 +270,10 @@ def test_a_wrong_loss_is_told() -> None:
         return target(lane, mb)[0]
 
     materials.target = lone  # type: ignore[method-assign] # the test stands in for it
-    evidence = Evidence(trial, Capabilities(), materials, (drive(kit, materials),), drive(AutogradAdapter(), materials))
-    assert next(iter(chained(evidence))).where == "the loss"
+    evidence = Evidence(
+        References(materials), Capabilities(), (drive(kit, materials),), drive(AutogradAdapter(), materials)
+    )
+    assert findings_in(chained(evidence))[0].where == "the loss"
 
 
 def test_the_needs_of_a_chain() -> None:
@@ -312,5 +319,5 @@ def test_what_is_right_passes_every_schedule(target: str, dtype: str) -> None:
 
 def test_an_observation_without_steps_shows_nothing() -> None:
     trial = chain()
-    evidence = Evidence(trial, Capabilities(), materials_of(trial), (Observation(),), Observation())
+    evidence = Evidence(References(materials_of(trial)), Capabilities(), (Observation(),), Observation())
     assert list(whole_model(evidence)) == []

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from gradconform import check as check_module
+from gradconform import contract
 from gradconform.adapter import Capabilities
-from gradconform.check import Check, family
-from gradconform.contract import CHECKS
-from gradconform.defaults import PROFILES
-from gradconform.evidence import Evidence
+from gradconform.contract import check as check_module
+from gradconform.contract.check import Check, Judge, family
 from gradconform.fixtures.stages import ZOO
-from gradconform.judge.finding import Finding
-from gradconform.trial import Trial
+from gradconform.judge import gradients
+from gradconform.naming import PROFILES
+from gradconform.trial.trial import Trial
+
+CHECKS = contract.checks_of()
 
 MLP = Trial(stages=(ZOO["mlp"],), program="F0 B0")
 SPLIT = Trial(stages=(ZOO["mlp"],), program="F0 I0 W0")
@@ -41,12 +41,11 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> dict[str, Check]:
 
 
 def register(docstring: str | None = CLAUSE, topic: str = "full.topic", cases: Any = None, **options: Any) -> None:
-    def judge(evidence: Evidence) -> Iterator[Finding]:
-        del evidence
-        return iter(())
+    def clause() -> Judge:
+        return gradients
 
-    judge.__doc__ = docstring
-    family(topic, {"one-case": MLP} if cases is None else cases, **options)(judge)
+    clause.__doc__ = docstring
+    family(topic, {"one-case": MLP} if cases is None else cases, **options)(clause)
 
 
 def test_a_clause_becomes_requirement_reason_and_what_it_catches(registered: dict[str, Check]) -> None:
@@ -60,7 +59,7 @@ def test_a_clause_becomes_requirement_reason_and_what_it_catches(registered: dic
     assert found.catches == "a thing that is wrong."
     assert found.seed == "test_stage_backward"
     assert found.profile == "standard"
-    assert found.source == f"{__name__}:register.<locals>.judge"
+    assert found.source == f"{__name__}:register.<locals>.clause"
 
 
 def test_needs_come_from_the_trials_and_can_be_added_to_and_taken_from(registered: dict[str, Check]) -> None:

@@ -6,9 +6,10 @@ from dataclasses import fields
 
 import pytest
 
+from gradconform import contract
 from gradconform.adapter import Capabilities
-from gradconform.check import unclaimed
-from gradconform.contract import CHECKS
+
+CHECKS = contract.checks_of()
 
 NEEDS = sorted({need for check in CHECKS.values() for need in check.needs})
 
@@ -17,7 +18,7 @@ NEEDS = sorted({need for check in CHECKS.values() for need in check.needs})
 def test_what_a_check_needs_is_a_capability(need: str) -> None:
     name = need.partition("=")[0].removesuffix("!")
     assert name in {field.name for field in fields(Capabilities)}
-    assert unclaimed([need], Capabilities()) in ([], [need])
+    assert Capabilities().unclaimed([need]) in ([], [need])
 
 
 def test_who_claims_what_plain_autograd_does_is_asked_nearly_all() -> None:

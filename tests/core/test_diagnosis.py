@@ -7,13 +7,15 @@ import torch
 from torch import Tensor
 
 from gradconform.adapter import Capabilities
-from gradconform.diagnosis.contexts import rules
-from gradconform.diagnosis.question import Question, distinct, listed, numbered, question_of
-from gradconform.evidence import Evidence
-from gradconform.materials import Materials
-from gradconform.observation import Observation, Step
-from gradconform.program import Action, parse, write
-from gradconform.trial import Trial
+from gradconform.diagnosis.absent import rules
+from gradconform.diagnosis.cause import listed, numbered
+from gradconform.diagnosis.wrong import WrongTensor, distinct, wrong_tensor
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Observation, Step
+from gradconform.drive.reference64 import References
+from gradconform.trial.materials import Materials
+from gradconform.trial.program import Action, parse, write
+from gradconform.trial.trial import Trial
 
 
 @pytest.mark.parametrize(
@@ -31,19 +33,19 @@ from gradconform.trial import Trial
 )
 def test_a_rule_tells_which_w_find_their_context(rule: str, program: str, found: str) -> None:
     actions = list(parse(program))
-    kept = dict(rules(actions))[rule](actions)
+    kept = {str(cause): found for cause, found in rules(actions)}[rule](actions)
     assert write(action for action in actions if action in kept) == found
 
 
-def question(got: Tensor, right: Tensor) -> Question | None:
+def explainable(got: Tensor, right: Tensor) -> WrongTensor | None:
     trial = Trial(stages=(), program="F0 B0")
     materials = Materials(trial, dtype=got.dtype, device=torch.device("cpu"), seed=20)
-    evidence = Evidence(trial, Capabilities(), materials, (), Observation())
-    return question_of(evidence, Step(Action("B")), got, right.double(), 0.0)
+    evidence = Evidence(References(materials), Capabilities(), (), Observation())
+    return wrong_tensor(evidence, Step(Action("B")), got, right.double(), 0.0)
 
 
 def test_one_number_in_float32_says_enough_for_a_simple_factor_and_not_for_any() -> None:
-    asked = question(torch.tensor([2.0]), torch.tensor([1.0]))
+    asked = explainable(torch.tensor([2.0]), torch.tensor([1.0]))
     assert asked is not None
     assert asked.explained_by(torch.tensor([2.0], dtype=torch.float64))
     assert not asked.explained_by(torch.tensor([2.0], dtype=torch.float64), fitted=1)
@@ -52,7 +54,7 @@ def test_one_number_in_float32_says_enough_for_a_simple_factor_and_not_for_any()
 def test_in_bfloat16_a_few_numbers_near_enough_are_chance() -> None:
     right = torch.tensor([1.0, -1.5, 0.7])
     got = torch.tensor([2.1, -2.9, 1.5]).bfloat16()
-    asked = question(got, right)
+    asked = explainable(got, right)
     assert asked is not None
     assert not asked.explained_by(2.0 * right.double())
 
@@ -73,7 +75,7 @@ def test_elements_that_are_all_one_number_say_as_much_as_one() -> None:
     ],
 )
 def test_what_is_no_matter_of_numbers_is_no_question(got: Tensor, right: Tensor) -> None:
-    assert question(got, right) is None
+    assert explainable(got, right) is None
 
 
 def test_names_are_listed_as_in_a_sentence() -> None:

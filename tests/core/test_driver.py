@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec, UnsupportedError
-from gradconform.driver import drive
+from gradconform.drive.driver import drive
+from gradconform.drive.observation import Observation
 from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.materials import Materials
-from gradconform.observation import Observation
-from gradconform.program import write
 from gradconform.reference.autograd import AutogradAdapter, AutogradSession
-from gradconform.trial import Trial
+from gradconform.trial.materials import Materials
+from gradconform.trial.program import write
+from gradconform.trial.trial import Trial
 
 CPU = torch.device("cpu")
 LINEAR = StageCase("linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))
@@ -171,8 +171,8 @@ def test_a_returned_gradient_is_recorded_as_it_was_returned() -> None:
     for place in (1, 3):
         one, other = overwritten.steps[place].input_grads, calm.steps[place].input_grads
         assert torch.equal((one or ())[0], (other or ())[0])  # type: ignore[arg-type] # None would fail the test
-    assert overwritten.changed_later == ["input gradient 0 returned by B0"]
-    assert calm.changed_later == []
+    assert overwritten.changed_later == ("input gradient 0 returned by B0",)
+    assert calm.changed_later == ()
 
 
 def test_an_action_that_raises_ends_the_lane_and_is_recorded() -> None:
@@ -322,3 +322,66 @@ def test_every_forward_starts_at_a_generator_state_of_its_own_microbatch() -> No
         assert torch.equal((one or ())[0], (other or ())[0])
     first, second = (calm.steps[place].outputs or () for place in (0, 2))
     assert not torch.equal(first[0] == 0, second[0] == 0)
+
+
+class EditsGrads(AutogradAdapter):
+    """Plain autograd whose input gradients, or parameter gradients after B, are put through ``edit``."""
+
+    def __init__(self, edit: Callable[[Tensor], Any], *, of: str) -> None:
+        self.edit, self.of = edit, of
+
+    def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
+        """Return a session that edits."""
+        edit, of = self.edit, self.of
+
+        class Session(AutogradSession):
+            def backward(self, mb: int, output_grads: Any) -> tuple[Tensor | None, ...]:
+                found = super().backward(mb, output_grads)
+                for parameter in stage.parameters() if of == "parameters" else ():
+                    assert parameter.grad is not None
+                    edit(parameter.grad)
+                return tuple(None if g is None else edit(g) for g in found) if of == "inputs" else found
+
+        return Session(stage, spec)
+
+
+def test_what_is_equal_to_what_was_seen_before_is_one_copy_and_what_differs_is_its_own() -> None:
+    trial = Trial(stages=(LINEAR,), program="F0 B0 F1 B1", watch=frozenset({"state"}))
+    materials = Materials(trial, dtype=torch.float32, device=CPU, seed=20)
+    plain = drive(AutogradAdapter(), materials)
+    again = drive(AutogradAdapter(), materials, known=plain)
+    for one, other in zip(plain.steps, again.steps, strict=True):
+        assert one.outputs is other.outputs is None or one.outputs[0] is other.outputs[0]  # type: ignore[index]
+        assert one.input_grads is other.input_grads is None or one.input_grads[0] is other.input_grads[0]  # type: ignore[index]
+        assert all(one.param_grads[name] is grad for name, grad in other.param_grads.items())
+        assert all(one.state.params[name] is kept for name, kept in other.state.params.items())  # type: ignore[union-attr]
+    wrong = drive(EditsGrads(lambda grad: grad.data.add_(1e-3), of="parameters"), materials, known=plain)
+    for name in ("weight", "bias"):
+        expected, got = plain.at(1).param_grads[name], wrong.at(1).param_grads[name]
+        assert expected is not None
+        assert got is not None
+        assert torch.equal(got, expected + 1e-3)
+        assert wrong.at(0).param_grads[name] is plain.at(0).param_grads[name] is None
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda grad: grad.t().contiguous().t(),
+        lambda grad: grad.double(),
+        lambda grad: grad.to_sparse(),
+        torch.zeros_like,
+    ],
+    ids=["strides", "dtype", "layout", "values"],
+)
+def test_what_is_of_another_form_is_never_taken_for_what_was_seen_before(edit: Callable[[Tensor], Tensor]) -> None:
+    materials = Materials(Trial(stages=(LINEAR,), program="F0 B0"), dtype=torch.float32, device=CPU, seed=20)
+    plain = drive(AutogradAdapter(), materials)
+    got = drive(EditsGrads(edit, of="inputs"), materials, known=plain).at(1).input_grads
+    expected = plain.at(1).input_grads
+    assert got is not None
+    assert expected is not None
+    wanted = edit(expected[0])  # type: ignore[arg-type]
+    assert (got[0].dtype, got[0].layout) == (wanted.dtype, wanted.layout)  # type: ignore[union-attr]
+    assert wanted.layout != torch.strided or got[0].stride() == wanted.stride()  # type: ignore[union-attr]
+    assert torch.equal(got[0].to_dense(), wanted.to_dense())  # type: ignore[union-attr]

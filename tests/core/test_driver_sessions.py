@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec
-from gradconform.driver import drive
+from gradconform.drive.driver import drive
 from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.materials import Materials
 from gradconform.reference.autograd import AutogradAdapter, AutogradSession
-from gradconform.trial import Trial
+from gradconform.trial.materials import Materials
+from gradconform.trial.trial import Trial
 
 LINEAR = StageCase("linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))
 

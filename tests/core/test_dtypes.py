@@ -7,8 +7,9 @@ import json
 import pytest
 import torch
 
-from gradconform.devices import DTYPES, SelectionError, device_named, dtype_named, nearest
-from gradconform.environment import environment
+from gradconform.devices import DTYPES, device_named, dtype_named
+from gradconform.devices.environment import environment
+from gradconform.naming import SelectionError, nearest
 
 
 @pytest.mark.parametrize("name", DTYPES)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec, UnsupportedError
-from gradconform.functions import FunctionsAdapter, FunctionsSession, signature_problem
 from gradconform.reference import split
+from gradconform.target.functions import FunctionsAdapter, FunctionsSession, signature_problem
 
 ALL = {name: getattr(split, name) for name in ("stage_backward", "stage_backward_input", "stage_backward_weight")}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradconform.fixtures.grad_tuples import WRONG_PATTERNS, apply_pattern, draw_output_grads
-from gradconform.fixtures.trees import leaves
+from gradconform.trees import leaves
 
 CPU = torch.device("cpu")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,13 +11,10 @@ from expecttest import assert_expected_inline
 from torch import Tensor
 
 from gradconform import tolerance
-from gradconform.judge.finding import Finding
+from gradconform.judge.finding import Finding, findings_in, headrooms_in
 from gradconform.judge.values import compare
-from gradconform.observation import Step
-from gradconform.program import Action
 from gradconform.tolerance import Partials
-
-STEP = Step(Action("W", 3))
+from gradconform.trial.program import Action
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +24,8 @@ def _factors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def findings(got: object, expected: object, reference: Any = None) -> tuple[list[Finding], list[float]]:
-    evidence: Any = SimpleNamespace(headrooms=[], zeros_for_none=False, factor=1.0, spread={})
-    found = list(compare(evidence, STEP, "layers.0.weight", got, expected, reference))
-    return found, evidence.headrooms
+    judged = list(compare("parameter gradient", "layers.0.weight", Action("W", 3), got, expected, reference))
+    return findings_in(judged), headrooms_in(judged)
 
 
 def told(got: object, expected: object, reference: Any = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any
@@ -13,15 +14,16 @@ from torch import Tensor, nn
 
 from gradconform import tolerance
 from gradconform.adapter import Capabilities, StageSpec
-from gradconform.driver import drive
-from gradconform.evidence import Evidence
+from gradconform.drive.driver import drive
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.reference64 import References
 from gradconform.fixtures.inputs import Normal, SameAs
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.judge.finding import Finding
+from gradconform.judge.finding import Finding, findings_in, headrooms_in
 from gradconform.judge.gradients import gradients
-from gradconform.materials import Materials
 from gradconform.reference.autograd import AutogradAdapter, AutogradSession
-from gradconform.trial import Trial
+from gradconform.trial.materials import Materials
+from gradconform.trial.trial import Trial
 
 CPU = torch.device("cpu")
 Grads = tuple[Tensor | None, ...]
@@ -117,8 +119,8 @@ def judged(
     materials = Materials(trial, dtype=torch.float32, device=CPU, seed=20)
     oracle = drive(AutogradAdapter(), materials)
     observations = tuple(drive(adapter, materials) for _ in range(runs))
-    evidence = Evidence(trial, claims or Capabilities(), materials, observations, oracle)
-    return list(gradients(evidence)), evidence
+    evidence = Evidence(References(materials), claims or Capabilities(), observations, oracle)
+    return findings_in(gradients(evidence)), evidence
 
 
 def placed(found: list[Finding]) -> list[tuple[str, str, str]]:
@@ -143,7 +145,15 @@ def off_by_one(grad: Tensor) -> Tensor:
 def test_plain_autograd_is_right_against_itself(program: str, options: dict[str, Any]) -> None:
     found, evidence = judged(AutogradAdapter(), program, **options)
     assert not found
-    assert set(evidence.headrooms) == {0.0}
+    assert set(headrooms_in(gradients(evidence))) == {0.0}
+
+
+def test_judging_changes_nothing_in_the_evidence_so_that_it_is_judged_alike_again() -> None:
+    _, evidence = judged(EditingAdapter(stored=perturb("layers.0.weight", off_by_one, "B1")))
+    assert list(gradients(evidence)) == list(gradients(evidence))
+    for field in dataclasses.fields(evidence):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(evidence, field.name, None)
 
 
 def test_one_wrong_gradient_is_told_by_path_action_index_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +299,7 @@ def test_one_tensor_passed_twice_has_its_gradient_in_each_slot_or_summed_over_th
 def test_a_reading_that_is_not_taken_leaves_no_headroom() -> None:
     found, evidence = judged(AutogradAdapter(), case=TWICE)
     assert not found
-    assert max(evidence.headrooms) == 0.0
+    assert max(headrooms_in(gradients(evidence))) == 0.0
 
 
 def test_what_is_no_tensor_in_a_slot_of_a_tensor_passed_twice_is_a_finding() -> None:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from gradconform.fixtures.inputs import Integers, Normal, ParameterNamed, SameAs
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.fixtures.trees import leaves, tensors
-from gradconform.materials import Materials, mean_squares, stable_seed
-from gradconform.trial import Trial
+from gradconform.trees import leaves, tensors
+from gradconform.trial.materials import Materials, mean_squares, stable_seed
+from gradconform.trial.trial import Trial
 
 CPU = torch.device("cpu")
 LINEAR = StageCase("linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))
@@ -24,9 +24,9 @@ LINEAR = StageCase("linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 
 DIGEST = """
 import hashlib, torch
 from gradconform.fixtures.stages import ZOO
-from gradconform.materials import Materials
-from gradconform.trial import Trial
-from gradconform.fixtures.trees import tensors
+from gradconform.trial.materials import Materials
+from gradconform.trial.trial import Trial
+from gradconform.trees import tensors
 trial = Trial(stages=(ZOO["embedding"], ZOO["two-outputs"]), program="F0 1F0 1B0 B0", prior_grads=True)
 materials = Materials(trial, dtype=torch.float32, device=torch.device("cpu"), seed=20)
 found = []

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import itertools
 import weakref
+from typing import Any
 
 import pytest
+import torch
 
-from gradconform.observation import Observation, Raised, Step
-from gradconform.program import Action
+from gradconform.drive.observation import Alive, Executed, HookCall, Observation, Raised, Step
+from gradconform.trial.program import Action
 
 
 class _Marker:
@@ -75,13 +78,51 @@ def test_an_exception_is_told_in_one_line(message: str, text: str) -> None:
     assert str(Raised.of(ValueError(message))) == text
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried to"),
+    ],
+    ids=str,
+)
+def test_an_exception_that_tells_of_used_up_memory_is_known(error: Exception) -> None:
+    assert Raised.of(error).memory
+
+
+@pytest.mark.parametrize("error", [RuntimeError("MemoryError"), ValueError("can't allocate memory")], ids=str)
+def test_an_exception_that_only_speaks_of_memory_tells_nothing_of_it(error: Exception) -> None:
+    assert not Raised.of(error).memory
+
+
 def test_the_first_step_that_raised_and_is_no_misuse_is_the_one() -> None:
     error = Raised("ValueError", "")
-    steps = [
+    steps = (
         Step(Action("F")),
         Step(Action("W", misuse=True), raised=error),
         Step(Action("B", 1), raised=error),
         Step(Action("B", 2), raised=error),
-    ]
+    )
     assert Observation(steps).raised is steps[2]
     assert Observation(steps[:2]).raised is None
+
+
+def test_a_step_is_found_by_its_position_also_where_an_action_before_was_not_run() -> None:
+    first, third = Step(Action("F"), 0), Step(Action("W"), 2)
+    observation = Observation((first, third))
+    assert [observation.at(position) for position in (0, 2)] == [first, third]
+    with pytest.raises(KeyError):
+        observation.at(1)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Observation(), Step(Action("F")), HookCall("tensor", "weight", None), Alive(0, 0, 0), Executed(), Raised("E", "")],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_was_seen_is_frozen(value: Any) -> None:
+    for field in dataclasses.fields(value):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, field.name, None)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from expecttest import assert_expected_inline
 
-from gradconform.check import Check
-from gradconform.contract import CHECKS
-from gradconform.defaults import PROFILES, Profile
-from gradconform.devices import SelectionError
-from gradconform.plan import make_plan
+from gradconform import contract
+from gradconform.contract.check import Check
+from gradconform.contract.plan import make_plan
+from gradconform.naming import PROFILES, Profile, SelectionError
 
 
 def check(name: str, profile: Profile) -> Check:
@@ -49,9 +48,10 @@ def test_profiles_nest() -> None:
 
 
 def test_the_profiles_of_the_contract_nest_and_none_is_empty() -> None:
-    chosen = [{item.check.id for item in make_plan(CHECKS, profile=profile).items} for profile in PROFILES]
+    checks = contract.checks_of()
+    chosen = [{item.check.id for item in make_plan(checks, profile=profile).items} for profile in PROFILES]
     assert set() < chosen[0] < chosen[1] < chosen[2]
-    assert chosen[2] == set(CHECKS)
+    assert chosen[2] == set(checks)
 
 
 @pytest.mark.parametrize(

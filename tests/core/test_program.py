@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from gradconform.program import Action, ProgramError, microbatches, needs, parse, write
+from gradconform.trial.program import Action, ProgramError, microbatches, needs, parse, write
 
 WITH_MICROBATCH = st.builds(
     Action,
@@ -19,7 +19,6 @@ ENDS = st.builds(Action, kind=st.just("finish"), stage=st.integers(0, 3), misuse
 ZEROES = st.sampled_from([Action("zero_none"), Action("zero_fill")])
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(WITH_MICROBATCH, ENDS, ZEROES)).map(tuple))
 def test_what_is_written_is_read_as_the_same_actions(actions: tuple[Action, ...]) -> None:
     assert parse(write(actions)) == actions

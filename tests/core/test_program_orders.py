@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradconform.fixtures import programs
-from gradconform.program import Action, needs, parse
+from gradconform.trial.program import Action, needs, parse
 
 WRITTEN: dict[Callable[[int], str], str] = {
     programs.full_immediate: "F0 B0 F1 B1 F2 B2",
@@ -49,7 +49,7 @@ def test_an_order_asks_for_what_its_name_says(order: Callable[[int], str]) -> No
 
 
 @ORDERS
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(n=st.integers(1, 12))
 def test_every_microbatch_runs_forward_once_and_backward_once(order: Callable[[int], str], n: int) -> None:
     actions = parse(order(n))

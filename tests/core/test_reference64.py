@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import Capabilities
-from gradconform.driver import drive
-from gradconform.evidence import Evidence
+from gradconform.drive.driver import drive
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.reference64 import Computed, Expected, References, widen, widened
 from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.stages import ZOO
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.materials import Materials
 from gradconform.reference.autograd import AutogradAdapter
-from gradconform.reference64 import Expected, microbatch_grads, widen, widened
-from gradconform.run import one_thread
-from gradconform.trial import Trial
+from gradconform.run.runner import one_thread
+from gradconform.trial.materials import Materials
+from gradconform.trial.trial import Trial
 
 CPU = torch.device("cpu")
 LINEAR = StageCase("linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))
@@ -32,7 +32,7 @@ def evidence_of(program: str, case: StageCase = LINEAR, dtype: torch.dtype = tor
     trial = Trial(stages=(case,), program=program, **options)
     materials = Materials(trial, dtype=dtype, device=CPU, seed=20)
     oracle = drive(AutogradAdapter(), materials)
-    return Evidence(trial, Capabilities(), materials, (oracle,), oracle)
+    return Evidence(References(materials), Capabilities(), (oracle,), oracle)
 
 
 def by_hand(materials: Materials, mb: int, lane: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -62,7 +62,7 @@ def test_a_loss_is_the_mean_square_to_the_target_times_its_scale(loss_scale: flo
     (x,) = (arg.detach().double().requires_grad_() for arg in materials.args(0, 0, materials.stage(0)))
     (target,) = materials.target(0, 0)
     (((stage(x) - target.double()) ** 2).mean() * loss_scale).backward()
-    found = microbatch_grads(materials, 0, 0, loss_scale)[0]
+    found = References(materials, loss_scale).of(0, 0)
     assert torch.allclose(found.inputs[0], x.grad, rtol=1e-12)  # type: ignore[arg-type] # None would fail the test
     assert torch.allclose(found.params["weight"], stage.weight.grad, rtol=1e-12)  # type: ignore[arg-type] # None would fail the test
 
@@ -149,7 +149,7 @@ def test_a_parameter_has_the_sum_of_the_weight_passes_so_far(program: str, posit
     trial = Trial(stages=(LINEAR, LINEAR), program=program)
     materials = Materials(trial, dtype=torch.float32, device=CPU, seed=20)
     oracle = drive(AutogradAdapter(), materials)
-    evidence = Evidence(trial, Capabilities(), materials, (oracle,), oracle)
+    evidence = Evidence(References(materials), Capabilities(), (oracle,), oracle)
     step = next(step for step in oracle.steps if step.position == position)
     lane = step.action.stage
     total = evidence.expected_param("weight", step).total
@@ -179,9 +179,9 @@ def test_the_partial_sums_remember_what_was_met_and_is_gone(program: str) -> Non
 
 def test_a_sum_that_cancels_keeps_its_scale() -> None:
     expected = Expected()
-    expected.add(torch.full((2,), 8.0, dtype=torch.float64))
-    expected.add(torch.full((2,), -8.0, dtype=torch.float64))
-    expected.add(None)
+    expected = expected.plus(torch.full((2,), 8.0, dtype=torch.float64))
+    expected = expected.plus(torch.full((2,), -8.0, dtype=torch.float64))
+    expected = expected.plus(None)
     assert expected.total is not None
     assert expected.total.tolist() == [0.0, 0.0]
     assert expected.partials.peak == 8.0
@@ -241,3 +241,37 @@ def test_all_that_it_is_computed_from_has_been_rounded(dtype: torch.dtype) -> No
     for tensor in wide:
         assert tensor.dtype == torch.float64
         assert torch.equal(tensor, tensor.to(dtype).double())
+
+
+def test_trying_a_stage_in_eval_mode_leaves_the_chain_in_its_own() -> None:
+    drops = StageCase("drops", "dropout on rows of five", lambda: nn.Dropout(0.5), (Normal((7, 5)),))
+    trial = Trial(stages=(drops, drops), program="F0 1F0 1B0 B0", chain=True)
+    references = References(Materials(trial, dtype=torch.float32, device=CPU, seed=20))
+    assert [references.passed(1, 0, training=mode).stage.training for mode in (True, False, True)] == [
+        True,
+        False,
+        True,
+    ]
+
+
+def test_what_a_micro_batch_gives_is_computed_once_for_all_programs_and_anew_where_it_differs() -> None:
+    def references(program: str, shared: Computed, **options: Any) -> References:
+        trial = Trial(stages=(LINEAR,), program=program, **options)
+        return References(Materials(trial, dtype=torch.float32, device=CPU, seed=20), shared=shared)
+
+    shared = Computed()
+    first = references("F0 B0 F1 B1", shared).of(0, 1)
+    assert references("F1 F0 I1 W1 B0", shared).of(0, 1) is first
+    for other in (
+        references("F0 B0 F1 B1", shared).of(0, 0),
+        references("F0 B0 F1 B1", shared).of(0, 1, wide=False),
+        references("F0 B0 freeze0 F1 B1", shared).of(0, 1),
+        references("F0 B0 F1 B1", shared, output_grads="zeros").of(0, 1),
+        references("F0 B0 F1 B1", shared, loss=True).of(0, 1),
+        references("F0 B0 F1 B1", shared, same_args=True).of(0, 1),
+        references("F0 B0 F1 B1", Computed()).of(0, 1),
+    ):
+        assert other is not first
+    frozen = references("F0 B0 freeze0 F1 B1", shared).of(0, 1)
+    assert frozen.params["weight"] is None
+    assert first.params["weight"] is not None

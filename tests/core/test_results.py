@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from expecttest import assert_expected_inline
 
-from gradconform.environment import environment
+from gradconform.devices.environment import environment
 from gradconform.results import STATUSES, NonConformingError, Report, Result, finite
 
 ENVIRONMENT = environment()

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import Capabilities, StageSpec, UnsupportedError
-from gradconform.check import Check
-from gradconform.evidence import Evidence
+from gradconform.contract.check import Check
+from gradconform.drive.evidence import Evidence
 from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge.finding import Finding
 from gradconform.judge.gradients import gradients
 from gradconform.reference.autograd import AutogradAdapter, AutogradSession
 from gradconform.results import Result
-from gradconform.run import Runner, one_thread
-from gradconform.targets import resolve
-from gradconform.trial import Trial
+from gradconform.run.runner import Runner, one_thread
+from gradconform.target.resolve import resolve
+from gradconform.trial.trial import Trial
 
 CPU = torch.device("cpu")
 LINEAR = StageCase("linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from expecttest import assert_expected_inline
 
-from gradconform.targets import TargetError, resolve
+from gradconform.target.resolve import TargetError, resolve
 
 
 @pytest.fixture(autouse=True)

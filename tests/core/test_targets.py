@@ -12,11 +12,11 @@ import pytest
 from torch import nn
 
 from gradconform.adapter import Capabilities, StageSpec
-from gradconform.functions import FunctionsAdapter
 from gradconform.plugins.adapters import torch_functions
 from gradconform.reference import split
 from gradconform.reference.autograd import AutogradAdapter, AutogradSession
-from gradconform.targets import Target, registered_targets, resolve
+from gradconform.target.functions import FunctionsAdapter
+from gradconform.target.resolve import Target, registered_targets, resolve
 
 FULL = "def stage_backward(stage_output, output_grads, input_values):\n    ...\n"
 SPLIT = (

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from gradconform.fixtures.trees import as_tuple, leaves, map_leaves, tensors
+from gradconform.trees import as_tuple, leaves, map_leaves, tensors
 
 TREES: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.none(), st.integers(), st.text(max_size=3)),
@@ -36,7 +36,6 @@ def test_an_empty_tree_has_no_leaves(tree: object) -> None:
     assert list(leaves(tree)) == []
 
 
-@settings(deadline=None)
 @given(TREES)
 def test_mapping_keeps_structure_and_reaches_every_leaf_once(tree: Any) -> None:
     mapped = map_leaves(lambda leaf: (leaf, "seen").__repr__(), tree)
@@ -45,7 +44,6 @@ def test_mapping_keeps_structure_and_reaches_every_leaf_once(tree: Any) -> None:
     assert map_leaves(lambda leaf: leaf, tree) == tree
 
 
-@settings(deadline=None)
 @given(TREES)
 def test_a_path_finds_its_leaf(tree: Any) -> None:
     for path, leaf in leaves(tree):

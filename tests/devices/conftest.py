@@ -42,7 +42,7 @@ def abacus(tmp_path: Path, documented: Callable[[str], list[str]]) -> Path:
 def process(tmp_path: Path) -> Process:
     """A module's command line, run in a process of its own in ``tmp_path``."""
 
-    def run(module: str, *arguments: str, limit_s: float = 200, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(module: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "GRADCONFORM"))}
         return subprocess.run(
             [sys.executable, "-m", module, *arguments],
@@ -51,7 +51,6 @@ def process(tmp_path: Path) -> Process:
             capture_output=True,
             text=True,
             check=False,
-            timeout=limit_s,
         )
 
     return run

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from gradconform.devices import Choice, SelectionError, UnusableDeviceError, choice, choose, requests
-from gradconform.devices.asking import Line, Probe
-from gradconform.devices.questions import Request
-from gradconform.devices.sharing import place_of, refuse_crowd, worker_number
+from gradconform.devices import Choice, choice, choose, probe
+from gradconform.devices.choice import refuse_crowd
+from gradconform.devices.probe import Line, Probe, Request
+from gradconform.devices.ready import index_of, worker_number
+from gradconform.naming import SelectionError, UnusableDeviceError
 
 WORKS = dict.fromkeys(("float64", "float32", "bfloat16", "float16"), "")
 NO_DOUBLE = {**WORKS, "float64": "float64 on npu:0 raised TypeError: none here"}
@@ -42,7 +43,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         choice._chosen.cache_clear()
         monkeypatch.setattr(choice, "probe_all", probe_all)
-        for module in (choice, requests):
+        for module in (choice, probe):
             monkeypatch.setattr(module, "registered_entries", lambda: {n: None for n in probes if n in {"npu", "simx"}})
         return asked
 
@@ -62,9 +63,9 @@ def test_nothing_is_asked_where_the_cpu_alone_is_named(found: Any) -> None:
 def test_a_type_is_one_device_and_an_asterisk_is_every_index(found: Any) -> None:
     found({"npu": [works("npu:0"), works("npu:1")]})
     assert choose(["npu"]).devices == ("npu",)
-    assert choose(["npu"]).places == {"npu": ("npu:0", "npu:1")}
+    assert choose(["npu"]).indices == {"npu": ("npu:0", "npu:1")}
     assert choose(["npu:*,cpu"]).devices == ("npu:0", "npu:1", "cpu")
-    assert choose(["npu:1"]).places == {"npu:1": ("npu:1",)}
+    assert choose(["npu:1"]).indices == {"npu:1": ("npu:1",)}
 
 
 def test_auto_is_the_accelerator_else_a_plugins_device_else_the_cpu(found: Any) -> None:
@@ -118,10 +119,10 @@ def test_a_dtype_that_is_named_has_to_work_and_one_of_all_may_be_left_out(found:
 
 
 def test_workers_take_the_indices_in_turn() -> None:
-    places = {"npu": ("npu:0", "npu:1"), "npu:1": ("npu:1",)}
-    assert [place_of("npu", places, worker) for worker in range(4)] == ["npu:0", "npu:1", "npu:0", "npu:1"]
-    assert {place_of("npu:1", places, worker) for worker in range(4)} == {"npu:1"}
-    assert place_of("cpu", places, 3) == "cpu"
+    indices = {"npu": ("npu:0", "npu:1"), "npu:1": ("npu:1",)}
+    assert [index_of("npu", indices, worker) for worker in range(4)] == ["npu:0", "npu:1", "npu:0", "npu:1"]
+    assert {index_of("npu:1", indices, worker) for worker in range(4)} == {"npu:1"}
+    assert index_of("cpu", indices, 3) == "cpu"
 
 
 @pytest.mark.parametrize(("name", "number"), [("gw0", 0), ("gw13", 13), ("master", 0), ("", 0)])
@@ -133,7 +134,7 @@ def test_a_worker_knows_its_number(name: str, number: int, monkeypatch: pytest.M
 def test_the_environment_says_which_indices_are_shared(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADCONFORM_DEVICE_INDICES", "npu:2, npu:0, cuda:1")
     found({"npu": [works("npu:0"), works("npu:1"), works("npu:2")]})
-    assert choose(["npu"]).places == {"npu": ("npu:2", "npu:0")}
+    assert choose(["npu"]).indices == {"npu": ("npu:2", "npu:0")}
     monkeypatch.setenv("GRADCONFORM_DEVICE_INDICES", "npu:7")
     choice._chosen.cache_clear()
     with pytest.raises(

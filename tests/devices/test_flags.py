@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import gradconform
-from gradconform.devices import SelectionError
-from gradconform.environment import environment
-from gradconform.numeric_flags import VALUES, flags_named, flags_set
+from gradconform.devices.environment import environment
+from gradconform.devices.flags import VALUES, flags_named, flags_set
+from gradconform.naming import SelectionError
 from gradconform.reference.autograd import AutogradAdapter
 
 
@@ -76,4 +76,4 @@ def test_a_run_sets_its_flags_around_both_implementations_and_tells_them() -> No
     assert report.environment["flags"] == {"deterministic_algorithms": "on", "autocast": "bfloat16"}
     assert report.environment["deterministic_algorithms"] is True
     assert report.environment["backends"]["autocast"] == "cpu bfloat16"
-    assert gradconform.Report.from_json(report.to_json()).environment["flags"] == report.environment["flags"]
+    assert gradconform.read_report(report.to_json()).environment["flags"] == report.environment["flags"]

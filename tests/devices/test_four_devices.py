@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,7 +48,7 @@ def judged(tmp_path: Path, process: Process) -> Judged:
         done = process(
             "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers), "--gradconform", target,
             "--gradconform-device", ",".join(devices), "--gradconform-profile", profile,
-            "--gradconform-json", "out.json", limit_s=280 if profile == "quick" else 3600,
+            "--gradconform-json", "out.json",
         )  # fmt: skip
         assert (tmp_path / "out.json").exists(), done.stdout + done.stderr
         report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
@@ -63,6 +64,42 @@ def verdict(result: Result) -> Any:
     """Return what is to be the same on every device: numbers in a message need not be."""
     told = [(finding["kind"], finding["where"], finding["action"]) for finding in result["findings"]]
     return result["status"], result["kind"], result["level"], told
+
+
+#: The last bits of a product hang on where its operands lie in memory, and the peak of the memory on when the device's
+#: thread lets go of a graph while torch's split is at its next pass: these are of one size, and not the same bits.
+MEASURED = ("headroom", "error", "bound", "oracle_spread", "peak", "plain_autograd", "undeferred")
+#: What follows from the last bits.
+FOLLOWS = ("bit_equal", "repeats_bit_equal")
+
+
+def agrees(one: Any, other: Any) -> bool:
+    """Tell whether two runs say the same of a check: every word, index, action and count, and numbers of one size."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(name, one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(agrees, one, other))
+    return bool(one == other)
+
+
+def _same(name: str, one: Any, other: Any) -> bool:
+    if name in FOLLOWS:
+        return True
+    if name in MEASURED and one is not None and other is not None:
+        return bool(one == pytest.approx(other, rel=0.25, abs=1.0 if name == "headroom" else 1e-5))
+    if isinstance(one, str) and isinstance(other, str):
+        return _without_fractions(one) == _without_fractions(other)
+    return agrees(one, other)
+
+
+def _without_fractions(text: str) -> str:
+    return re.sub(r"-?\d+(\.\d+(e[-+]\d+)?|e[-+]\d+)", "…", text)
+
+
+def apart(one: Results, other: Results) -> list[tuple[Result, Result | None]]:
+    """Return the results of ``one`` of which ``other`` does not say the same."""
+    pairs = ((result, other.get(place)) for place, result in one.items())
+    return [(result, beside) for result, beside in pairs if not agrees(result, beside)]
 
 
 def explained(result: Result) -> bool:
@@ -87,10 +124,39 @@ def unexplained(results: Results) -> Iterator[Result]:
             yield result
 
 
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"headroom": 0.25, "bit_equal": False}, True),
+        ({"memory": {"peak": 4400, "plain_autograd": 3212, "undeferred": 2872}}, True),
+        ({"message": "expected 0.25, got 0.5"}, True),
+        ({"headroom": 7.5}, False),
+        ({"headroom": None}, False),
+        ({"memory": None}, False),
+        ({"memory": {"peak": 8744, "plain_autograd": 3212, "undeferred": 2872}}, False),
+        ({"message": "expected nothing, got 0.5"}, False),
+        ({"status": "failed"}, False),
+        ({"findings": [{"where": "input 0"}]}, False),
+    ],
+    ids=str,
+)
+def test_two_results_agree_in_all_but_the_last_bits(change: Result, *, same: bool) -> None:
+    memory = {"peak": 4372, "plain_autograd": 3212, "undeferred": 2872}
+    result = {
+        "status": "passed",
+        "message": "expected 0.26, got 0.5",
+        "findings": [],
+        "headroom": 0.0,
+        "memory": memory,
+    }
+    assert agrees({**result, "bit_equal": True}, {**result, "bit_equal": True, **change}) == same
+
+
 @pytest.mark.slow
 def test_the_right_split_is_clean_on_all_four_in_one_process_and_in_two(judged: Judged) -> None:
     alone, together = (judged("reference-split", workers, "quick") for workers in (0, 2))
-    assert alone == together
+    assert alone.keys() == together.keys()
+    assert apart(alone, together) == []
     assert list(unexplained(alone)) == []
     assert {result["status"] for (_, device), result in alone.items() if device != "lazy"} == {"passed"}
     assert len(alone) == len(FOUR) * len({check for check, _ in alone})
@@ -99,12 +165,12 @@ def test_the_right_split_is_clean_on_all_four_in_one_process_and_in_two(judged: 
 @pytest.mark.slow
 def test_torch_gets_the_cpus_verdicts_on_all_four_in_one_process_and_in_two(judged: Judged) -> None:
     alone, together = (judged("torch", workers, "quick") for workers in (0, 2))
-    steady = [place for place, result in alone.items() if not unsteady(result)]
-    assert {place: alone[place] for place in steady} == {place: together[place] for place in steady}
+    assert alone.keys() == together.keys()
+    assert [pair for pair in apart(alone, together) if not unsteady(pair[0])] == []
     for results in (alone, together):
-        apart = list(unexplained(results))
-        assert {result["check"] for result in apart} <= {"accumulate.stage.lstm", "split.gradients.lstm"}
-        assert all(unsteady(result) and TWICE in result["message"] for result in apart)
+        other = list(unexplained(results))
+        assert {result["check"] for result in other} <= {"accumulate.stage.lstm", "split.gradients.lstm"}
+        assert all(unsteady(result) and TWICE in result["message"] for result in other)
         assert {result["status"] for (_, device), result in results.items() if device == "cpu"} == {"passed", "failed"}
 
 
@@ -113,5 +179,4 @@ def test_torch_gets_the_cpus_verdicts_on_all_four_in_one_process_and_in_two(judg
 @pytest.mark.parametrize("target", ["reference-split", "torch"])
 def test_the_standard_profile_gives_the_cpus_verdicts(target: str, device: str, judged: Judged) -> None:
     results = judged(target, 2, "standard", ("cpu", device))
-    apart = [result for result in unexplained(results) if not (target == "torch" and unsteady(result))]
-    assert apart == []
+    assert [result for result in unexplained(results) if not (target == "torch" and unsteady(result))] == []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gradconform.devices import SelectionError
 from gradconform.devices.names import device_names
+from gradconform.naming import SelectionError
 
 
 def test_commas_separate_names_and_each_counts_once() -> None:

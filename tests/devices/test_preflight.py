@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gradconform.devices import Device
-from gradconform.devices.asking import WrongAnswerError
 from gradconform.devices.dtypes import COMPLEX, DTYPES, product_keeps_digits, try_dtype
 from gradconform.devices.preflight import (
     PREFLIGHT,
@@ -27,8 +26,8 @@ from gradconform.devices.preflight import (
     version_is_counted,
     view_writes_through,
 )
-from gradconform.devices.probing import probe_here
-from gradconform.devices.questions import Request
+from gradconform.devices.probe import Request, WrongAnswerError
+from gradconform.devices.questions import probe_here
 
 CPU = Device("cpu")
 
@@ -72,7 +71,7 @@ FAULTS: dict[Callable[[Device], None], Mapping[Any, Callable[..., Any]]] = {
 COUNTER = iter(range(100))
 
 
-@pytest.mark.parametrize("line", PREFLIGHT, ids=lambda line: line.__name__)
+@pytest.mark.parametrize("line", PREFLIGHT.values(), ids=lambda line: line.__name__)
 def test_a_line_holds_on_the_cpu_and_fails_on_its_fault(line: Callable[[Device], None]) -> None:
     if line is not mixing_is_refused:
         line(CPU)

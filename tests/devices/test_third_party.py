@@ -29,7 +29,7 @@ def test_a_run_judges_it_and_the_report_has_its_preflight(abacus: Path, process:
     (probe,) = report["devices"]["probes"]
     assert probe["device"] == "abacus:0"
     assert [line["held"] for line in probe["preflight"]] == [True] * 10
-    assert (report["devices"]["skipped"], report["devices"]["places"]) == ([], {"abacus": ["abacus:0"]})
+    assert (report["devices"]["skipped"], report["devices"]["indices"]) == ([], {"abacus": ["abacus:0"]})
     assert "pre-flight" not in done.stdout  # nothing is amiss
 
 

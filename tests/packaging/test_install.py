@@ -64,11 +64,11 @@ def test_an_installed_kit_knows_its_own_hashes_and_sees_a_file_that_was_altered(
     digest, altered = from_wheel.run("python", "-c", ask).stdout.split(maxsplit=1)
     assert altered.strip() == "[]"
     assert digest == kit_sha256(), "installed from a wheel or from the checkout, the kit is the same"
-    found = from_wheel.run("python", "-c", "import gradconform.shard as s; print(s.__file__)").stdout.strip()
+    found = from_wheel.run("python", "-c", "import gradconform.contract.shard as s; print(s.__file__)").stdout.strip()
     source = Path(found).read_text(encoding="utf-8")
     try:
         Path(found).write_text(f"{source}# altered\n", encoding="utf-8")
         now, altered = from_wheel.run("python", "-c", ask).stdout.split(maxsplit=1)
-        assert (now != digest, altered.strip()) == (True, "['gradconform/shard.py']")
+        assert (now != digest, altered.strip()) == (True, "['gradconform/contract/shard.py']")
     finally:
         Path(found).write_text(source, encoding="utf-8")

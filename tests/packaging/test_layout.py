@@ -65,15 +65,15 @@ def test_what_is_no_module_is_package_data(setuptools_table: dict[str, Any]) -> 
     assert named == data
 
 
-#: What a folder imports of the kit besides itself, and the modules that import more: CONTRIBUTING.md has the reasons.
+#: What a folder imports of the kit besides itself, and the modules that import more: ARCHITECTURE.md has the floors.
 MAY_IMPORT = {
     "conformance": ("gradconform",),
-    "fixtures": (),
-    "reference": ("gradconform.fixtures", "gradconform.adapter", "gradconform.functions", "gradconform.targets"),
+    "fixtures": ("gradconform.results", "gradconform.trees"),
+    "reference": ("gradconform.fixtures", "gradconform.adapter", "gradconform.target", "gradconform.trees"),
 }
 MORE = {
-    "conformance/__init__.py": ("gradconform.plugins.parametrize.parametrize_checks",),
-    "fixtures/strategies.py": ("gradconform.adapter", "gradconform.random_trial", "gradconform.trial"),
+    "conformance/__init__.py": ("gradconform.plugins.pytest.options.parametrize_checks",),
+    "fixtures/strategies.py": ("gradconform.adapter", "gradconform.trial.random_trials", "gradconform.trial.trial"),
 }
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from gradconform.run.options import OPTIONS
+
 README = Path(__file__).parents[2] / "README.md"
 TEXT = README.read_text(encoding="utf-8")
 BLOCK = re.compile(r"(?<=```text\n).*?(?=\n```)", re.DOTALL)
@@ -60,6 +62,15 @@ def test_every_option_of_the_table_exists_and_every_option_is_in_the_table(
     rows = [line.split("|")[1:3] for line in TEXT.splitlines() if line.startswith("| `")]
     told = {found[0] for row in rows if (found := re.findall(r"--[a-z-]+", row[column]))}
     assert told - {"--collect-only"} == options - {"--help"}
+
+
+def test_the_table_says_of_each_option_of_a_run_what_the_one_list_says() -> None:
+    rows = [[cell.strip() for cell in line.split("|")[1:4]] for line in TEXT.splitlines() if line.startswith("| `")]
+    told = {row[0].strip("`"): (row[1].strip("`"), row[2].replace("`", "")) for row in rows}
+    for option in OPTIONS.values():
+        command = option.flag if option.name == "target" or not option.metavar else f"{option.flag} {option.metavar}"
+        plugin = "--gradconform TARGET" if option.name == "target" else f"--gradconform-{option.word}"
+        assert told[command] == (plugin, "" if option.name == "target" else option.shown)
 
 
 def test_every_link_leads_to_a_file() -> None:

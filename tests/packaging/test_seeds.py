@@ -4,19 +4,19 @@ import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from gradconform.contract import CHECKS
+from gradconform import contract
 from gradconform.fixtures.schedules import RECORDED, recorded
 from gradconform.fixtures.schedules.from_torch import NAMES
-from gradconform.pipeline.plan import cases_of
-from gradconform.schedule_text.checks import checks_of
-from gradconform.stage_objects.checks import checks
+from gradconform.pipeline.cases import cases_of
+from gradconform.pipeline.schedule_text.checks import checks_of
+from gradconform.pipeline.stage_objects.checks import CHECKS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "seeds.md").read_text()
 ROWS = [[cell.strip() for cell in line.split("|")[1:3]] for line in TEXT.splitlines() if line.startswith("| test_")]
 
 
 def test_every_check_that_a_row_names_exists() -> None:
-    known = [*CHECKS, *(case.id for case in cases_of(NAMES, ranks=2)), *(check.id for check in checks())]
+    known = [*contract.checks_of(), *(case.id for case in cases_of(NAMES, ranks=2)), *(check.id for check in CHECKS)]
     known += [check.id for check in checks_of([recorded(name) for name in RECORDED])]
     named = re.findall(r"`((?:stage|schedule|schedule_text|pipeline)\.[\w.*-]+)`", TEXT)
     assert named

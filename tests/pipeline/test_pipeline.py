@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from gradconform.cli import main
-from gradconform.pipeline.plan import cases_of
-from gradconform.pipeline.scenarios import SCENARIOS
+from gradconform.pipeline.cases import SCENARIOS, cases_of
 
 SPLIT = ("InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
 SCRIPTS = Path(__file__).with_name("torch_2_13")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gradconform.fixtures.stages import ZOO
-from gradconform.plugins import pytest_fixtures
+from gradconform.plugins.pytest import fixtures as pytest_fixtures
 
 Judge = Callable[..., pytest.RunResult]
 

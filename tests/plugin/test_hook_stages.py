@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradconform.plugins import hookspec
+from gradconform.plugins.pytest import hookspec
 
 Judge = Callable[..., pytest.RunResult]
 

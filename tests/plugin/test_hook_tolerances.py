@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gradconform import tolerance
-from gradconform.plugins import hookspec
+from gradconform.plugins.pytest import hookspec
 
 Judge = Callable[..., pytest.RunResult]
 

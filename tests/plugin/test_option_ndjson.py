@@ -33,7 +33,7 @@ def test_a_session_that_stopped_early_is_gone_on_with_by_the_command(
     refused = judge()
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
     refused.stderr.fnmatch_lines(["*run.ndjson' holds a run that did not end (1 of 2 results); go on with it by *"])
-    resumed = pytester.run(sys.executable, "-m", "gradconform", "run", "--resume", "run.ndjson", "--no-isolation")
+    resumed = pytester.run(sys.executable, "-m", "gradconform", "run", "--resume", "run.ndjson")
     assert resumed.ret == 5
     run = read_run(pytester.path / "run.ndjson")
     assert (run.ended, [result.status for result in run.results.values()]) == (True, ["passed", "passed"])

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gradconform.defaults import DEFAULT_SEED
-from gradconform.plugins.options import OPTIONS
+from gradconform.naming import DEFAULT_SEED
+from gradconform.plugins.pytest.options import OPTIONS
 
 Judge = Callable[..., pytest.RunResult]
 
@@ -19,7 +19,7 @@ def told(pytester: pytest.Pytester) -> list[str]:
 
 
 def test_the_default_is_the_kits() -> None:
-    assert next(option.default for option in OPTIONS if option.name == "seed") == DEFAULT_SEED
+    assert next(one.option.default for one in OPTIONS if one.option.name == "seed") == DEFAULT_SEED
 
 
 def test_another_seed_is_another_run_and_the_report_says_which(
@@ -47,4 +47,4 @@ def test_a_seed_that_is_no_number_is_refused(judge: Judge, monkeypatch: pytest.M
     monkeypatch.setenv("GRADCONFORM_SEED", "often")
     result = judge()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*gradconform_seed = 'often' is not a whole number*"])
+    result.stderr.fnmatch_lines(["*gradconform_seed = 'often' is no seed; expected an integer from 0 to 4294967295"])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gradconform.plugins.options import OPTIONS
+from gradconform.plugins.pytest.options import OPTIONS
 
 Judge = Callable[..., pytest.RunResult]
 QUICK = ("--gradconform-profile=quick", "--gradconform-checks=full.gradients.mlp")
@@ -63,7 +63,7 @@ def test_every_option_tells_its_default_and_its_other_names(pytester: pytest.Pyt
     for option in OPTIONS:
         assert f"ini: {option.ini}; environment: {option.variable})" in told
         assert (
-            option.kind == "flag"
-            or f"{option.flag} {option.metavar}" in told
-            or f"{option.flag}={option.metavar}" in told
+            option.option.kind == "switch"
+            or f"{option.flag} {option.option.metavar}" in told
+            or f"{option.flag}={option.option.metavar}" in told
         )

@@ -59,7 +59,7 @@ def test_a_target_may_be_an_object_and_a_dtype_torchs_own(pytester: pytest.Pytes
 
         @gradconform.parametrize_checks(
             AutogradAdapter(), dtype=[torch.float64], device=torch.device("cpu"), profile="quick",
-            checks="*.gradients.mlp", exclude="hooks.*", seed=5,
+            checks="*.gradients.mlp", exclude_checks="hooks.*", seed=5,
         )
         def test_conformance(check):
             check()

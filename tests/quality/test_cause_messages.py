@@ -144,8 +144,8 @@ def test_a_transpose() -> None:
         message("square-gradient-transposed", "full.gradients.square-weight"),
         """\
 program F0 B0 F1 B1
-input 0, after B0: worst at [2, 0]: expected -2.4, got -0.042; ...; likely cause: transposed
-0.weight, after B0: worst at [1, 0]: expected -0.87, got 0.98; ...; likely cause: transposed""",
+input 0, after B0: worst at [0, 2]: expected -0.042, got -2.4; ...; likely cause: transposed
+0.weight, after B0: worst at [0, 1]: expected 0.98, got -0.87; ...; likely cause: transposed""",
     )
 
 

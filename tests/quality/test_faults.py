@@ -7,16 +7,14 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from gradconform import check_stage_backward
-from gradconform.contract import CHECKS
+from gradconform import check_stage_backward, contract
 from gradconform.reference.faults import FAULTS, Fault
-from gradconform.reference.faults.graph import Graph
+from gradconform.reference.faults.alterations import Graph
 from gradconform.results import Report
 
 #: Of what kind the findings are that a fault of each topic may show; ``error`` only where the fault itself raises.
 KINDS = {
     "accumulation": {"mismatch", "changed"},
-    "addresses": {"mismatch", "not_repeatable"},
     "aliasing": {"changed", "shared", "mismatch", "layout"},
     "by_hand": {"mismatch"},
     "dropped": {"missing", "mismatch"},
@@ -24,8 +22,8 @@ KINDS = {
     "hooks": {"hooks"},
     "lifetime": {"alive", "mismatch", "missing"},
     "numerics": {"mismatch", "nonfinite", "dtype", "shape", "layout"},
+    "orders": {"mismatch", "missing", "not_repeatable"},
     "pairing": {"mismatch", "shape", "unexpected", "missing", "no_error", "changed"},
-    "scheduling": {"mismatch", "missing"},
     "sharing": {"mismatch", "missing", "shape"},
     "state": {"changed", "mismatch", "missing", "unexpected"},
 }
@@ -111,7 +109,7 @@ def test_a_fault_fails_the_whole_contract_without_an_error_of_the_kit(topic: str
 
 
 def test_a_fault_names_checks_of_the_standard_profile_only() -> None:
-    standard = [check.id for check in CHECKS.values() if check.profile != "full"]
+    standard = [check.id for check in contract.checks_of().values() if check.profile != "full"]
     for fault in FAULTS.values():
         assert all(any(fnmatchcase(name, pattern) for name in standard) for pattern in fault.named), fault.name
 

@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from gradconform.fixtures.random_stages import recipe_of
-from gradconform.fuzz.blob import BlobError, from_blob, to_blob
 from gradconform.fuzz.campaign import Campaign, run_campaign
-from gradconform.fuzz.hunt import Hunt
+from gradconform.fuzz.hunt import BlobError, Hunt, from_blob, to_blob
 from gradconform.reference.faults import FAULTS
 from gradconform.reference.variants import VARIANTS
-from gradconform.run import Runner
-from gradconform.targets import Target, resolve
+from gradconform.run.runner import Runner
+from gradconform.target.resolve import Target, resolve
 
 #: One fault per topic that random trials can see, and more.
 FOUND = (
@@ -22,7 +21,7 @@ FOUND = (
 
 def campaign(target: Target, examples: int, dtype: torch.dtype = torch.float32) -> Campaign:
     runner = Runner(target, device=torch.device("cpu"), dtype=dtype)
-    return run_campaign(runner, max_examples=examples, time_budget=60, seed=20, most_defects=1)
+    return run_campaign(runner, max_examples=examples, time_budget=3600, seed=20, most_defects=1)
 
 
 @pytest.mark.parametrize("name", FOUND)

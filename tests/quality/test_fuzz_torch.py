@@ -12,9 +12,9 @@ import torch
 
 from gradconform.fixtures.random_stages import Recipe, recipe_of
 from gradconform.fuzz.campaign import run_campaign
-from gradconform.fuzz.defect import Defect
-from gradconform.run import Runner
-from gradconform.targets import resolve
+from gradconform.fuzz.hunt import Defect
+from gradconform.run.runner import Runner
+from gradconform.target.resolve import resolve
 
 SCRIPTS = Path(__file__).with_name("torch_2_13")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gradconform.contract import CHECKS
+from gradconform import contract
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -83,7 +83,7 @@ def report_on(name: str, folder: Path) -> dict[str, str]:
 
 def ids_matching(globs: Sequence[str]) -> set[str]:
     """Return the ids of all checks, of whatever profile, that one of ``globs`` matches."""
-    return {check for check in CHECKS for pattern in globs if fnmatchcase(check, pattern)}
+    return {check for check in contract.checks_of() for pattern in globs if fnmatchcase(check, pattern)}
 
 
 def explained(name: str) -> set[str]:

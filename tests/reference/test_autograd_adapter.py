@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from gradconform.adapter import Adapter, StageSpec
 from gradconform.adapter import Session as SessionProtocol
 from gradconform.fixtures.stages import ZOO
-from gradconform.fixtures.trees import as_tuple, leaves, tensors
-from gradconform.materials import Materials
 from gradconform.reference.autograd import AutogradAdapter, AutogradSession, pair_roots
-from gradconform.trial import Trial
+from gradconform.trees import as_tuple, leaves, tensors
+from gradconform.trial.materials import Materials
+from gradconform.trial.trial import Trial
 
 STAGES = (
     "mlp", "conv2d", "fused-qkv", "embedding", "embedding-sparse", "lstm", "tied-apart", "two-inputs", "unused-input",

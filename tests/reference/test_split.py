@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.fixtures.stages import ZOO
-from gradconform.fixtures.trees import as_tuple, leaves, tensors
-from gradconform.materials import Materials
 from gradconform.reference.split import stage_backward, stage_backward_input, stage_backward_weight
-from gradconform.trial import Trial
+from gradconform.trees import as_tuple, leaves, tensors
+from gradconform.trial.materials import Materials
+from gradconform.trial.trial import Trial
 
 STAGES = (
     "mlp", "conv2d", "layer-norm", "fused-qkv", "embedding", "lstm", "residual", "tied-apart", "chunk", "two-inputs",

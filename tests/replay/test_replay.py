@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gradconform.cli import main
-from gradconform.replay import command
-from gradconform.session import Session
+from gradconform.report import sentences
+from gradconform.run.run import check_stage_backward
 
 CHECK = "split.gradients.linear-hook"
 
@@ -14,7 +14,9 @@ CHECK = "split.gradients.linear-hook"
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.json"
-    path.write_text(Session("torch", checks=[CHECK, "full.gradients.mlp"], dtype="float64", seed=7).run().to_json())
+    path.write_text(
+        check_stage_backward("torch", checks=[CHECK, "full.gradients.mlp"], dtype="float64", seed=7).to_json()
+    )
     return path
 
 
@@ -72,8 +74,8 @@ def test_what_cannot_be_replayed_is_refused(
 
 
 def test_a_command_says_only_what_is_not_the_default() -> None:
-    done = Session("torch", checks=[CHECK], dtype=["float32", "float64"]).run()
-    assert [command.replay_command(done, result) for result in done] == [
+    done = check_stage_backward("torch", checks=[CHECK], dtype=["float32", "float64"])
+    assert [sentences.replay_command(done, result) for result in done] == [
         f"gradconform replay {CHECK} torch",
         f"gradconform replay {CHECK} torch --dtype float64",
     ]

@@ -9,20 +9,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from gradconform.contract import CHECKS
+from gradconform import contract
 from gradconform.fixtures.random_stages.recipe import RecipeModule
-from gradconform.fixtures.trees import leaves
 from gradconform.reference import split
-from gradconform.replay.failing import failing_trial
-from gradconform.replay.script import Replayed, ScriptError
-from gradconform.replay.stage_source import Source, add_stage
-from gradconform.session import Session
-from gradconform.targets import resolve
+from gradconform.replay.script import Replayed, ScriptError, failing_trial
+from gradconform.replay.source import Source, add_stage
+from gradconform.run.options import RunOptions
+from gradconform.run.run import Run, check_stage_backward
+from gradconform.target.resolve import resolve
+from gradconform.trees import leaves
+
+CHECKS = contract.checks_of()
 
 
-def script_of(session: Session, check: str) -> str:
-    item = next(item for item in session.plan.items if item.check.id == check)
-    replayed = Replayed(failing_trial(session, item), session.target, item.dtype, item.device, session.seed)
+def script_of(run: Run, check: str) -> str:
+    item = next(item for item in run.plan.items if item.check.id == check)
+    replayed = Replayed(failing_trial(run, item), run.target, item.dtype, item.device, run.options.seed)
     return replayed.text()
 
 
@@ -79,9 +81,9 @@ def right_split(tmp_path: Path) -> Path:
 def test_every_failure_of_torch_is_a_script_that_fails_and_passes_with_a_right_implementation(
     right_split: Path,
 ) -> None:
-    failed = [result.check for result in Session("torch").run() if result.status == "failed"]
-    session = Session("torch", profile="full", checks=failed)
-    texts = [script_of(session, check) for check in failed]
+    failed = [result.check for result in check_stage_backward("torch") if result.status == "failed"]
+    run = Run(RunOptions.of("torch", profile="full", checks=failed))
+    texts = [script_of(run, check) for check in failed]
     of_torch = run_without_kit(*((text, ()) for text in texts), folder=right_split)
     of_right = run_without_kit(*((text, ("right_split",)) for text in texts), folder=right_split)
     wrong = {
@@ -93,9 +95,18 @@ def test_every_failure_of_torch_is_a_script_that_fails_and_passes_with_a_right_i
     assert len(failed) > 60  # a script of nothing would be right as well
 
 
+def test_a_script_asks_w_to_keep_the_graph_where_the_check_does(right_split: Path) -> None:
+    """torch is right on this stage where W keeps the graph, and only there."""
+    check = "split.retain_graph.tied-apart"
+    text = script_of(Run(RunOptions.of("torch", checks=[check])), check)
+    let_go = text.replace("RETAIN_GRAPH, MAY_REFUSE = True", "RETAIN_GRAPH, MAY_REFUSE = False")
+    found = run_without_kit((text, ()), (let_go, ()), (text, ("right_split",)), folder=right_split)
+    assert [code for code, _ in found] == [0, 1, 0]
+
+
 @pytest.mark.parametrize("check", ["split.gradients.embedding", "property.split.11", "hooks.post_accumulate.mlp-split"])
 def test_a_script_tells_what_was_expected_and_what_torch_gives(check: str, right_split: Path) -> None:
-    text = script_of(Session("torch", profile="full", checks=[check]), check)
+    text = script_of(Run(RunOptions.of("torch", profile="full", checks=[check])), check)
     (code, told), (of_right, _) = run_without_kit((text, ()), (text, ("right_split",)), folder=right_split)
     assert (code, "got " in told, "WRONG" in told, of_right) == (1, True, True, 0)
     assert text.startswith('"""')

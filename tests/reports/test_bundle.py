@@ -1,4 +1,4 @@
-"""Claims: what supports one is bundled and verified, all that speaks against one is told, and no archive harms."""
+"""Bundles: what supports a statement is verified, all that speaks against it is told, and no archive harms."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from typing import Any
 import pytest
 
 from gradconform import contract, kit_files
-from gradconform.bundle.archive import NAMES, ArchiveError, packed, unpacked
-from gradconform.bundle.claim import Sources, claim_files
+from gradconform.bundle.archive import NAMES, ArchiveError, Sources, bundle_files, packed, unpacked
 from gradconform.bundle.verifying import reasons_against
 from gradconform.cli import main
-from gradconform.environment import environment
-from gradconform.records import Place, as_line, finished, header_of
+from gradconform.devices.environment import environment
+from gradconform.records import as_line, finished, header_of
 from gradconform.results import Report, Result
-from gradconform.waivers.file import read_waivers
+from gradconform.waivers.waiver import read_waivers
 
 Files = dict[str, bytes]
 WAIVED = "split.gradients.mlp"
 #: A contract of a few checks, so that reports are small: every fortieth, and the one that is waived.
 CHECKS = {
     check.id: check
-    for number, check in enumerate(contract.CHECKS.values())
+    for number, check in enumerate(contract.checks_of().values())
     if check.id == WAIVED or (number % 40 == 0 and check.level == "MUST")
 }
 ENTRY = f"""
@@ -46,9 +45,9 @@ expires = 2999-12-31
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contract_of: Callable[..., None]) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(contract, "CHECKS", CHECKS)
+    contract_of(CHECKS.values())
     return tmp_path
 
 
@@ -89,28 +88,28 @@ def waived(whole: Report, folder: Path) -> Report:
 
 def files_of(report: Report, **sources: Any) -> Files:
     Path("report.json").write_text(report.to_json(), encoding="utf-8")
-    return claim_files(Sources(Path("report.json"), **sources))
+    return bundle_files(Sources(Path("report.json"), **sources))
 
 
 def records_of(report: Report) -> bytes:
-    places = tuple(Place.of(result) for result in report.results)
+    places = tuple(result.place for result in report.results)
     lines = [header_of(replace(report, results=[]), places).to_record(), *map(finished, report.results)]
     return b"".join(map(as_line, [*lines, {"record": "end", "verdict": report.verdict}]))
 
 
-def test_a_claim_that_holds_has_nothing_against_it_and_is_the_same_each_time(whole: Report) -> None:
+def test_a_bundle_that_holds_has_nothing_against_it_and_is_the_same_each_time(whole: Report) -> None:
     files = files_of(whole)
     assert reasons_against(files) == []
     assert packed(files) == packed(files_of(whole))
-    Path("claim.zip").write_bytes(packed(files))
-    assert unpacked("claim.zip") == files
+    Path("bundle.zip").write_bytes(packed(files))
+    assert unpacked("bundle.zip") == files
 
 
-def test_a_claim_with_waivers_and_records_holds_and_states_them(waived: Report) -> None:
+def test_a_bundle_with_waivers_and_records_holds_and_states_them(waived: Report) -> None:
     Path("records.ndjson").write_bytes(records_of(waived))
     files = files_of(waived, waivers=Path("waivers.toml"), records=Path("records.ndjson"))
     assert reasons_against(files) == []
-    statement = json.loads(files["claim.json"])["statement"]
+    statement = json.loads(files["statement.json"])["statement"]
     assert "conforms with waivers: contract 1.0, profile full, on cpu float32, with torch 2.13" in statement
     assert statement.endswith(f"{len(CHECKS) - 1} of {len(CHECKS)} checks passed, 1 are waived")
 
@@ -141,12 +140,12 @@ BROKEN = {**HELD, "held": False, "message": "it is not"}
 
 
 def on_device(**told: Any) -> Callable[[Report], Report]:
-    devices = {"probes": [{**PROBE, **told}], "skipped": [], "places": {}}
+    devices = {"probes": [{**PROBE, **told}], "skipped": [], "indices": {}}
     return lambda report: replace(report, devices=devices)
 
 
 AGAINST: list[tuple[str, Callable[[Report], Report], str]] = [
-    ("profile", as_standard, "the profile is standard; only full supports a claim"),
+    ("profile", as_standard, "the profile is standard; only full supports a statement of conformance"),
     ("incomplete", without_one, f"manifest is not complete: {len(CHECKS) - 1} of {len(CHECKS)} checks have a verdict"),
     ("failed", with_status("failed", "mismatch"), "the verdict is 'does not conform'"),
     ("error", with_status("error", "kit"), "the verdict is 'does not conform'"),
@@ -177,13 +176,13 @@ AGAINST: list[tuple[str, Callable[[Report], Report], str]] = [
 
 
 @pytest.mark.parametrize(("change", "told"), [one[1:] for one in AGAINST], ids=[one[0] for one in AGAINST])
-def test_a_report_that_supports_no_claim_is_told_why(
+def test_a_report_that_supports_no_statement_is_told_why(
     whole: Report, change: Callable[[Report], Report], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert any(told in reason for reason in reasons_against(files_of(change(whole))))
-    assert main(["bundle", "report.json", "-o", "claim.zip"]) == 1
+    assert main(["bundle", "report.json", "-o", "bundle.zip"]) == 1
     assert told in capsys.readouterr().out
-    assert not Path("claim.zip").exists()
+    assert not Path("bundle.zip").exists()
 
 
 def test_each_reason_is_told_and_not_the_first_alone(whole: Report) -> None:
@@ -192,11 +191,11 @@ def test_each_reason_is_told_and_not_the_first_alone(whole: Report) -> None:
 
 
 def tampered(files: Files, name: str, change: Callable[[bytes], bytes]) -> Files:
-    """Change a file, and the hash of it that the claim lists."""
+    """Change a file, and the hash of it that the statement lists."""
     content = change(files[name])
-    claim = json.loads(files["claim.json"])
-    claim["files"][name] = hashlib.sha256(content).hexdigest()
-    return {**files, name: content, "claim.json": json.dumps(claim).encode()}
+    stated = json.loads(files["statement.json"])
+    stated["files"][name] = hashlib.sha256(content).hexdigest()
+    return {**files, name: content, "statement.json": json.dumps(stated).encode()}
 
 
 def edited(field: str, value: Any) -> Callable[[bytes], bytes]:
@@ -208,10 +207,10 @@ def test_a_file_that_is_not_the_one_listed_is_named(waived: Report, name: str) -
     Path("records.ndjson").write_bytes(records_of(waived))
     files = files_of(waived, waivers=Path("waivers.toml"), records=Path("records.ndjson"))
     other = {**files, name: files[name].rstrip() + b"\n\n"}
-    assert f"{name} is not the file that the claim lists" in reasons_against(other)[0]
+    assert f"{name} is not the file that the statement lists" in reasons_against(other)[0]
     gone = {kept: content for kept, content in files.items() if kept != name}
     if name in {"waivers.toml", "records.ndjson"}:
-        assert f"{name} is listed in the claim and not there" in reasons_against(gone)
+        assert f"{name} is listed in the statement and not there" in reasons_against(gone)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +220,7 @@ def test_a_file_that_is_not_the_one_listed_is_named(waived: Report, name: str) -
         ("report.json", lambda content: content[:900], "as a truncated file does"),
         ("environment.json", edited("torch", "9"), "the environment is not that of the report"),
         ("environment.json", lambda _: b"[]", "environment.json: holds no object"),
-        ("kit.json", edited("gradconform/run.py", "0"), "kit.json does not list the files that ran"),
+        ("kit.json", edited("gradconform/run/runner.py", "0"), "kit.json does not list the files that ran"),
         ("kit.json", lambda _: b"{", "kit.json: is no JSON"),
         ("waivers.toml", lambda content: content.replace(b"ada", b"eve"), "waivers.toml is not the file that the"),
         ("waivers.toml", lambda _: b"", "1 checks have a waiver that waivers.toml does not"),
@@ -244,21 +243,21 @@ def test_what_was_tampered_with_is_told_though_the_hashes_were_made_anew(
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
-        ("schema_version", 2, "claim.json: is of schema 'gradconform-claim' version 2; expected"),
-        ("files", [], "claim.json: files not as in a claim; expected exactly schema, "),
-        ("more", 1, "not as in a claim; expected exactly schema, "),
+        ("schema_version", 2, "statement.json: is of schema 'gradconform-statement' version 2; expected"),
+        ("files", [], "statement.json: files not as in a statement; expected exactly schema, "),
+        ("more", 1, "not as in a statement; expected exactly schema, "),
     ],
 )
-def test_a_claim_of_another_form_is_told(whole: Report, field: str, value: Any, told: str) -> None:
+def test_a_bundle_of_another_form_is_told(whole: Report, field: str, value: Any, told: str) -> None:
     files = files_of(whole)
-    (reason,) = reasons_against({**files, "claim.json": edited(field, value)(files["claim.json"])})
+    (reason,) = reasons_against({**files, "statement.json": edited(field, value)(files["statement.json"])})
     assert told in reason
 
 
 def test_a_statement_that_the_report_does_not_make_is_told(whole: Report) -> None:
     files = files_of(whole)
-    claim = edited("statement", "mine conforms to all there is")(files["claim.json"])
-    assert reasons_against({**files, "claim.json": claim}) == ["the statement is not that of the report"]
+    stated = edited("statement", "mine conforms to all there is")(files["statement.json"])
+    assert reasons_against({**files, "statement.json": stated}) == ["the statement is not that of the report"]
 
 
 def test_waivers_have_to_be_there_exactly_where_the_run_went_by_some(waived: Report, whole: Report) -> None:
@@ -280,38 +279,40 @@ def test_a_waiver_that_has_expired_since_is_told(waived: Report) -> None:
 
 def test_a_kit_that_is_not_the_one_that_ran_is_told(whole: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     files = files_of(whole)
-    other = {**kit_files.kit_files(), "gradconform/run.py": "0" * 64}
+    other = {**kit_files.kit_files(), "gradconform/run/runner.py": "0" * 64}
     monkeypatch.setattr("gradconform.bundle.verifying.kit_files", lambda: other)
     (reason,) = reasons_against(files)
     assert reason.startswith("1 files of the kit that ran are not those of gradconform ")
-    assert reason.endswith(" here: gradconform/run.py")
+    assert reason.endswith(" here: gradconform/run/runner.py")
     monkeypatch.setattr("gradconform.bundle.verifying.kit_files", kit_files.kit_files)
-    monkeypatch.setattr("gradconform.bundle.verifying.altered_since_installation", lambda: ["gradconform/run.py"])
+    monkeypatch.setattr(
+        "gradconform.bundle.verifying.altered_since_installation", lambda: ["gradconform/run/runner.py"]
+    )
     assert reasons_against(files) == [
-        "the gradconform that verifies was altered since it was installed: gradconform/run.py"
+        "the gradconform that verifies was altered since it was installed: gradconform/run/runner.py"
     ]
 
 
 def test_the_commands_bundle_and_verify(waived: Report, capsys: pytest.CaptureFixture[str]) -> None:
     Path("report.json").write_text(waived.to_json(), encoding="utf-8")
-    assert main(["bundle", "report.json", "-o", "claim.zip"]) == 0
-    assert capsys.readouterr().out.startswith("claim.zip: mine 1.0 (SHA-256 ")
-    assert main(["verify", "claim.zip"]) == 0
+    assert main(["bundle", "report.json", "-o", "bundle.zip"]) == 0
+    assert capsys.readouterr().out.startswith("bundle.zip: mine 1.0 (SHA-256 ")
+    assert main(["verify", "bundle.zip"]) == 0
     assert capsys.readouterr().out.startswith("VALID: mine 1.0 (SHA-256 ")
-    assert main(["verify", "claim.zip", "--target", "backward.py"]) == 0
-    assert main(["verify", "claim.zip", "--target", "report.json"]) == 1
+    assert main(["verify", "bundle.zip", "--target", "backward.py"]) == 0
+    assert main(["verify", "bundle.zip", "--target", "report.json"]) == 1
     assert "NOT VALID: 1 reason\n  - report.json is not what was judged: its SHA-256 is " in capsys.readouterr().out
-    assert main(["verify", "claim.zip", "--target", "none.py"]) == 2
+    assert main(["verify", "bundle.zip", "--target", "none.py"]) == 2
     assert "none.py: cannot be read: No such file" in capsys.readouterr().err
     with Path("backward.py").open("a") as target:
         target.write("# changed\n")
-    assert main(["bundle", "report.json", "-o", "claim.zip"]) == 2
+    assert main(["bundle", "report.json", "-o", "bundle.zip"]) == 2
     assert "backward.py was changed since the run" in capsys.readouterr().err
     Path("backward.py").unlink()
     Path("waivers.toml").unlink()
-    assert main(["bundle", "report.json", "-o", "claim.zip"]) == 2
+    assert main(["bundle", "report.json", "-o", "bundle.zip"]) == 2
     assert "waivers.toml: there is no such file; expected the waivers of the run" in capsys.readouterr().err
-    for arguments in (["none.json", "-o", "claim.zip"], ["report.json", "-o", "no/claim.zip"]):
+    for arguments in (["none.json", "-o", "bundle.zip"], ["report.json", "-o", "no/bundle.zip"]):
         assert main(["bundle", *arguments]) == 2
 
 
@@ -334,11 +335,11 @@ HOSTILE: list[tuple[str, bytes, str]] = [
     ("empty", b"", "is no zip archive that can be read"),
     ("text", b"VALID", "is no zip archive that can be read"),
     ("cut", zipped(*RIGHT)[:-30], "is no zip archive that can be read"),
-    ("slip", zipped(*RIGHT, ("../../etc/passwd", b"x")), "holds '../../etc/passwd', which is no file of a claim"),
-    ("absolute", zipped(*RIGHT, ("/etc/x", b"x")), "holds '/etc/x', which is no file of a claim"),
-    ("backslash", zipped(*RIGHT, ("..\\x", b"x")), "which is no file of a claim"),
-    ("folder", zipped(*RIGHT, ("claim.json/", b"")), "which is no file of a claim"),
-    ("foreign", zipped(*RIGHT, ("run.sh", b"x")), "holds 'run.sh', which is no file of a claim"),
+    ("slip", zipped(*RIGHT, ("../../etc/passwd", b"x")), "holds '../../etc/passwd', which is no file of a bundle"),
+    ("absolute", zipped(*RIGHT, ("/etc/x", b"x")), "holds '/etc/x', which is no file of a bundle"),
+    ("backslash", zipped(*RIGHT, ("..\\x", b"x")), "which is no file of a bundle"),
+    ("folder", zipped(*RIGHT, ("statement.json/", b"")), "which is no file of a bundle"),
+    ("foreign", zipped(*RIGHT, ("run.sh", b"x")), "holds 'run.sh', which is no file of a bundle"),
     ("missing", zipped(*RIGHT[:3]), "has no kit.json"),
     ("link", zipped(*RIGHT[:3], (link("kit.json"), b"/etc/passwd")), "has 'kit.json' as a link"),
     ("bomb", zipped(*RIGHT[:3], ("kit.json", bytes(2 * 10**7))), "has 'kit.json' of 20000000 bytes packed into "),
@@ -346,12 +347,12 @@ HOSTILE: list[tuple[str, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("content", "told"), [one[1:] for one in HOSTILE], ids=[one[0] for one in HOSTILE])
-def test_what_is_no_archive_of_a_claim_is_refused_and_nothing_is_written(
+def test_what_is_no_bundle_is_refused_and_nothing_is_written(
     folder: Path, content: bytes, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = folder / "claim.zip"
+    path = folder / "bundle.zip"
     path.write_bytes(content)
-    assert main(["verify", "claim.zip"]) == 2
+    assert main(["verify", "bundle.zip"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert told in err
@@ -362,9 +363,9 @@ def test_what_is_no_archive_of_a_claim_is_refused_and_nothing_is_written(
 def test_a_name_that_is_there_twice_is_refused(folder: Path) -> None:
     with pytest.warns(UserWarning, match="Duplicate name"):
         content = zipped(*RIGHT, RIGHT[0])
-    (folder / "claim.zip").write_bytes(content)
-    with pytest.raises(ArchiveError, match=r"holds 'claim\.json' twice"):
-        unpacked("claim.zip")
+    (folder / "bundle.zip").write_bytes(content)
+    with pytest.raises(ArchiveError, match=r"holds 'statement\.json' twice"):
+        unpacked("bundle.zip")
 
 
 def test_a_size_that_is_a_lie_is_not_believed(folder: Path) -> None:
@@ -372,9 +373,9 @@ def test_a_size_that_is_a_lie_is_not_believed(folder: Path) -> None:
     entry = zipfile.ZipFile(io.BytesIO(content)).infolist()[-1]
     size = (5000).to_bytes(4, "little")
     assert content.count(size) == 2, "in the header of the file and in the directory"
-    (folder / "claim.zip").write_bytes(content.replace(size, (40).to_bytes(4, "little")))
+    (folder / "bundle.zip").write_bytes(content.replace(size, (40).to_bytes(4, "little")))
     with pytest.raises(ArchiveError, match=r"is no zip archive that can be read|of another size than it says"):
-        unpacked("claim.zip")
+        unpacked("bundle.zip")
     assert entry.file_size == 5000
 
 
@@ -382,9 +383,9 @@ def test_an_archive_with_a_password_is_refused(folder: Path) -> None:
     content = bytearray(zipped(*RIGHT))
     at = content.index(b"PK\x01\x02")
     content[at + 8] |= 1
-    (folder / "claim.zip").write_bytes(bytes(content))
-    with pytest.raises(ArchiveError, match=r"has 'claim\.json' encrypted or packed in a way that no claim is"):
-        unpacked("claim.zip")
+    (folder / "bundle.zip").write_bytes(bytes(content))
+    with pytest.raises(ArchiveError, match=r"has 'statement\.json' encrypted or packed in a way that no bundle is"):
+        unpacked("bundle.zip")
 
 
 def test_an_archive_with_noise_in_it_is_refused_or_not_valid_and_never_a_crash(whole: Report, folder: Path) -> None:
@@ -394,9 +395,9 @@ def test_an_archive_with_noise_in_it_is_refused_or_not_valid_and_never_a_crash(w
         noisy = bytearray(content)
         for _ in range(chance.randrange(1, 5)):
             noisy[chance.randrange(len(noisy))] ^= 1 << chance.randrange(8)
-        (folder / "claim.zip").write_bytes(bytes(noisy))
+        (folder / "bundle.zip").write_bytes(bytes(noisy))
         try:
-            files = unpacked("claim.zip")
+            files = unpacked("bundle.zip")
         except ArchiveError:
             continue
         assert files == unpacked_as_written(whole) or reasons_against(files)

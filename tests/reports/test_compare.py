@@ -12,8 +12,15 @@ import pytest
 from expecttest import assert_expected_inline
 
 from gradconform.cli import main
-from gradconform.compare.comparison import CompareError, Comparison, compare
-from gradconform.compare.expression import DEFAULT, NAMES, Expression, ExpressionError
+from gradconform.reading.comparison import (
+    DEFAULT,
+    NAMES,
+    CompareError,
+    Comparison,
+    Expression,
+    ExpressionError,
+    compare,
+)
 from gradconform.report.comparison import comparison_lines, comparison_markdown
 from gradconform.results import Report, Result
 
@@ -32,7 +39,7 @@ def without(report: Report, check: str) -> Report:
 
 
 def names(found: Comparison) -> dict[str, list[str]]:
-    return {name: [one.check for one in changes] for name, changes in found.changes.items() if changes}
+    return {name: [one.place.check for one in changes] for name, changes in found.changes.items() if changes}
 
 
 PASSED: dict[str, Any] = {"status": "passed", "kind": None, "findings": (), "message": ""}
@@ -177,7 +184,7 @@ def small(real: Report) -> tuple[Report, Report]:
         real, results=results, planned=4, manifest=4, environment={"torch": "2.13.0", "devices": [{"name": "cpu"}]},
         target={"text": "mine", "name": "mine", "version": "1.0"},
     )  # fmt: skip
-    new = changed(base, MLP, **{**FAILED, "message": "program F0 B0\nwrong | <b> `y`\n[z](w)"})
+    new = changed(base, MLP, **{**FAILED, "message": "program F0 B0\nwrong | <b> `y`\n[z](w)", "programs": ("F0 B0",)})
     new = changed(without(new, LINEAR), EMBEDDING, **PASSED)
     return base, replace(new, environment={"torch": "2.13.1", "devices": [{"name": "cuda"}]})
 

@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 
+from gradconform import contract
 from gradconform.cli import main
-from gradconform.compare.merging import MergeError, merge
-from gradconform.contract import CHECKS
-from gradconform.devices import SelectionError
-from gradconform.plan import make_plan
+from gradconform.contract.plan import make_plan
+from gradconform.contract.shard import Shard, ShardError
+from gradconform.naming import SelectionError
+from gradconform.reading.merging import MergeError, merge
+from gradconform.reading.report import read_report
 from gradconform.results import Report
-from gradconform.session import Session
-from gradconform.shard import Shard, ShardError
+from gradconform.run.options import RunOptions
+from gradconform.run.run import Run, check_stage_backward
+
+CHECKS = contract.checks_of()
 
 FEW = ("split.gradients.mlp*", "split.gradients.linear*", "hooks.*")
 GLOBS = ("full.gradients.*", "split.gradients.*", "hooks.*")
@@ -25,7 +29,7 @@ GLOBS = ("full.gradients.*", "split.gradients.*", "hooks.*")
 def sharded(count: int, **options: Any) -> dict[str, Report]:
     shards = [Shard(index, count) for index in range(1, count + 1)]
     given = {"profile": "quick", "checks": GLOBS, "dtype": ("float32", "float64"), **options}
-    return {f"{shard.index}.json": Session("torch", shard=shard, **given).run() for shard in shards}
+    return {f"{shard.index}.json": check_stage_backward("torch", shard=shard, **given) for shard in shards}
 
 
 def without_durations(report: Report) -> Any:
@@ -71,20 +75,20 @@ def test_what_names_no_shard_is_refused(text: str) -> None:
 
 def test_more_shards_than_checks_are_refused() -> None:
     with pytest.raises(SelectionError, match="shard 2/2 has none of 1 checks; expected fewer shards"):
-        Session("torch", checks="full.gradients.mlp", shard=Shard(2, 2))
+        Run(RunOptions.of("torch", checks="full.gradients.mlp", shard=Shard(2, 2)))
 
 
 def test_merged_shards_are_the_report_of_one_run(three: dict[str, Report]) -> None:
-    whole = Session("torch", profile="quick", checks=GLOBS, dtype=("float32", "float64")).run()
+    whole = check_stage_backward("torch", profile="quick", checks=GLOBS, dtype=("float32", "float64"))
     shuffled = {name: three[name] for name in ("2.json", "3.json", "1.json")}
-    read_back = {name: Report.from_json(report.to_json()) for name, report in shuffled.items()}
+    read_back = {name: read_report(report.to_json()) for name, report in shuffled.items()}
     assert without_durations(merge(read_back)) == without_durations(whole)
 
 
 def test_a_shard_says_what_it_is_and_gives_no_verdict_on_the_contract() -> None:
     (right,) = sharded(1, checks=None).values()
     assert (right.verdict, right.exit_code, right.conforms) == ("failed", 1, False)
-    passed, _ = (Session("reference-split", profile="quick", shard=Shard(index, 2)).run() for index in (1, 2))
+    passed, _ = (check_stage_backward("reference-split", profile="quick", shard=Shard(index, 2)) for index in (1, 2))
     assert (passed.verdict, passed.exit_code, passed.conforms, passed.complete) == ("passed", 0, False, True)
     assert passed.manifest == passed.selected > passed.planned
     passed.results.pop()
@@ -92,19 +96,19 @@ def test_a_shard_says_what_it_is_and_gives_no_verdict_on_the_contract() -> None:
 
 
 def test_a_shard_of_a_selection_is_incomplete() -> None:
-    report = Session("reference-split", checks="full.*", shard=Shard(1, 2)).run()
+    report = check_stage_backward("reference-split", checks="full.*", shard=Shard(1, 2))
     assert (report.verdict, report.exit_code) == ("incomplete", 5)
 
 
 def test_what_is_missing_in_a_shard_is_missing_in_the_whole(three: dict[str, Report]) -> None:
-    short = {**three, "2.json": Report.from_json(three["2.json"].to_json())}
+    short = {**three, "2.json": read_report(three["2.json"].to_json())}
     short["2.json"].results.pop()
     assert merge(short).summary["not_run"] == 1
 
 
 def with_change(change: Callable[[Report], object]) -> Callable[[Report], Report]:
     def changed(report: Report) -> Report:
-        copy = Report.from_json(report.to_json())
+        copy = read_report(report.to_json())
         change(copy)
         return copy
 
@@ -160,7 +164,7 @@ def test_the_command_runs_and_merges_shards(
         assert out.splitlines()[-1].endswith("checks passed; 'gradconform merge' gives the verdict")
     assert main(["merge", "1.json", "2.json", "--json", "whole.json"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("reference-split 0.1.0 conforms to contract 1.0 in")
-    assert Report.from_json("whole.json").conforms
+    assert read_report("whole.json").conforms
     assert main(["merge", "1.json"]) == 2
     assert "no report of shard 2/2" in capsys.readouterr().err
     (tmp_path / "cut.json").write_text((tmp_path / "1.json").read_text()[:500])
@@ -176,8 +180,8 @@ def test_the_plugin_runs_shards_that_merge_to_one_run_however_many_processes(pyt
     )
     for index, processes in ((1, "-n0"), (2, "-n2")):
         pytester.runpytest(*options, f"--gradconform-shard={index}/2", f"--gradconform-json={index}.json", processes)
-    merged = merge({name: Report.from_json(pytester.path / name) for name in ("1.json", "2.json")})
-    library = Session("torch", profile="quick", checks=FEW).run()
+    merged = merge({name: read_report(pytester.path / name) for name in ("1.json", "2.json")})
+    library = check_stage_backward("torch", profile="quick", checks=FEW)
     assert without_durations(merged) == json.loads(json.dumps(without_durations(library)))
 
 

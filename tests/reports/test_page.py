@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from gradconform.cli import main
-from gradconform.replay.command import replay_command
 from gradconform.report.page.headroom import INSTALL
-from gradconform.report.page.several import runs_markdown, runs_page, side_by_side
-from gradconform.report.page.single import report_markdown, report_page
+from gradconform.report.page.pages import report_markdown, report_page, runs_markdown, runs_page, side_by_side
+from gradconform.report.sentences import replay_command
 from gradconform.results import Report
 
 LINEAR, MLP = "split.gradients.linear-3d", "full.gradients.mlp"
@@ -79,7 +78,7 @@ def spoiled_report(report: Report) -> tuple[Report, list[str]]:
         results=results,
         target=spoiled(dict(report.target), seen),
         environment=spoiled(environment, seen),
-        beside=tuple(spoiled(["one"], seen)),
+        extra=tuple(spoiled(["one"], seen)),
         kit=spoiled("", seen),
         devices=devices_of(lambda: spoiled("", seen)),
         waivers={"file": spoiled("", seen), "sha256": "0" * 64, "entries": [entry], "elsewhere": []},
@@ -96,7 +95,7 @@ def devices_of(text: Callable[[], str]) -> dict[str, Any]:
     probe = {"device": text(), "reason": None, "unknown": False, "dtypes": {"float16": text()}, "preflight": preflight}
     unusable = {"device": text(), "reason": text(), "unknown": True, "dtypes": {}, "preflight": [], "facts": {}}
     skipped = {"device": text(), "dtype": text(), "reason": text()}
-    return {"probes": [probe | {"facts": {}}, unusable], "skipped": [skipped], "places": {}}
+    return {"probes": [probe | {"facts": {}}, unusable], "skipped": [skipped], "indices": {}}
 
 
 def test_a_page_tells_verdict_counts_and_every_check_with_requirement_message_and_command(real: Report) -> None:
@@ -153,8 +152,17 @@ def test_markup_in_any_text_of_a_report_is_text_on_its_page(real: Report) -> Non
         assert "49" not in re.findall(r"`(\d+)`", page.shown)
     shown = Page(report_page(report)).shown
     # The rest of a finding is told by the message, which is made of it.
-    of_finding = {str(report.results[0].findings[0][name]) for name in ("kind", "where", "text", "cause")}
+    of_finding = {str(report.results[0].findings[0][name]) for name in ("kind", "where", "text", "sort")}
+    of_finding |= set(_texts(report.results[0].findings[0]["cause"]))
     assert {text for text in texts if text not in shown} <= of_finding
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif value is not None:
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)
 
 
 def test_markdown_lets_no_text_of_a_report_take_effect(real: Report) -> None:
@@ -173,16 +181,16 @@ def test_half_a_surrogate_pair_can_be_written(real: Report, tmp_path: Path) -> N
     assert "? and" in Page(written.read_text(encoding="utf-8")).shown
 
 
-def test_a_schedule_of_ones_own_has_no_command_and_the_program_of_its_message(real: Report) -> None:
+def test_a_schedule_of_ones_own_has_no_command_and_its_own_program(real: Report) -> None:
     failed = next(result for result in real.failures if result.findings)
     own = replace(
-        failed, check="schedule.file.mine", message="program F0 I0 1F0 W0\nwrong", findings=({**failed.findings[0]},)
+        failed, check="schedule.file.mine", message="wrong", programs=("F0 I0 1F0 W0",), findings=failed.findings[:1]
     )
-    page = report_page(replace(real, beside=("mine",), results=[own]))
+    page = report_page(replace(real, extra=("mine",), results=[own]))
     assert "gradconform replay" not in page
     assert 'aria-label="program F0 I0 1F0 W0' in page
-    cut = replace(own, message="program F0 I0 … W9 (90 actions)\nwrong")
-    assert "data-drawing=" not in report_page(replace(real, beside=("mine",), results=[cut]))
+    cut = replace(own, programs=("F0 I0 … W9 (90 actions)",))
+    assert "data-drawing=" not in report_page(replace(real, extra=("mine",), results=[cut]))
 
 
 def test_without_matplotlib_a_page_says_how_to_install_it(real: Report, monkeypatch: pytest.MonkeyPatch) -> None:

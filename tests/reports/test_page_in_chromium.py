@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from gradconform.report.page.several import runs_page, side_by_side
-from gradconform.report.page.single import report_page
+from gradconform.report.page.pages import report_page, runs_page, side_by_side
 from gradconform.results import Report
 
 if not os.environ.get("CI"):  # there the group `dev` is installed, and a skip would be a test that is lost
@@ -173,7 +172,7 @@ def test_the_keyboard_reaches_filters_orders_and_checks(opened: webdriver.Chrome
     assert reached == [
         "status",
         "area",
-        "place",
+        "cell",
         "level",
         "button",
         "severity",

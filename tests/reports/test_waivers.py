@@ -17,11 +17,10 @@ from expecttest import assert_expected_inline
 import gradconform
 from gradconform.cli import main
 from gradconform.judge import finding
+from gradconform.reading.report import read_report
 from gradconform.results import Report, Result
-from gradconform.session import Session
-from gradconform.waivers.file import WaiverError, read_waivers, verdicts
-from gradconform.waivers.waiver import Scope, Waiver
-from gradconform.waivers.waiving import Waivers
+from gradconform.run.run import check_stage_backward
+from gradconform.waivers.waiver import Scope, Waiver, WaiverError, Waivers, read_waivers, verdicts
 
 Write = Callable[..., Path]
 
@@ -59,7 +58,7 @@ def statuses(report: Report) -> dict[str, str]:
 
 
 def judged(*checks: str, **options: Any) -> Report:
-    return Session("torch", checks=checks, waivers="gradconform-waivers.toml", **options).run()
+    return check_stage_backward("torch", checks=checks, waivers="gradconform-waivers.toml", **options)
 
 
 def test_a_waived_failure_is_waived_and_says_why(waivers: Write) -> None:
@@ -71,7 +70,7 @@ def test_a_waived_failure_is_waived_and_says_why(waivers: Write) -> None:
     assert (waived.waiver["reason"], waived.waiver["owner"], waived.kind) == ("known", "ada", "error")
     assert waived.findings
     assert report.failures == []
-    assert Report.from_json(report.to_json()).to_dict() == report.to_dict()
+    assert read_report(report.to_json()).to_dict() == report.to_dict()
 
 
 def test_the_library_looks_for_no_file_that_nobody_named(waivers: Write) -> None:

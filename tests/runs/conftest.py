@@ -83,7 +83,6 @@ def judged(tmp_path: Path, command: list[str]) -> Callable[..., Run]:
             env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
             capture_output=True,
             text=True,
-            timeout=240,
             check=False,
         )
         report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

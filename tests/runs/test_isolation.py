@@ -54,7 +54,7 @@ def test_whatever_ends_the_process_is_the_failure_of_its_check_and_the_rest_is_j
             os.system("echo from a process of its own")
         """
     )
-    run = judged(name, *checks(CONV, LINEAR, PAIR, RESIDUAL, MLP, LOSS), "--check-timeout", "2")
+    run = judged(name, *checks(CONV, LINEAR, PAIR, RESIDUAL, MLP, LOSS), "--check-timeout", "10")
     assert run.told == {
         CONV: ("failed", "crash"),
         LINEAR: ("failed", "hang"),
@@ -68,9 +68,9 @@ def test_whatever_ends_the_process_is_the_failure_of_its_check_and_the_rest_is_j
     assert messages[CONV].startswith("the process was ended by SIGABRT; plain autograd does not do that\nlast words")
     assert "Fatal Python error: Aborted" in messages[CONV]
     assert "in trouble" in messages[CONV]
-    assert messages[LINEAR].startswith("the check had no end within 2 s; plain autograd does not do that")
+    assert messages[LINEAR].startswith("the check had no end within 10 s; plain autograd does not do that")
     assert "in stuck" in messages[LINEAR]
-    assert "in _listen" not in messages[LINEAR]
+    assert "in listen_to_parent" not in messages[LINEAR]
     assert messages[PAIR].startswith("the process ended in the middle of the check, exit code 0; plain autograd")
     assert messages[RESIDUAL].startswith("the process was ended by SIGKILL, as the system does where memory runs out")
     assert "MemoryError: no more" in messages[LOSS]
@@ -142,9 +142,7 @@ code = main(["run", "autograd", "--checks", "full.gradients.mlp", "--ndjson", "r
 assert code == 5, code
 assert not {"torch", "hypothesis"} & set(sys.modules)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -181,12 +179,12 @@ def test_no_worker_outlives_a_run_that_is_killed(tmp_path: Path, target: Target,
             time.sleep(0.02)
         (worker,) = children_of(run.pid)
         again = subprocess.run(
-            [*command, "run", name, "--ndjson", str(kept)], capture_output=True, text=True, timeout=60, check=False
+            [*command, "run", name, "--ndjson", str(kept)], capture_output=True, text=True, check=False
         )
         run.kill()
     assert again.returncode == 2
     assert "another run is writing to" in again.stderr
-    until = time.monotonic() + 30
+    until = time.monotonic() + 250
     while os.path.exists(f"/proc/{worker}/exe") and time.monotonic() < until:  # noqa: PTH110 (a link that leads nowhere)
         time.sleep(0.05)
     assert not os.path.exists(f"/proc/{worker}/exe")  # noqa: PTH110 (as above)

@@ -21,7 +21,7 @@ def on_simx(tmp_path: Path, judged: Judged) -> Callable[..., Any]:
     (tmp_path / "sitecustomize.py").write_text("import gradconform.plugins.devices.simx\n", encoding="utf-8")
 
     def run(checks: str, **variables: str) -> Any:
-        words = ("reference-split", "--device", "simx:0", "--checks", checks, "--check-timeout", "10")
+        words = ("reference-split", "--device", "simx:0", "--checks", checks, "--check-timeout", "20")
         return judged(*words, PYTHONPATH=str(tmp_path), **variables)
 
     return run
@@ -34,7 +34,7 @@ def on_simx(tmp_path: Path, judged: Judged) -> Callable[..., Any]:
         ("SIMX_LOST_AT", "the device was lost: AcceleratorError: simx error: device lost"),
         ("SIMX_ABORT_AT", "the process was ended by SIGABRT"),
         ("SIMX_SEGFAULT_AT", "the process was ended by SIGSEGV"),
-        ("SIMX_HANG_AT", "the check had no end within 10 s"),
+        ("SIMX_HANG_AT", "the check had no end within 20 s"),
     ],
 )
 def test_what_strikes_at_the_nth_operation_accuses_no_implementation(

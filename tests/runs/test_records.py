@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from gradconform.record_file import RecordFile
-from gradconform.records import Header, Place, RecordsError, as_line, finished, read_run, started
-from gradconform.results import Result
+from gradconform.records import Header, RecordsError, as_line, finished, read_run, started
+from gradconform.results import Place, Result
+from gradconform.run.execution import RecordFile
 
 FIRST, SECOND = Place("full.gradients.mlp", "cpu", "float32"), Place("split.gradients.mlp", "cpu", "float32")
 REPORT = {"profile": "quick", "target": {"name": "ours"}, "environment": {}, "seed": 20, "manifest": 2, "planned": 2}
-HEADER = Header(report=REPORT, places=(FIRST, SECOND), options={"target": "ours"})
+HEADER = Header(report=REPORT, places=(FIRST, SECOND))
 
 
 def result_of(place: Place, **values: Any) -> Result:
@@ -28,7 +28,7 @@ def written(path: Path, *results: Result, ended: bool = False) -> str:
     with closing(RecordFile(str(path))) as file:
         file.begin(HEADER)
         for result in results:
-            file.write(started(Place.of(result), result.level, result.requirement))
+            file.write(started(result.place, result.level, result.requirement))
             file.add(result)
         if ended:
             file.end("conforms")
@@ -164,9 +164,9 @@ def test_a_path_that_cannot_be_written_is_refused_when_it_is_opened(tmp_path: Pa
 def test_what_reports_is_imported_without_torch() -> None:
     script = """
 import sys
-import gradconform.records, gradconform.record_file, gradconform.results
+import gradconform.records, gradconform.run.execution, gradconform.results
 import gradconform.report.terminal, gradconform.cli.progress
 assert "torch" not in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gradconform.beside import run_beside
 from gradconform.cli import main
 from gradconform.fixtures.schedules import RECORDED, recorded
-from gradconform.plugins.adapters.torch_schedule_text import TorchScheduleText
-from gradconform.schedule_text.checks import checks_of
-from gradconform.schedule_text.subject import Rows, ScheduleText
+from gradconform.pipeline.extra import run_extra
+from gradconform.pipeline.schedule_text import Rows, ScheduleText
+from gradconform.pipeline.schedule_text.checks import checks_of
+from gradconform.plugins.adapters.torch_runtime import TorchScheduleText
 
 SCRIPTS = Path(__file__).with_name("torch_2_13")
 ZBV = recorded("ZBVZeroBubble-2x2x3")
@@ -21,7 +21,7 @@ ZBV = recorded("ZBVZeroBubble-2x2x3")
 
 def failed(subject: ScheduleText, names: Iterable[str] = ("ZBVZeroBubble-2x2x3",)) -> set[str]:
     checks = checks_of([recorded(name) for name in names])
-    return {result.check for result in run_beside(subject, checks, dtype="text") if result.status == "failed"}
+    return {result.check for result in run_extra(subject, checks, dtype="text") if result.status == "failed"}
 
 
 def test_torch_does_everything_but_refuse_a_repeated_action_and_text_behind_one() -> None:
@@ -89,7 +89,7 @@ def added(rank: int, cell: str) -> Callable[[list[list[str]]], None]:
     ids=lambda given: given if isinstance(given, str) else "",
 )
 def test_a_wrong_lowering_is_found_and_named(lower: Callable[[list[list[str]]], None], problem: str) -> None:
-    results = run_beside(Wrong(lower), checks_of([ZBV]), dtype="text")
+    results = run_extra(Wrong(lower), checks_of([ZBV]), dtype="text")
     (message,) = [result.message for result in results if result.check.startswith("schedule_text.lowers.")]
     assert problem in message
 
@@ -104,7 +104,7 @@ def test_receives_in_an_order_that_no_sender_has_are_a_deadlock() -> None:
     from gradconform.fixtures.schedules import of_rows  # noqa: PLC0415 (this test alone makes a schedule)
 
     checks = checks_of([of_rows("tiny", [["0F0", "0B0"], ["1F0", "1B0"]])])
-    messages = [result.message for result in run_beside(Crossed(), checks, dtype="text") if "lowers" in result.check]
+    messages = [result.message for result in run_extra(Crossed(), checks, dtype="text") if "lowers" in result.check]
     assert "deadlock of blocking transfers: rank 0 waits for" in messages[0]
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
-from gradconform.beside import run_beside
 from gradconform.cli import main
-from gradconform.plugins.adapters.torch_stage_objects import TorchStageObject, TorchStageObjects
-from gradconform.stage_objects.checks import checks
-from gradconform.stage_objects.subject import DwBuilder, StageObject
+from gradconform.pipeline.extra import run_extra
+from gradconform.pipeline.stage_objects import DwBuilder, StageObject
+from gradconform.pipeline.stage_objects.checks import CHECKS
+from gradconform.plugins.adapters.torch_runtime import TorchStageObject, TorchStageObjects
 
 
 class Wrong(TorchStageObjects):
@@ -114,7 +114,7 @@ class RefusesCompiledWithoutAWord(TorchStageObjects):
 
 
 def failed(subject: TorchStageObjects) -> set[str]:
-    return {result.check for result in run_beside(subject, checks(), dtype="float32") if result.status == "failed"}
+    return {result.check for result in run_extra(subject, CHECKS, dtype="float32") if result.status == "failed"}
 
 
 SPLIT = {f"stage.{kind}.{word}split" for kind in ("manual", "traced") for word in ("", "keyword-arguments-")}
@@ -154,13 +154,13 @@ def test_what_is_wrong_is_found_by_the_checks_one_would_name(subject: TorchStage
 
 
 def test_every_check_is_failed_by_something_wrong() -> None:
-    assert {check.id for check in checks()} == set().union(*(expected for _, expected in WRONG))
+    assert {check.id for check in CHECKS} == set().union(*(expected for _, expected in WRONG))
 
 
 def test_the_command_gives_a_verdict_and_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "report.json"
     assert main(["stage-objects", "torch", "--json", str(path)]) == 0
-    assert f"torch: {len(checks())} of {len(checks())} checks passed" in capsys.readouterr().out
+    assert f"torch: {len(CHECKS)} of {len(CHECKS)} checks passed" in capsys.readouterr().out
     assert {result["status"] for result in json.loads(path.read_text())["results"]} == {"passed"}
 
 

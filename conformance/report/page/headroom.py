@@ -13,8 +13,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from gradconform.report.page.areas import place_of
 from gradconform.results import Result
+
+from .rows import cell_of
 
 #: What brings the library that draws.
 INSTALL = "pip install 'gradconform[report]'"
@@ -32,21 +33,21 @@ _COLOURS = {"passed": "#2a7fd4", "failed": "#d0453a", "otherwise": "#9a8cd0"}
 class Headroom:
     """The plot of one device and dtype, with its numbers in words; ``svg`` is None where nothing can draw it."""
 
-    place: str
+    cell: str
     told: str
     svg: Markup | None
 
 
-def headroom_by_place(results: Sequence[Result]) -> list[Headroom]:
+def headroom_by_cell(results: Sequence[Result]) -> list[Headroom]:
     """Return one plot per device and dtype of the run in which some value was compared."""
     grouped: dict[str, list[Result]] = {}
     for result in results:
         if result.headroom is not None:
-            grouped.setdefault(place_of(result), []).append(result)
+            grouped.setdefault(cell_of(result), []).append(result)
     drawn = find_spec("matplotlib") is not None
     return [
-        Headroom(place, _told(found), _plot(found, f"headroom-{number}") if drawn else None)
-        for number, (place, found) in enumerate(grouped.items())
+        Headroom(cell, _told(found), _plot(found, f"headroom-{number}") if drawn else None)
+        for number, (cell, found) in enumerate(grouped.items())
     ]
 
 

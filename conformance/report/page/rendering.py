@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from gradconform.report.markdown import escaped, fenced
 from gradconform.version import KIT_VERSION
 
 _TEMPLATES = Path(__file__).with_name("templates")
@@ -44,6 +44,19 @@ def _environment() -> Environment:
     environment.globals.update(kit=KIT_VERSION, own=_own)
     environment.filters.update(md=escaped, fenced=fenced, words=_words, number=_number, seconds=_seconds)
     return environment
+
+
+def escaped(value: object) -> str:
+    """Return text for a line or a table of Markdown: no markup, no line break, no bar that would end a cell."""
+    text = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", text)
+
+
+def fenced(text: str, language: str = "text") -> str:
+    """Return a Markdown block of code around ``text``, with a fence that is longer than any in it."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
 
 
 def _words(status: str) -> str:

@@ -1,17 +1,115 @@
-"""The rows of a page's list: one per check, device and dtype, with all that opens below it."""
+"""Results on a page: a row per check, device and dtype with its programs drawn, and the areas in numbers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from gradconform.replay.command import can_be_replayed, replay_command
-from gradconform.report.page.areas import area_of, place_of
-from gradconform.report.page.programs import programs_of
-from gradconform.report.page.timeline import Timeline, Timelines
-from gradconform.results import Report, Result
+from gradconform.contract.frozen import frozen
+from gradconform.report.sentences import can_be_replayed, replay_command
+from gradconform.results import STATUSES, Place, Report, Result
+from gradconform.trial.program import Action, ProgramError, parse
+
+#: Of one action, and of the names beside the rows and below the last one, in pixels.
+_CELL, _ROW, _NAMES, _FOOT = 30, 26, 62, 20
+
+#: Letters of actions; all else is what happens around the stage, and stands in a row of its own.
+_LETTERS = frozenset("FBIWG")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One action: where it stands, and whether it is the first wrong one."""
+
+    text: str
+    kind: str
+    x: int
+    y: int
+    width: int
+    wrong: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """One program, and the first action of it at which something was wrong, if any. ``id`` is for the page."""
+
+    id: str
+    program: str
+    wrong: str | None
+    rows: tuple[tuple[str, int], ...]
+    cells: tuple[Cell, ...]
+    width: int
+    height: int
+
+    @property
+    def label(self) -> str:
+        """What a reader hears in place of the drawing."""
+        return f"program {self.program}" + (f"; first wrong action: {self.wrong}" if self.wrong else "")
+
+
+@dataclass(slots=True)
+class Timelines:
+    """The timelines of a page; one that several checks share is drawn once."""
+
+    drawn: dict[tuple[str, str | None], Timeline] = field(default_factory=dict)
+
+    def of(self, programs: Iterable[str], actions: Sequence[str]) -> list[Timeline]:
+        """Return a timeline of each program; ``actions`` are those of the findings, in their order.
+
+        A report does not say which of several programs a finding is of, so each that has the action is marked.
+        """
+        return [self._one(program, _first_wrong(program, actions)) for program in programs]
+
+    def _one(self, program: str, wrong: str | None) -> Timeline:
+        key = (program, wrong)
+        if key not in self.drawn:
+            self.drawn[key] = _draw(f"timeline-{len(self.drawn)}", program, wrong)
+        return self.drawn[key]
+
+
+def _first_wrong(program: str, actions: Sequence[str]) -> str | None:
+    tokens = program.split()
+    return min((action for action in actions if action in tokens), key=tokens.index, default=None)
+
+
+def _draw(name: str, program: str, wrong: str | None) -> Timeline:
+    actions = parse(program)
+    rows = _lanes(actions)
+    heights = {row: index * _ROW for index, row in enumerate(rows)}
+    cells: list[Cell] = []
+    left = _NAMES
+    for action in actions:
+        text = str(action)
+        width = max(_CELL, 8 * len(text) + 10)
+        first = text == wrong and not any(cell.wrong for cell in cells)
+        kind = action.kind if action.kind in _LETTERS else "other"
+        cells.append(Cell(text, kind, left, heights[_lane(action, rows)], width - 2, first))
+        left += width
+    height = len(rows) * _ROW + (_FOOT if wrong else 0)
+    named = tuple(heights.items())
+    return Timeline(id=name, program=program, wrong=wrong, rows=named, cells=tuple(cells), width=left, height=height)
+
+
+def _lanes(actions: Sequence[Action]) -> list[str]:
+    """Return the names of the rows: of the stages where there are several, else of the micro-batches."""
+    inner = [action for action in actions if action.kind in _LETTERS]
+    stages = sorted({action.stage for action in inner})
+    if len(stages) > 1:
+        named = [f"stage {stage}" for stage in stages]
+    else:
+        named = [f"mb {mb}" for mb in sorted({action.mb for action in inner})]
+    return [*named, *(["around"] if len(inner) < len(actions) else [])]
+
+
+def _lane(action: Action, rows: Sequence[str]) -> str:
+    if action.kind not in _LETTERS:
+        return "around"
+    stage = f"stage {action.stage}"
+    return stage if stage in rows else f"mb {action.mb}"
+
 
 #: Where a status stands in the list.
 _SEVERITY = ("error", "failed", "unexpectedly_passed", "waived", "not_run", "unsupported", "passed")
@@ -44,7 +142,7 @@ class Row:
     id: str
     check: str
     area: str
-    place: str
+    cell: str
     level: str
     requirement: str
     severity: int
@@ -77,33 +175,33 @@ class Row:
         return max(result.duration_s for result in self.results)
 
 
-def anchor(check: str, device: str, dtype: str) -> str:
+def anchor(place: Place) -> str:
     """Return the id of a row: the name as pytest shows it. An id of HTML has no white space."""
-    return re.sub(r"\s+", "_", f"{check}[{device}-{dtype}]")
+    return re.sub(r"\s+", "_", place.name)
 
 
 def rows_of(reports: Sequence[Report], timelines: Timelines) -> list[Row]:
     """Return the rows of one report, or of several side by side, what needs a look first."""
-    each = [{(r.check, r.device, r.dtype): r for r in report.results} for report in reports]
+    each = [{r.place: r for r in report.results} for report in reports]
     keys = dict.fromkeys(key for results in each for key in results)
     rows = [_row(key, reports, each, timelines) for key in keys]
     return sorted(rows, key=lambda row: row.severity)
 
 
 def _row(
-    key: tuple[str, str, str],
+    place: Place,
     reports: Sequence[Report],
-    each: Sequence[Mapping[tuple[str, str, str], Result]],
+    each: Sequence[Mapping[Place, Result]],
     timelines: Timelines,
 ) -> Row:
-    pairs = [(report, results.get(key)) for report, results in zip(reports, each, strict=True)]
+    pairs = [(report, results.get(place)) for report, results in zip(reports, each, strict=True)]
     found = [result for _, result in pairs if result is not None]
     first = found[0]
     return Row(
-        id=anchor(*key),
+        id=anchor(place),
         check=first.check,
         area=area_of(first.check),
-        place=place_of(first),
+        cell=cell_of(first),
         level=first.level,
         requirement=first.requirement,
         severity=min(map(_severity, found)),
@@ -121,5 +219,91 @@ def _told(report: Report, result: Result, timelines: Timelines) -> Told:
 
 
 def _severity(result: Result) -> int:
-    """Return the place of a result in the list; among what failed, MUST stands before SHOULD."""
+    """Return the rank of a result in the list; among what failed, MUST stands before SHOULD."""
     return 2 * _SEVERITY.index(result.status) + (result.level != "MUST")
+
+
+def area_of(check: str) -> str:
+    """Return the first part of a check's id."""
+    return check.partition(".")[0]
+
+
+def cell_of(result: Result) -> str:
+    """Return device and dtype, as text."""
+    return f"{result.device} {result.dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The results of one area on one device in one dtype."""
+
+    area: str
+    cell: str
+    counts: Counter[str]
+    decided: bool
+
+    @property
+    def told(self) -> str:
+        """All counts but that of what passed: ``2 failed, 1 unsupported``; empty where all passed."""
+        names = (status for status in STATUSES if status != "passed" and self.counts[status])
+        return ", ".join(f"{self.counts[status]} {status.replace('_', ' ')}" for status in names)
+
+    @property
+    def passed(self) -> str:
+        """How many of them passed: ``12 of 14``."""
+        return f"{self.counts['passed']} of {self.counts.total()}"
+
+    @property
+    def tone(self) -> str:
+        """What colours it: ``bad`` where something decides against the target, else ``warning``, ``good`` or ``none``.
+
+        What is unsupported is neither good nor bad.
+        """
+        if self.decided:
+            return "bad"
+        if any(self.counts[status] for status in ("failed", "error", "waived", "unexpectedly_passed", "not_run")):
+            return "warning"
+        return "good" if self.counts["passed"] else "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Areas:
+    """The whole matrix; ``rows`` has an area and one tally per device and dtype, None where none has a result."""
+
+    cells: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Tally | None, ...]], ...]
+
+
+def areas_by_cell(results: Sequence[Result]) -> Areas:
+    """Return the matrix of ``results``, areas by the alphabet, devices and dtypes as in the run."""
+    grouped: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        grouped.setdefault((area_of(result.check), cell_of(result)), []).append(result)
+    cells = tuple(dict.fromkeys(cell for _, cell in grouped))
+    tallies = {key: tally(*key, group) for key, group in grouped.items()}
+    areas = sorted({area for area, _ in grouped})
+    return Areas(cells, tuple((area, tuple(tallies.get((area, cell)) for cell in cells)) for area in areas))
+
+
+def tally(area: str, cell: str, results: Iterable[Result]) -> Tally:
+    """Return the counts of some results."""
+    found = list(results)
+    return Tally(area, cell, Counter(result.status for result in found), any(result.decisive for result in found))
+
+
+def programs_of(report: Report, result: Result) -> tuple[str, ...]:
+    """Return each program once: as the result has it, else of the check where its contract is known.
+
+    A check that was never begun, or took its process with it, has none of its own.
+    """
+    contract = frozen(report.contract)
+    check = None if contract is None else contract.checks.get(result.check)
+    known = check.programs if check is not None and check.requirement == result.requirement else ()
+    return tuple(program for program in dict.fromkeys(result.programs or known) if _is_program(program))
+
+
+def _is_program(text: str) -> bool:
+    try:
+        return bool(parse(text))
+    except ProgramError:
+        return False

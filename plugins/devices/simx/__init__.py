@@ -10,9 +10,8 @@ for synchronising, seeding and measuring: all of that works the generic way, by 
 
 from __future__ import annotations
 
-from gradconform.plugins.devices.simx.building import SimxUnavailableError
-from gradconform.plugins.devices.simx.loading import configure, inject, load
-from gradconform.plugins.devices.simx.options import OPTIONS, Option
+from .library import SimxUnavailableError, configure, inject, load
+from .options import OPTIONS, Option
 
 __all__ = ["OPTIONS", "Option", "SimxUnavailableError", "configure", "inject", "known_limits", "load"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gradconform.devices import nearest
+from gradconform.naming import nearest
 
 PREFIX = "SIMX_"
 MOST_DEVICES = 16

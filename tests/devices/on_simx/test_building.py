@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradconform.plugins.devices.simx import SimxUnavailableError, building
+from gradconform.plugins.devices.simx import SimxUnavailableError, library
 
 
 def test_of_several_that_ask_at_once_one_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,33 +19,33 @@ def test_of_several_that_ask_at_once_one_builds(tmp_path: Path, monkeypatch: pyt
         time.sleep(0.2)
         built.touch()
 
-    monkeypatch.setattr(building, "_build", build)
+    monkeypatch.setattr(library, "_build", build)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: building.library(), range(4)))
+        found = list(pool.map(lambda _: library.library(), range(4)))
     assert builds == [found[0]]
     assert len(set(found)) == 1
 
 
 def test_another_source_or_compiler_is_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = building._fingerprint()
+    before = library._fingerprint()
     monkeypatch.setenv("CXX", "another")
-    compiler = building._fingerprint()
+    compiler = library._fingerprint()
     (tmp_path / "simx.cpp").write_text("another", encoding="utf-8")
-    monkeypatch.setattr(building, "SOURCES", tmp_path)
-    assert len({before, compiler, building._fingerprint()}) == 3
+    monkeypatch.setattr(library, "SOURCES", tmp_path)
+    assert len({before, compiler, library._fingerprint()}) == 3
 
 
 def test_what_the_compiler_says_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "simx.cpp").write_text("#error this is no device", encoding="utf-8")
-    monkeypatch.setattr(building, "SOURCES", sources)
+    monkeypatch.setattr(library, "SOURCES", sources)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     with pytest.raises(
         SimxUnavailableError, match=r"cannot be built: simx\.cpp:1:2: error: .*this is no device; expected"
     ):
-        building.library()
+        library.library()
     assert list(tmp_path.glob("simx-*/simx.so")) == []
 
 
@@ -53,4 +53,4 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: p
     (tmp_path / "file").touch()
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "file"))
     with pytest.raises(SimxUnavailableError, match=r"file.*; TORCH_EXTENSIONS_DIR names the folder to build in"):
-        building.library()
+        library.library()

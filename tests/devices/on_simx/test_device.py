@@ -48,7 +48,7 @@ def test_what_a_backward_held_is_gone_once_the_device_has_settled() -> None:
             grads = torch.autograd.grad(layer(torch.randn(7, 5, device="simx:0")).sum(), list(layer.parameters()))
             alive = [weakref.ref(grad) for grad in grads]
             del grads
-            device.settle()
+            device.wait_for_autograd()
             held += sum(grad() is not None for grad in alive)
     finally:
         gc.enable()

@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from gradconform.fixtures.stages import ZOO
-from gradconform.fixtures.trees import map_leaves
-from gradconform.materials import Materials
 from gradconform.plugins.devices import simx
 from gradconform.reference import split
 from gradconform.report.terminal import closing
 from gradconform.results import Report, Result
-from gradconform.session import Session
-from gradconform.trial import Trial
+from gradconform.run.options import RunOptions
+from gradconform.run.run import Run, check_stage_backward
+from gradconform.trees import map_leaves
+from gradconform.trial.materials import Materials
+from gradconform.trial.trial import Trial
 
 #: Cheap checks, by what they touch: products, a convolution, random numbers, buffers, repeats, views, None.
 CHECKS = (
@@ -34,7 +35,8 @@ CHECKS = (
 
 
 def run(target: object = "reference-split", dtype: str = "float32", device: str = "simx:0", **options: Any) -> Report:
-    return Session(target, device=device, dtype=dtype, **{"profile": "standard", "checks": CHECKS, **options}).run()
+    given = {"profile": "standard", "checks": CHECKS, **options}
+    return check_stage_backward(target, device=device, dtype=dtype, **given)
 
 
 def statuses(report: Report) -> set[tuple[str, str | None]]:
@@ -285,10 +287,10 @@ def test_nothing_stays_on_the_device_after_a_check(target: object) -> None:
         return on_device(), torch.accelerator.memory_allocated("simx:0")
 
     before = held()
-    session = Session(target, device="simx:0", profile="standard", checks=CHECKS)
+    judged = Run(RunOptions.of(target, device="simx:0", profile="standard", checks=CHECKS))
     seen: list[tuple[str, tuple[int, int]]] = []
-    report = session.run(lambda result: seen.append((result.check, held())))
-    assert seen == [(result.check, before) for result in report.results]  # the session keeps its evidence
+    report = judged.run(lambda result: seen.append((result.check, held())))
+    assert seen == [(result.check, before) for result in report.results]  # the run keeps its evidence
     assert len(seen) == len(CHECKS)
 
 

@@ -6,12 +6,12 @@ from functools import lru_cache
 
 import pytest
 
-from gradconform.oracle_cache import OracleCache
+from gradconform.drive.reference64 import OracleCache
 from gradconform.reference.faults import FAULTS
 from gradconform.reference.variants import VARIANTS
-from gradconform.selftest.subject import Outcome, Question, Role, judge
+from gradconform.selftest.subject import Outcome, Role, SelftestOptions, judge
 
-DEVICE, CPU = Question(device="simx:0", profile="quick"), Question(profile="quick")
+DEVICE, CPU = SelftestOptions(device="simx:0", profile="quick"), SelftestOptions(profile="quick")
 SIMX_ORACLES, CPU_ORACLES = OracleCache(), OracleCache()
 
 #: Some faults: all of them take minutes, and `gradconform selftest --device simx:0` runs them.

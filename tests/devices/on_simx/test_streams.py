@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradconform.session import Session
+from gradconform.run.run import check_stage_backward
 
 TARGET = str(Path(__file__).parents[1] / "side_stream.py")
 
 
 def test_a_backward_on_a_side_stream_is_right() -> None:
-    report = Session(TARGET, device="simx:1", profile="quick", checks=["full.gradients.*", "split.gradients.*"]).run()
+    checks = ["full.gradients.*", "split.gradients.*"]
+    report = check_stage_backward(TARGET, device="simx:1", profile="quick", checks=checks)
     assert {result.status for result in report.results} == {"passed"}
     assert report.results

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from gradconform.devices import device_of
-from gradconform.devices.asking import WrongAnswerError
 from gradconform.devices.preflight import PREFLIGHT
+from gradconform.devices.probe import WrongAnswerError
 from gradconform.plugins.devices.simx import OPTIONS, inject
-from gradconform.session import Session
+from gradconform.run.options import RunOptions
+from gradconform.run.run import Run
 
 DOCS = Path(__file__).parents[3] / "docs" / "devices.md"
 SPLIT = "split.gradients.mlp"
@@ -60,9 +61,9 @@ LINES = {
 def test_the_verdict_is_the_documented_one(option: str) -> None:
     value, check, place, expected = JUDGED[option]
     dtype, device = place.split()
-    session = Session("reference-split", device=device, dtype=dtype, profile="standard", checks=check)
+    run = Run(RunOptions.of("reference-split", device=device, dtype=dtype, profile="standard", checks=check))
     with inject(**{option: value}):
-        (result,) = session.run().results
+        (result,) = run.run().results
     kind = f": {result.kind}" if result.status == "error" else ""
     assert f"{result.status}{kind}" == expected, result.message
 
@@ -70,7 +71,7 @@ def test_the_verdict_is_the_documented_one(option: str) -> None:
 @pytest.mark.parametrize("option", LINES)
 def test_the_preflight_tells_it(option: str) -> None:
     device = device_of("simx:1")
-    (line,) = [line for line in PREFLIGHT if line.__name__ == LINES[option]]
+    (line,) = [line for line in PREFLIGHT.values() if line.__name__ == LINES[option]]
     line(device)
     with inject(**{option: "1"}), pytest.raises(WrongAnswerError):
         line(device)

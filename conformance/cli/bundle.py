@@ -1,0 +1,84 @@
+"""The commands ``gradconform bundle`` and ``gradconform verify``."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from pathlib import Path
+
+from gradconform.bundle.archive import Sources, bundle_files, packed, statement, unpacked
+from gradconform.bundle.verifying import reasons_against
+from gradconform.reading.report import read_report
+from gradconform.results import EXIT_CONFORMS, EXIT_DOES_NOT, UsageError
+
+from .console import hand_over, write_text
+
+
+class BundleError(UsageError):
+    """What a bundle rests on is not there, or not what it was when the run was made."""
+
+
+def bundle(arguments: argparse.Namespace) -> int:
+    """Write a bundle; return 1 with each reason where what it states would not hold."""
+    try:
+        files = bundle_files(_sources(arguments))
+    except OSError as error:
+        msg = f"{error.filename}: cannot be read: {error.strerror}; expected a file of the run"
+        raise BundleError(msg) from error
+    reasons = reasons_against(files)
+    if reasons:
+        return _tell_reasons(f"{arguments.report} supports no statement", reasons)
+    code = hand_over(arguments.output, packed(files), code=EXIT_CONFORMS, what="bundle")
+    if code == EXIT_CONFORMS:
+        write_text(f"{arguments.output}: {_statement(files)}")
+    return code
+
+
+def _sources(arguments: argparse.Namespace) -> Sources:
+    report = read_report(arguments.report)
+    file, judged = report.target.get("file"), report.target.get("sha256")
+    if file and judged and Path(file).is_file() and _sha256(Path(file)) != judged:
+        msg = f"{file} was changed since the run: its SHA-256 is not the report's; expected the code that was judged"
+        raise BundleError(msg)
+    named = arguments.waivers or (None if report.waivers is None else report.waivers["file"])
+    if named is not None and not Path(named).is_file():
+        msg = f"{named}: there is no such file; expected the waivers of the run, name them by --waivers"
+        raise BundleError(msg)
+    paths = (None if name is None else Path(name) for name in (arguments.ndjson, named))
+    return Sources(Path(arguments.report), *paths)
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Say whether what a bundle states holds; return 1 with each reason where it does not."""
+    try:
+        files = unpacked(arguments.bundle)
+        reasons = reasons_against(files)
+        if arguments.target is not None and not reasons:
+            reasons = _of_target(files, Path(arguments.target))
+    except OSError as error:
+        msg = f"--target {arguments.target}: cannot be read: {error.strerror}; expected the file that was judged"
+        raise BundleError(msg) from error
+    if reasons:
+        return _tell_reasons("NOT VALID", reasons)
+    write_text(f"VALID: {_statement(files)}")
+    return EXIT_CONFORMS
+
+
+def _of_target(files: dict[str, bytes], path: Path) -> list[str]:
+    judged = read_report(files["report.json"]).target["sha256"]
+    found = _sha256(path)
+    return [] if found == judged else [f"{path} is not what was judged: its SHA-256 is {found}"]
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _statement(files: dict[str, bytes]) -> str:
+    return statement(read_report(files["report.json"]))
+
+
+def _tell_reasons(head: str, reasons: list[str]) -> int:
+    count = f"{head}: {len(reasons)} {'reason' if len(reasons) == 1 else 'reasons'}"
+    write_text("\n".join([count, *(f"  - {reason}" for reason in reasons)]))
+    return EXIT_DOES_NOT

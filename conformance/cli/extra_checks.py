@@ -1,0 +1,185 @@
+"""The commands of extra checks: ``pipeline``, ``schedule-text`` and ``stage-objects``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Any
+
+from gradconform.devices.dtypes import dtype_named
+from gradconform.devices.environment import environment
+from gradconform.devices.ready import device_named
+from gradconform.fixtures.schedules import RECORDED, Schedule, ScheduleError, read_csv, recorded
+from gradconform.fixtures.schedules.from_torch import NAMES
+from gradconform.naming import SelectionError, current_folder_first, nearest
+from gradconform.pipeline.cases import Case, cases_of
+from gradconform.pipeline.exchange import Job
+from gradconform.pipeline.extra import ExtraChecks, run_extra
+from gradconform.pipeline.launch import Machines, run_pipeline
+from gradconform.pipeline.schedule_text import schedule_text_named
+from gradconform.pipeline.schedule_text.checks import checks_of
+from gradconform.pipeline.stage_objects import stage_objects_named
+from gradconform.pipeline.stage_objects.checks import CHECKS
+from gradconform.report.terminal import opening
+from gradconform.results import EXIT_INTERRUPTED, Report, Result
+from gradconform.target.functions import FunctionsAdapter
+from gradconform.target.resolve import TargetError, resolve
+
+from .console import conclude, width, write
+from .progress import Areas
+
+#: Adds results to a report as they come, and returns why it stopped early, or None.
+_Run = Callable[[Report], str | None]
+
+#: The report before anything has run, the device and dtype, and what runs it.
+_Prepared = tuple[Report, tuple[str, str], _Run]
+
+
+def pipeline(arguments: argparse.Namespace) -> int:
+    """Run a target inside pipelines; return the exit code of the verdict."""
+    return _judge(arguments, _pipeline)
+
+
+def schedule_text(arguments: argparse.Namespace) -> int:
+    """Judge a runtime's work on schedules; return the exit code of the verdict."""
+    return _judge(arguments, _schedule_text)
+
+
+def stage_objects(arguments: argparse.Namespace) -> int:
+    """Judge stage objects; return the exit code of the verdict."""
+    return _judge(arguments, _stage_objects)
+
+
+def _judge(arguments: argparse.Namespace, prepare: Callable[[argparse.Namespace], _Prepared]) -> int:
+    with current_folder_first():
+        report, place, run = prepare(arguments)
+    write(opening(report, [place], width()))
+    code = None
+    try:
+        stopped = run(report)
+    except KeyboardInterrupt:
+        stopped, code = "interrupted", EXIT_INTERRUPTED
+    return conclude(report, arguments.json, code=code, stopped=stopped)
+
+
+def _report(target: dict[str, Any], extra: tuple[str, ...], planned: int, manifest: int, seed: int = 0) -> Report:
+    """Return the report before anything has run; ``extra`` says what the checks are on."""
+    return Report(
+        profile="standard",
+        target=target,
+        environment=environment(),
+        seed=seed,
+        manifest=manifest,
+        planned=planned,
+        extra=extra,
+    )
+
+
+def _pipeline(arguments: argparse.Namespace) -> _Prepared:
+    _refuse_sizes(arguments)
+    device_named(arguments.device)
+    target = resolve(arguments.target)
+    if not isinstance(target.adapter, FunctionsAdapter):
+        msg = (
+            f"target {arguments.target!r} is an adapter of its own; a pipeline takes torch's three functions, which "
+            "its PipelineStage calls"
+        )
+        raise TargetError(msg)
+    names = [name for given in arguments.schedule for name in (NAMES if given == "all" else (given,))]
+    cases = cases_of(
+        names,
+        ranks=arguments.ranks,
+        stages_per_rank=arguments.stages_per_rank,
+        microbatches=arguments.microbatches,
+    )
+    chosen = _chosen(cases, arguments.checks)
+    job = Job(
+        target=arguments.target,
+        cases=chosen,
+        device=arguments.device,
+        dtype=str(dtype_named(arguments.dtype)).removeprefix("torch."),
+        seed=arguments.seed,
+        timeout=arguments.timeout,
+    )
+    sizes = tuple(dict.fromkeys(case.size for case in chosen))
+    report = _report(target.described(), sizes, len(chosen), len(cases), arguments.seed)
+    return report, (job.device, job.dtype), lambda report: _run_pipeline(job, arguments, report)
+
+
+def _refuse_sizes(arguments: argparse.Namespace) -> None:
+    if arguments.ranks % arguments.nnodes:
+        msg = f"--ranks {arguments.ranks} cannot be shared evenly by --nnodes {arguments.nnodes}"
+        raise SelectionError(msg)
+    if arguments.nnodes > 1 and arguments.rdzv_endpoint.endswith(":0"):
+        msg = f"--nnodes {arguments.nnodes} needs --rdzv-endpoint HOST:PORT, one of the machines and a free port there"
+        raise SelectionError(msg)
+
+
+def _chosen(cases: tuple[Case, ...], patterns: list[str] | None) -> tuple[Case, ...]:
+    """Return the cases whose id matches one of the patterns; refuse a pattern that matches none."""
+    for pattern in patterns or ():
+        if not any(fnmatchcase(case.id, pattern) for case in cases):
+            msg = (
+                f"--checks {pattern!r} matches no check; nearest: {nearest(pattern, [case.id for case in cases])[:300]}"
+            )
+            raise SelectionError(msg)
+    return tuple(case for case in cases if any(fnmatchcase(case.id, pattern) for pattern in patterns or ("*",)))
+
+
+def _run_pipeline(job: Job, arguments: argparse.Namespace, report: Report) -> str | None:
+
+    machines = Machines(
+        ranks=arguments.ranks, machines=arguments.nnodes, endpoint=arguments.rdzv_endpoint, run=arguments.rdzv_id
+    )
+    areas = Areas([_schedule_of(case.id) for case in job.cases], lambda result: _schedule_of(result.check))
+
+    def on_result(result: Result) -> None:
+        report.results.append(result)
+        areas.add(result)
+
+    try:
+        return run_pipeline(job, machines, on_result)
+    finally:
+        areas.flush()
+
+
+def _schedule_of(check: str) -> str:
+    return check.rpartition(".")[0]
+
+
+def _without_processes(
+    subject: Any, checks: ExtraChecks, arguments: argparse.Namespace, what: tuple[str, ...], dtype: str
+) -> _Prepared:
+    """Return the report on ``subject`` before it is judged, where it is, and what judges it by ``checks``."""
+    target = {"text": arguments.target, "name": subject.name, "version": None, "file": None, "sha256": None}
+
+    def run(report: Report) -> None:
+        report.results += run_extra(subject, checks, dtype=dtype)
+
+    return _report(target, what, len(checks), len(checks)), ("cpu", dtype), run
+
+
+def _schedule_text(arguments: argparse.Namespace) -> _Prepared:
+    schedules = _schedules(arguments.schedule)
+    what = tuple(f"{one.name}: {one.size}" for one in schedules)
+    return _without_processes(schedule_text_named(arguments.target), checks_of(schedules), arguments, what, "text")
+
+
+def _schedules(given: list[str] | None) -> list[Schedule]:
+    """Return the schedules that are named; raise ``ScheduleError`` for a name or a file that gives none."""
+    found = []
+    for name in given or RECORDED:
+        if name.endswith(".csv"):
+            found.append(read_csv(name))
+        elif name in RECORDED:
+            found.append(recorded(name))
+        else:
+            msg = f"{name!r} is no recorded schedule and no CSV file; nearest: {nearest(name, RECORDED)}"
+            raise ScheduleError(msg)
+    return found
+
+
+def _stage_objects(arguments: argparse.Namespace) -> _Prepared:
+    subject = stage_objects_named(arguments.target)
+    return _without_processes(subject, CHECKS, arguments, ("stage objects on one process",), "float32")

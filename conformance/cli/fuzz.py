@@ -1,0 +1,104 @@
+"""The command ``gradconform fuzz``."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import time
+
+from gradconform.devices.dtypes import dtype_named
+from gradconform.devices.ready import device_named
+from gradconform.fixtures.random_stages import Order
+from gradconform.fuzz.campaign import Campaign, run_campaign
+from gradconform.fuzz.hunt import Defect, Hunt, from_blob, key_of
+from gradconform.naming import SelectionError, current_folder_first
+from gradconform.report.fuzzing import defect_lines, summary_line
+from gradconform.report.lines import Line, wrapped
+from gradconform.results import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE
+from gradconform.run.runner import AdapterError, Runner
+from gradconform.target.resolve import resolve
+from gradconform.trial.trial import Trial
+from gradconform.version import KIT_VERSION
+
+from .console import complain, width, write
+
+
+def fuzz(arguments: argparse.Namespace) -> int:
+    """Try random trials against a target; return 1 where a MUST failed."""
+    with current_folder_first():
+        trial = None if arguments.reproduce is None else from_blob(arguments.reproduce)
+        runner = _runner(arguments)
+        _refuse_nothing_claimed(runner)
+        try:
+            return _hunt(runner, arguments) if trial is None else _reproduce(runner, trial, arguments)
+        except AdapterError as error:
+            complain(f"the adapter cannot be judged through: {error}")
+            return EXIT_DOES_NOT
+
+
+def _runner(arguments: argparse.Namespace) -> Runner:
+    device = device_named(arguments.device, arguments.device_plugins or ())
+    dtype = dtype_named(arguments.dtype)
+    return Runner(resolve(arguments.target), device=device, dtype=dtype, seed=arguments.seed)
+
+
+def _refuse_nothing_claimed(runner: Runner) -> None:
+    claims = runner.target.capabilities
+    dtype, device = str(runner.dtype).removeprefix("torch."), runner.device.type
+    unclaimed = [] if Order.ways(claims) else ["full or split"]
+    unclaimed += [] if claims.dtypes is None or dtype in claims.dtypes else [f"dtype {dtype}"]
+    unclaimed += [] if claims.devices is None or device in claims.devices else [f"device {device}"]
+    if unclaimed:
+        msg = f"{runner.target.name} does not claim {', '.join(unclaimed)}; expected a claim, so that it can be tried"
+        raise SelectionError(msg)
+
+
+def _hunt(runner: Runner, arguments: argparse.Namespace) -> int:
+    _open(runner, arguments)
+    told = 0
+
+    def tell(campaign: Campaign) -> None:
+        nonlocal told
+        for defect in campaign.defects[told:]:
+            told += 1
+            write(defect_lines(told, defect, width(), _command(arguments)))
+
+    campaign = run_campaign(
+        runner,
+        max_examples=arguments.max_examples,
+        time_budget=arguments.time_budget,
+        seed=arguments.seed,
+        on_round=tell,
+    )
+    write([summary_line(campaign, arguments.max_examples)])
+    if any(defect.level == "MUST" for defect in campaign.defects):
+        return EXIT_DOES_NOT
+    return EXIT_CONFORMS if campaign.trials > campaign.unjudged else EXIT_INCOMPLETE
+
+
+def _reproduce(runner: Runner, trial: Trial, arguments: argparse.Namespace) -> int:
+    _open(runner, arguments)
+    started = time.monotonic()
+    hunt = Hunt(runner)
+    findings = hunt.judge(trial)
+    defects = [Defect(key_of(findings[0]), trial, tuple(findings))] if findings else []
+    for defect in defects:
+        write(defect_lines(1, defect, width(), _command(arguments)))
+    seconds = time.monotonic() - started
+    write([summary_line(Campaign(1, len(defects), 1, seconds=seconds, defects=defects), 1)])
+    if hunt.unjudged:
+        return EXIT_INCOMPLETE
+    return EXIT_DOES_NOT if any(defect.level == "MUST" for defect in defects) else EXIT_CONFORMS
+
+
+def _open(runner: Runner, arguments: argparse.Namespace) -> None:
+    name = f"{runner.target.name} {runner.target.version or ''}".strip()
+    text = f"gradconform {KIT_VERSION} fuzzes {name} on {arguments.device} {arguments.dtype}, seed {arguments.seed}"
+    write([*wrapped(text, width(), role="heading"), Line("")])
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    words = ["gradconform", "fuzz", arguments.target, "--seed", str(arguments.seed)]
+    words += [] if arguments.device == "cpu" else ["--device", arguments.device]
+    words += [] if arguments.dtype == "float32" else ["--dtype", arguments.dtype]
+    return shlex.join(words)

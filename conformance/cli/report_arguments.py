@@ -1,0 +1,283 @@
+"""The arguments of the commands that judge nothing: they show the contract, or read reports."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import math
+from typing import Any
+
+from gradconform.reading.comparison import DEFAULT, NAMES, Expression, ExpressionError
+from gradconform.version import CONTRACT_VERSION
+from gradconform.waivers.waiver import DEFAULT_FILE
+
+from .parsing import EXIT_CODES, add_command, add_option, add_output
+
+
+def add_list(found: Any) -> None:
+    """Add the command to the parsers that ``found`` makes."""
+    one = add_command(
+        found,
+        "list",
+        "contract:list_checks",
+        help="list the checks of the contract",
+        description=(
+            "List the checks of the contract: id, level, profile, needs, requirement. "
+            "When the output is no terminal, it is one line per check with tabs between the columns."
+        ),
+    )
+    add_option(one, "profile", default="full")
+    add_option(one, "checks")
+    add_option(one, "contract", default=CONTRACT_VERSION)
+    one.add_argument("--json", action="store_true", help="print JSON, with the reason and the programs of each check")
+
+
+def add_explain(found: Any) -> None:
+    """Add the command to the parsers that ``found`` makes."""
+    one = add_command(
+        found,
+        "explain",
+        "contract:explain",
+        help="explain one check: requirement, reason, stage, program, how it is judged",
+        description="Explain one check: requirement, reason, stage and its source, program, how it is judged.",
+    )
+    add_option(one, "contract", default=CONTRACT_VERSION)
+    one.add_argument("check", metavar="ID", help="a check id, or a glob that matches a few")
+
+
+def add_contract(found: Any) -> None:
+    """Add the command to the parsers that ``found`` makes."""
+    one = add_command(
+        found,
+        "contract",
+        "contract:contract",
+        help="print the contract as Markdown (docs/contract.md)",
+        description="Print the contract as Markdown: the numeric rule, the verdicts and every check.",
+    )
+    add_option(one, "contract", default=CONTRACT_VERSION)
+    one.add_argument(
+        "--freeze",
+        nargs="?",
+        default=False,
+        type=_day_given,
+        metavar="DATE",
+        help="write the file of the version from its checks, and print what changed; with DATE, the day it is "
+        "released on (such as 2027-01-10), it changes no more. For who works on the kit itself",
+    )
+
+
+def _day_given(text: str) -> dt.date:
+    """Return the day; argparse says what is wrong with another text."""
+    try:
+        return dt.date.fromisoformat(text)
+    except ValueError as error:
+        msg = f"{text!r} is no day; expected one such as 2027-01-10"
+        raise argparse.ArgumentTypeError(msg) from error
+
+
+def add_merge(found: Any) -> None:
+    """Add the command to the parsers that ``found`` makes."""
+    one = add_command(
+        found,
+        "merge",
+        "reports:merge_reports",
+        help="put the reports of shards together and give the verdict",
+        description=(
+            "Put the reports of 'gradconform run --shard I/N' (or pytest --gradconform-shard) together and give the "
+            "verdict on the whole. Refused where one is missing, or where target, contract, kit, seed, profile, "
+            "waivers or environment differ."
+        ),
+        epilog=EXIT_CODES,
+    )
+    one.add_argument("reports", metavar="REPORT.json", nargs="+", help="the report of each shard, in any order")
+    add_output(one, "--json", help="write the whole report there as JSON")
+
+
+_LANGUAGE = """\
+EXPR is a condition on counts: names, numbers, < <= > >= == !=, and, or, not
+and parentheses; a name by itself holds where its count is not 0.
+
+  {names}
+
+  --fail-on 'new_failures or lost'                    the default
+  --fail-on 'new_failures > 0 and not fixed'
+  --fail-on 'failures >= 5 or headroom_drift or slower > 10'
+"""
+
+
+def add_compare(found: Any) -> None:
+    """Add the command to the parsers that ``found`` makes."""
+    column = max(map(len, NAMES))
+    names = "\n  ".join(f"{name:<{column}} {told}" for name, told in NAMES.items())
+    one = add_command(
+        found,
+        "compare",
+        "reports:compare_reports",
+        help="compare a run with the one before, and fail where it is worse",
+        description=(
+            "Compare the report of a new run with that of the one before: new failures, what was fixed, checks that "
+            "were lost, errors that grew, slower checks, and what is different around them. Exit code 6 where the "
+            "condition of --fail-on holds."
+        ),
+        epilog=f"{_LANGUAGE.format(names=names)}\n{EXIT_CODES}",
+    )
+    one.add_argument("base", metavar="BASE.json", help="the report of the run before")
+    one.add_argument("new", metavar="NEW.json", help="the report of the new run")
+    one.add_argument(
+        "--fail-on", type=_condition, default=DEFAULT, metavar="EXPR", help=f"see below (default: {DEFAULT!r})"
+    )
+    one.add_argument(
+        "--intersection", action="store_true", help="look only at checks that both have; the contracts may differ"
+    )
+    one.add_argument(
+        "--headroom-factor", type=_factor, default=2.0, metavar="F", help="how much an error may grow (default: 2)"
+    )
+    one.add_argument(
+        "--slower-factor", type=_factor, default=2.0, metavar="F", help="how much longer a check may take (default: 2)"
+    )
+    one.add_argument(
+        "--format",
+        choices=("text", "markdown", "json"),
+        default="text",
+        help="text, markdown (fit for the summary of a CI job) or json (default: text)",
+    )
+
+
+def _condition(text: str) -> Expression:
+    try:
+        return Expression.parse(text)
+    except ExpressionError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _factor(text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not 1 <= factor < math.inf:
+        msg = f"{text!r} is no factor; expected a number from 1"
+        raise argparse.ArgumentTypeError(msg)
+    return factor
+
+
+_EXAMPLES = """\
+examples:
+  gradconform report run.json --html run.html
+  gradconform report run.json --markdown - >> "$GITHUB_STEP_SUMMARY"
+  gradconform report ours.json torch.json --html side-by-side.html
+"""
+
+
+def add_report(found: Any) -> None:
+    """Add the command to the parsers that ``found`` makes."""
+    one = add_command(
+        found,
+        "report",
+        "reports:report",
+        help="show a report as one HTML page or as Markdown; several side by side",
+        description=(
+            "Write a report as one HTML page that needs no network and no server, or as Markdown. Several reports "
+            "stand side by side, each compared with the first. The exit code says nothing of the verdict."
+        ),
+        epilog=f"{_EXAMPLES}\n{EXIT_CODES}",
+    )
+    one.add_argument("reports", metavar="RUN.json", nargs="+", help="what run --json wrote")
+    add_output(one, "--html", help="write an HTML page there; - is the standard output")
+    add_output(one, "--markdown", help="write Markdown there; - is the standard output")
+    one.add_argument(
+        "--intersection", action="store_true", help="of several, only checks that all have; the contracts may differ"
+    )
+
+
+_FORM = """\
+A waiver file holds one [[waiver]] for each failure that is expected:
+
+  [[waiver]]
+  check = "split.gradients.tied-apart"    # an id, or a glob that matches some
+  verdict = "error"                       # or several: ["mismatch", "missing"]
+  reason = "a shared parameter frees the graph of the other use"
+  issue = "https://example.org/issues/7"
+  owner = "ada"
+  expires = 2027-01-31                    # the last day on which it holds
+  when = { torch = ">=2.13,<2.14" }       # adapter, torch, device, dtype
+
+A failure of another kind than the pinned verdict still fails; a check that
+passes although it is waived is told, and fails under --strict. An entry that
+has expired, or names no check, is refused before the run.
+"""
+
+
+def add_waivers(found: Any) -> None:
+    """Add the command to the parsers that ``found`` makes."""
+    one = found.add_parser(
+        "waivers",
+        help="write waivers for the failures of a run, or remove those that it no longer needs",
+        description=_FORM,
+        epilog=EXIT_CODES,
+    )
+    which = one.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=type(one))
+    add_command(
+        which,
+        "add",
+        "waivers:add",
+        help="write an entry for each failure of a run, to be filled in",
+        description=(
+            "Append an entry for each failure of a run that is not waived. Reason, issue, owner and expires are "
+            "left empty, and the file is refused until somebody has filled them in."
+        ),
+    )
+    add_command(
+        which,
+        "prune",
+        "waivers:prune",
+        help="remove the entries that a run has shown to be needless",
+        description=(
+            "Remove the entries all of whose checks the run judged, and of which none failed. What the run did not "
+            "judge stays, as do comments elsewhere in the file."
+        ),
+    )
+    for parser in which.choices.values():
+        parser.add_argument("--from", dest="report", metavar="REPORT.json", required=True, help="the report of the run")
+        parser.add_argument(
+            "--waivers", metavar="FILE", default=DEFAULT_FILE, help=f"the file (default: {DEFAULT_FILE})"
+        )
+
+
+def add_bundle(found: Any) -> None:
+    """Add the command to the parsers that ``found`` makes."""
+    one = add_command(
+        found,
+        "bundle",
+        "bundle:bundle",
+        help="put a report and all it rests on into a bundle that others can verify",
+        description=(
+            "Put the report of a whole run of profile full, its environment, waivers and records, and the hashes of "
+            "kit and target, into one file that 'gradconform verify' checks without a network. Refused with each "
+            "reason where what it states would not hold."
+        ),
+        epilog=EXIT_CODES,
+    )
+    one.add_argument("report", metavar="RUN.json", help="the report")
+    add_output(one, "-o", "--output", metavar="BUNDLE.zip", required=True, help="where the bundle is written")
+    one.add_argument("--ndjson", metavar="FILE", help="the records of the same run, to be put in as well")
+    one.add_argument(
+        "--waivers", metavar="FILE", help="the waivers of the run (default: the file that the report names)"
+    )
+
+
+def add_verify(found: Any) -> None:
+    """Add the command to the parsers that ``found`` makes."""
+    one = add_command(
+        found,
+        "verify",
+        "bundle:verify",
+        help="say whether what a bundle states holds, or each reason why not",
+        description=(
+            "Say whether what a bundle states holds: VALID, or each reason why not. Nothing in it is run, nothing is "
+            "unpacked to disk but its waivers and records, and no network is asked. Exit code 1 where it does not hold."
+        ),
+        epilog=EXIT_CODES,
+    )
+    one.add_argument("bundle", metavar="BUNDLE.zip", help="a file that 'gradconform bundle' has written")
+    one.add_argument("--target", metavar="FILE", help="the code that you have: is it what was judged?")

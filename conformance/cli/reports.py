@@ -1,0 +1,65 @@
+"""The commands that read reports: ``gradconform compare``, ``merge`` and ``report``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from gradconform.reading.comparison import compare
+from gradconform.reading.merging import merge
+from gradconform.reading.report import read_report
+from gradconform.report.comparison import comparison_lines, comparison_markdown, comparison_values
+from gradconform.report.page import pages
+from gradconform.report.terminal import opening
+from gradconform.results import EXIT_CONFORMS, EXIT_REGRESSED, Report
+
+from .console import conclude, hand_over, width, write, write_text
+
+
+def compare_reports(arguments: argparse.Namespace) -> int:
+    """Compare two reports; return 6 where the condition holds, 0 where it does not."""
+    found = compare(
+        read_report(arguments.base),
+        read_report(arguments.new),
+        intersection=arguments.intersection,
+        headroom_factor=arguments.headroom_factor,
+        slower_factor=arguments.slower_factor,
+    )
+    if arguments.format == "json":
+        write_text(json.dumps(comparison_values(found, arguments.fail_on), indent=2))
+    elif arguments.format == "markdown":
+        write_text(comparison_markdown(found, arguments.fail_on))
+    else:
+        write(comparison_lines(found, arguments.fail_on, width()))
+    return EXIT_REGRESSED if arguments.fail_on.holds(found.counts) else EXIT_CONFORMS
+
+
+def merge_reports(arguments: argparse.Namespace) -> int:
+    """Merge the reports; return the exit code of the verdict on the whole."""
+    report = merge({name: read_report(name) for name in arguments.reports})
+    cells = list(dict.fromkeys((result.device, result.dtype) for result in report.results))
+    return conclude(report, arguments.json, head=opening(report, cells, width()))
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write the pages that are wanted; return 4 where one cannot be written."""
+    wanted = {name: path for name in ("html", "markdown") if (path := getattr(arguments, name)) is not None}
+    if not wanted:
+        arguments.parser.error("expected --html PATH or --markdown PATH; - is the standard output")
+    reports = [read_report(path) for path in arguments.reports]
+    made = {path: _page(name, reports, intersection=arguments.intersection) for name, path in wanted.items()}
+    return max([_write_one(path, text) for path, text in made.items()])
+
+
+def _page(form: str, reports: list[Report], *, intersection: bool) -> str:
+    if len(reports) == 1:
+        return pages.report_page(reports[0]) if form == "html" else pages.report_markdown(reports[0])
+    runs = pages.side_by_side(reports, intersection=intersection)
+    return pages.runs_page(runs) if form == "html" else pages.runs_markdown(runs)
+
+
+def _write_one(path: str, text: str) -> int:
+    if path != "-":
+        return hand_over(path, text, code=EXIT_CONFORMS, what="page")
+    write_text(text)
+    return EXIT_CONFORMS

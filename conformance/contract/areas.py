@@ -1,0 +1,90 @@
+"""All areas, and what of them is in profile ``quick``, a few seconds that touch each: one list, to be read at a glance.
+
+Importing this registers every check of every version, and takes a second or two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from . import accumulate, full, grad_tuple, hooks, lifetime, misuse, repeat, schedule, split, state
+from . import property as properties
+from .check import Check, registered
+
+__all__ = [
+    "CHECKS", "accumulate", "full", "grad_tuple", "hooks", "lifetime", "misuse", "properties", "repeat", "schedule",
+    "split", "state",
+]  # fmt: skip
+
+#: Stages that stand for a class of their own: full and split, from output gradients and, where there is one, a loss.
+QUICK_STAGES = (
+    "mlp", "linear-3d", "conv2d", "layer-norm", "transformer-layer", "embedding", "lstm", "residual", "tied-apart",
+    "chunk", "two-inputs", "two-outputs", "unused-input", "frozen-layer", "batch-norm", "dropout", "dict-output",
+    "parameter-only-output",
+)  # fmt: skip
+
+#: Ids of the other areas.
+QUICK_CHECKS = (
+    "accumulate.in_place.split",
+    "accumulate.iterations.full-3",
+    "accumulate.iterations.split-3",
+    "accumulate.order.full-reversed",
+    "accumulate.order.mixed",
+    "accumulate.order.split-reversed",
+    "accumulate.prior.split",
+    "accumulate.reused_input.split",
+    "accumulate.stage.lstm",
+    "accumulate.steps.split-zero-none",
+    "accumulate.two_stages.split",
+    "grad_tuple.by_hand.three-middle-none",
+    "grad_tuple.layout.expanded-split",
+    "grad_tuple.none.first-full",
+    "grad_tuple.none.first-split",
+    "grad_tuple.nonfinite.nan-split",
+    "grad_tuple.size.five-split",
+    "grad_tuple.too_long.split",
+    "grad_tuple.wrong.short-full",
+    "grad_tuple.wrong.short-split",
+    "hooks.module.mlp-full",
+    "hooks.post_accumulate.mlp-full",
+    "hooks.post_accumulate.mlp-split",
+    "hooks.post_accumulate_grad.mlp-split",
+    "hooks.tensor.mlp-split",
+    "lifetime.after_error.split",
+    "lifetime.dropped.mlp",
+    "lifetime.full.mlp",
+    "lifetime.growth.split",
+    "lifetime.split.mlp",
+    "misuse.forgotten_weight.next-session",
+    "misuse.next_session.shape-split",
+    "misuse.weight_twice.mlp",
+    "repeat.graph_builds.tied-adjacent",
+    "schedule.gradients.1f1b-2x1x3",
+    "schedule.gradients.zbv-zero-bubble-2x2x3",
+    "state.args.mlp-split",
+    "state.buffers.batch-norm-split",
+    "state.input_pass.mlp",
+    "state.output_grads.bare-bias-split",
+    "state.params.mlp-split",
+    "state.requires_grad.frozen-layer-split",
+    "state.returned.mlp-split",
+    "state.rng.dropout-split",
+    "state.stored_storage.bare-bias-split",
+    "state.weight_result.mlp",
+)
+
+
+def _marked(checks: Mapping[str, Check]) -> dict[str, Check]:
+    """Return the checks with those of profile ``quick`` marked; raise ``KeyError`` for an id that does not exist."""
+    listed = {*QUICK_CHECKS, *(f"{way}.gradients.{name}" for way in ("full", "split") for name in QUICK_STAGES)}
+    losses = {f"{way}.loss.{name}" for way in ("full", "split") for name in QUICK_STAGES}
+    unknown = sorted(listed - set(checks))
+    if unknown:
+        msg = f"profile quick lists checks that do not exist: {unknown}"
+        raise KeyError(msg)
+    return {i: replace(check, profile="quick") if i in listed | losses else check for i, check in checks.items()}
+
+
+#: Every check of every version by id, sorted.
+CHECKS: dict[str, Check] = _marked(registered())

@@ -1,0 +1,161 @@
+"""The plan: which checks a run will do, of the contract or on schedules of somebody's own, and how many there are."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from gradconform.fixtures.schedules import Schedule, read_csv
+from gradconform.fixtures.stages.chains import chain_of
+from gradconform.judge.chain import chained
+from gradconform.naming import PROFILES, Profile, SelectionError, nearest
+from gradconform.results import Place
+from gradconform.trial.trial import Trial
+
+from .check import Check
+from .shard import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One check on one device and dtype, by name."""
+
+    check: Check
+    device: str
+    dtype: str
+
+    @property
+    def place(self) -> Place:
+        """Where in a run its result will stand."""
+        return Place(self.check.id, self.device, self.dtype)
+
+    @property
+    def name(self) -> str:
+        """The item's name, as pytest shows it: ``full.gradients.mlp[cpu-float32]``."""
+        return self.place.name
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The selected items in order, and the size of the manifest they were selected from.
+
+    ``shard`` is what a report says of the part of a divided plan that the items are, None where they are all of it.
+    """
+
+    items: tuple[Item, ...]
+    manifest: int
+    profile: Profile
+    shard: Mapping[str, Any] | None = None
+
+
+def make_plan(  # noqa: PLR0913 (these are the options a user has)
+    checks: Mapping[str, Check],
+    *,
+    profile: str = "standard",
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    cells: Sequence[tuple[str, str]] = (("cpu", "float32"),),
+    shard: Shard | None = None,
+) -> Plan:
+    """Return the plan: all checks of ``profile``, narrowed to ids that match ``include`` and not ``exclude``.
+
+    ``cells`` are the devices and dtypes that each of them runs on. Patterns are globs over check ids. Of the items that
+    are left, ``shard`` takes its part. Raises :class:`~gradconform.naming.SelectionError` for an unknown profile, for
+    a pattern that matches no check, and for a selection or a shard that is empty.
+    """
+    known = _profile(profile)
+    manifest = [check for check in checks.values() if PROFILES.index(check.profile) <= PROFILES.index(known)]
+    for pattern in (*(include or ()), *exclude):
+        _matching(pattern, checks, manifest, known)
+    selected = [
+        check
+        for check in manifest
+        if (not include or any(fnmatchcase(check.id, pattern) for pattern in include))
+        and not any(fnmatchcase(check.id, pattern) for pattern in exclude)
+    ]
+    if not selected:
+        msg = f"no check is left of {len(manifest)} after {include=} and {exclude=}; widen one of them"
+        raise SelectionError(msg)
+    if not cells:
+        msg = "nothing to run on: name at least one device and one dtype"
+        raise SelectionError(msg)
+    items = tuple(Item(check, device, dtype) for device, dtype in cells for check in selected)
+    plan = Plan(items, len(manifest) * len(cells), known)
+    return plan if shard is None else _part(plan, shard)
+
+
+def _part(plan: Plan, shard: Shard) -> Plan:
+    """Return a shard's part of a plan."""
+    positions = shard.positions([(item.device, item.dtype, item.check.trials[:1]) for item in plan.items])
+    if not positions:
+        msg = f"shard {shard.index}/{shard.count} has none of {len(plan.items)} checks; expected fewer shards"
+        raise SelectionError(msg)
+    record = shard.record(positions, [item.name for item in plan.items])
+    return replace(plan, items=tuple(plan.items[position] for position in positions), shard=record)
+
+
+def _profile(name: str) -> Profile:
+    for profile in PROFILES:
+        if profile == name:
+            return profile
+    msg = f"unknown profile {name!r}; expected one of {', '.join(PROFILES)}"
+    raise SelectionError(msg)
+
+
+def _matching(pattern: str, checks: Mapping[str, Check], manifest: Sequence[Check], profile: Profile) -> None:
+    """Raise where ``pattern`` matches no check of the manifest, with the nearest ids or the profile that has it."""
+    if any(fnmatchcase(check.id, pattern) for check in manifest):
+        return
+    elsewhere = sorted(
+        {check.profile for check in checks.values() if fnmatchcase(check.id, pattern)}, key=PROFILES.index
+    )
+    if elsewhere:
+        msg = (
+            f"check pattern {pattern!r} matches only checks of profile {elsewhere[0]}, not of {profile}; use --profile"
+        )
+    else:
+        msg = f"check pattern {pattern!r} matches no check; nearest: {nearest(pattern, checks)[:300]}"
+    raise SelectionError(msg)
+
+
+#: A schedule, or the CSV file of one.
+Given = str | os.PathLike[str] | Schedule
+
+
+def schedules_of(given: Given | Sequence[Given]) -> dict[str, Schedule]:
+    """Return schedules by the last part of their check's id; what is given twice counts once.
+
+    Raises :class:`~gradconform.fixtures.schedules.order.ScheduleError` (a ``ValueError``) with file, row and column
+    for a file that cannot be read or that holds no legal, complete schedule.
+    """
+    several = [given] if isinstance(given, (str, os.PathLike, Schedule)) else given
+    found: dict[str, Schedule] = {}
+    for schedule in dict.fromkeys(one if isinstance(one, Schedule) else read_csv(one) for one in several):
+        word = re.sub(r"[^a-z0-9]+", "-", schedule.name.lower()).strip("-") or "schedule"
+        numbered = (f"{word}-{number}" for number in range(2, len(found) + 3))
+        found[word if word not in found else next(name for name in numbered if name not in found)] = schedule
+    return found
+
+
+def check_of(name: str, schedule: Schedule) -> Check:
+    """Return the check that judges a schedule on a chain of plain stages."""
+    trial = Trial(stages=chain_of(schedule.stages), program=schedule.program, chain=True, loss=True)
+    return Check(
+        id=f"schedule.file.{name}",
+        level="MUST",
+        profile="quick",
+        requirement=(
+            f"Stages chained in the order of {schedule.name} ({schedule.size}) MUST give what one plain backward of "
+            "the whole model gives."
+        ),
+        why="Each order of actions asks an implementation for something of its own.",
+        catches="a backward that is wrong in this order.",
+        trials=(trial,),
+        judge=chained,
+        needs=trial.needs,
+        source=f"{chained.__module__}:{chained.__qualname__}",
+    )

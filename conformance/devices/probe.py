@@ -1,0 +1,204 @@
+"""What is found out about devices, in processes of their own with a time limit. Nothing here imports torch.
+
+Each question is told before it is asked, so that the one that kills the process is known. The questions themselves,
+and the process that asks them, are :mod:`gradconform.devices.questions`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gradconform.naming import SelectionError
+from gradconform.process.worker import Exit, Worker
+
+from .names import DeviceName
+from .registry import registered_entries
+
+#: How long one process may take, in seconds: a first start of a driver, or a first build of a backend, takes its time.
+TIME_LIMIT = 180.0
+TIME_LIMIT_VARIABLE = "GRADCONFORM_PROBE_SECONDS"
+
+#: How many questions of one type of device may end the process that asks them, before that is all that is said of it.
+_LIVES = 8
+
+
+class WrongAnswerError(Exception):
+    """The device did what it was asked, and the result is not what it must be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of one question: a value that JSON can hold, or why there is none."""
+
+    ok: bool
+    value: Any = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of a device's pre-flight: what must hold, and what was seen where it does not."""
+
+    requirement: str
+    held: bool
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What was found out about one device.
+
+    ``reason`` says why it cannot be used, with the call that failed, or is None. ``dtypes`` are those that were tried:
+    ``""`` for one that works, else why not. ``facts`` are what the report and ``gradconform doctor`` tell besides.
+    ``simulated`` devices are left out by ``auto``.
+    """
+
+    device: str
+    reason: str | None = None
+    unknown: bool = False
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    preflight: tuple[Line, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def type(self) -> str:
+        """The type of device."""
+        return self.device.partition(":")[0]
+
+    @property
+    def faults(self) -> tuple[Line, ...]:
+        """The lines of the pre-flight that do not hold."""
+        return tuple(line for line in self.preflight if not line.held)
+
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        """What the device's object says it cannot do."""
+        return dict(self.facts.get("known_limits", {}))
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the device's object says that there is no hardware behind it."""
+        return bool(self.limits.get("simulated"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as JSON values."""
+        values = asdict(self)
+        return {**values, "preflight": list(values["preflight"])}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Probe:
+        """Return the record that :meth:`to_dict` wrote."""
+        return cls(**{**values, "preflight": tuple(Line(**line) for line in values["preflight"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked about one type of device; None stands for the accelerator that torch itself knows of.
+
+    ``indices`` are those that were named. ``every`` asks about all that there are; a type that was named without an
+    index stands for all of its own as well, since workers share them. ``plugins`` are imported first, from ``path``
+    where it is given.
+    """
+
+    type: str | None
+    indices: tuple[int, ...] = ()
+    every: bool = False
+    plugins: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+
+
+def requests_for(
+    names: Sequence[DeviceName], plugins: tuple[str, ...], here: frozenset[str] = frozenset()
+) -> list[Request]:
+    """Return one request per type of device, and one for torch's accelerator where devices are discovered.
+
+    The CPU is known to work: nothing is asked of it. ``here`` are types that only this process knows.
+    """
+    named: dict[str, list[DeviceName]] = {}
+    for name in names:
+        if name.discovers is None and not name.is_cpu:
+            named.setdefault(name.type, []).append(name)
+    discovers = any(name.discovers for name in names)
+    others = sorted({*registered_entries(), *here} - {"cpu"} - set(named)) if discovers else []
+    found = [Request(type=None, every=True, plugins=plugins)] if discovers else []
+    return found + [
+        _request(device_type, named.get(device_type, []), plugins, every=discovers) for device_type in [*named, *others]
+    ]
+
+
+def _request(device_type: str, names: Sequence[DeviceName], plugins: tuple[str, ...], *, every: bool) -> Request:
+    """Ask about the indices that are named; about all where one name has none."""
+    indices = tuple(int(name.index) for name in names if name.index is not None and name.index != "*")
+    return Request(
+        type=device_type,
+        indices=indices,
+        every=every or any(name.index in {None, "*"} for name in names),
+        plugins=plugins,
+    )
+
+
+def probe_all(requests: Iterable[Request]) -> list[list[Probe]]:
+    """Return the records for each request; the processes run side by side."""
+    asked = list(requests)
+    with ThreadPoolExecutor(max_workers=max(1, min(len(asked), os.cpu_count() or 1))) as pool:
+        return list(pool.map(probe_apart, asked))
+
+
+def probe_apart(request: Request) -> list[Probe]:
+    """Return the records for one request. A question that kills the process, or hangs, has that for its answer."""
+    known: dict[str, Answer] = {}
+    for _ in range(_LIVES):
+        found = _ask(request, known)
+        if found is not None:
+            return found
+    said = [f"{question}: {answer.message}" for question, answer in known.items() if not answer.ok]
+    reason = f"it ended {_LIVES} processes: {'; '.join(said)[-400:]}"
+    return [Probe(device=request.type or "accelerator", reason=reason)]
+
+
+def _ask(request: Request, known: dict[str, Answer]) -> list[Probe] | None:
+    """Return the records, or None where the process ended over a question; ``known`` then has one answer more."""
+    limit = time_limit()
+    given = {**asdict(request), "path": sys.path, "known": {name: asdict(answer) for name, answer in known.items()}}
+    at = "the start of a Python process"
+    with closing(Worker("gradconform.devices.questions:answer", given, quiet=True)) as worker:
+        worker.expect(limit)
+        for said in worker.told():
+            if isinstance(said, Exit):
+                at = f"what comes after {at}" if at in known else at
+                last = f": {said.last_line[:200]}" if said.last_line else ""
+                known[at] = Answer(ok=False, message=f"{at} {_ended(said)}{last}")
+            elif "probes" in said:
+                return [Probe.from_dict(values) for values in said["probes"]]
+            elif "answer" in said:
+                known[at] = Answer(**said["answer"])
+            else:
+                at = said["asks"]
+    return None
+
+
+def _ended(exit_: Exit) -> str:
+    if exit_.limit is not None:
+        return f"did not return within {exit_.limit:g} s ({TIME_LIMIT_VARIABLE} sets the limit)"
+    return f"ended the process {'by' if exit_.by_signal else 'with'} {exit_.words}"
+
+
+def time_limit() -> float:
+    """Return the limit in seconds, from the environment where it says so."""
+    given = os.environ.get(TIME_LIMIT_VARIABLE)
+    if not given:
+        return TIME_LIMIT
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds < float("inf"):
+        msg = f"{TIME_LIMIT_VARIABLE}={given!r} is no time limit; expected seconds, such as {TIME_LIMIT:g}"
+        raise SelectionError(msg)
+    return seconds

@@ -1,0 +1,95 @@
+"""Device objects, and the modules that make devices usable: named by the user, or registered as entry points."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+from collections.abc import Iterator
+from functools import lru_cache
+
+from gradconform.naming import UnusableDeviceError
+
+_OBJECTS: dict[str, object] = {}
+
+#: The types that a plugin has registered: any other process can have them by importing it.
+_OF_PLUGINS: set[str] = set()
+
+
+def register_device(device_type: str, device: object) -> None:
+    """Tell the kit about a type of device, such as ``npu``; what was registered before is replaced.
+
+    Raises ``ValueError`` for what is no device type.
+    """
+    if not (device_type.replace("_", "").isalnum() and device_type.islower()):
+        msg = f"{device_type!r} is no device type; expected one as torch spells it, without an index, such as 'npu'"
+        raise ValueError(msg)
+    _OBJECTS[device_type] = device
+
+
+def registered_device(device_type: str) -> object | None:
+    """Return the object that is registered for a type of device, or None."""
+    return _OBJECTS.get(device_type)
+
+
+def registered_types() -> frozenset[str]:
+    """Return the types of device that this process has registered, and no plugin."""
+    return frozenset(_OBJECTS) - _OF_PLUGINS
+
+
+@contextlib.contextmanager
+def by_plugin() -> Iterator[None]:
+    """Take what is registered meanwhile for a plugin's."""
+    before = set(_OBJECTS)
+    try:
+        yield
+    finally:
+        _OF_PLUGINS.update(set(_OBJECTS) - before)
+
+
+ENTRY_POINTS = "gradconform.devices"
+
+
+def registered_entries() -> dict[str, importlib.metadata.EntryPoint]:
+    """Return the entry points by the type of device that they make usable."""
+    return {entry.name: entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def load_entry(device_type: str) -> bool:
+    """Import what is registered for a type of device, if anything is, and keep it as that type's object.
+
+    Raises whatever the import raises.
+    """
+    entry = registered_entries().get(device_type)
+    if entry is None:
+        return False
+    with by_plugin():
+        found = entry.load()
+        if registered_device(device_type) is None:
+            register_device(device_type, found() if isinstance(found, type) else found)
+    return True
+
+
+@lru_cache(maxsize=64)
+def load_plugins(modules: tuple[str, ...], device_types: tuple[str, ...]) -> None:
+    """Import the modules that a user names, then what is registered for the types of device; once in a process.
+
+    Raises :class:`~gradconform.naming.UnusableDeviceError` for what cannot be imported.
+    """
+    at = ""
+    try:
+        for module in modules:
+            at = f"device plugin {module!r}"
+            load_module(module)
+        for device_type in device_types:
+            at = f"what is registered for device {device_type!r}"
+            load_entry(device_type)
+    except Exception as error:
+        msg = f"{at} could not be imported: {type(error).__name__}: {error}"
+        raise UnusableDeviceError(msg) from error
+
+
+def load_module(module: str) -> None:
+    """Import a module that makes devices usable; raises whatever the import raises."""
+    with by_plugin():
+        importlib.import_module(module)

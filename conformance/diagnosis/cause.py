@@ -1,0 +1,189 @@
+"""Causes: why a tensor is wrong, as a value; the sentence is written last, here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from enum import Enum, unique
+from typing import Any
+
+
+@unique
+class Mistake(Enum):
+    """What a mistake is, each with its sentence; ``c`` there is the :class:`Cause` that is told."""
+
+    # Nothing came.
+    CLEARED = "cleared after it was accumulated"
+    NEVER_ACCUMULATED = "never accumulated"
+    NOT_RETURNED = "not returned"
+    RETURNED_ELSEWHERE = "returned for input {c.slots[0]}: slots are swapped or shifted"
+    ARGUMENT_IS_PARAMETER = "the argument is a parameter of the stage"
+    IDLE_SINCE_ERROR = "nothing has been since the error in {c.action}"
+    WEIGHT_TOO_EARLY = "{c.action} before its I has used up its turn"
+    DONE_FOR_OTHER_STAGE = "the work of stage {c.stage} was done in its place"
+    OUTPUT_GRADS_EMPTY = "the output gradients have no elements, and may be taken for None"
+    OUTPUT_GRADS_ZERO = "the output gradients are zeros, and may be taken for None"
+    # Weight contexts get lost.
+    CONTEXTS_LOST = "{rules}"
+    FIRST_WEIGHT_ONLY = "only the first W of a stage adds anything"
+    NEWEST_CONTEXT_KEPT = "only the newest weight context is kept"
+    NEWEST_CONTEXTS_KEPT = "only the newest {c.counts[0]} weight contexts are kept"
+    LOST_AT_FULL_BACKWARD = "weight contexts are lost where a B comes between I and W"
+    KEPT_BY_MICROBATCH = "weight contexts are kept by micro-batch, whatever the stage"
+    DROPPED_WHERE_ANOTHER_WAITS = "a W is dropped where another one waits"
+    OLDEST_OF_ANY_STAGE = "W takes the oldest weight context, of whatever stage"
+    NEWEST_OF_ANY_STAGE = "W takes the newest weight context, of whatever stage"
+    # Micro-batches are counted wrong.
+    ZERO = "it is zero"
+    RELATIVE_ERROR = "a relative error of {c.factors[0]:.2g} everywhere"
+    DIVIDED = "scaled by 1/{c.factors[0]:.0f}: divided by {any_name}"
+    MULTIPLIED = "scaled by {c.factors[0]:.0f}: multiplied by {any_name}"
+    SIGN_REVERSED = "the sign is reversed"
+    SCALED = "scaled by {c.factors[0]:.4g}"
+    SCALED_IN_PART = "{parts}: {several}"
+    COUNTED_TWICE = "{c.factors[0]:.1f} × {parts}: counted twice"
+    COMBINATION = "it is {sum}"
+    OVERWRITTEN = "only {parts}: overwritten instead of accumulated"
+    ONLY = "only {parts}: the others are missing"
+    MISSING = "{parts} missing"
+    ADDED = "{parts} added as well: a running sum, or before its turn"
+    ADDED_IN_MISUSE = "{parts} added by {c.action}, which is to add nothing"
+    CONTEXTS_SWAPPED = "{parts} in place of {others}: contexts are swapped"
+    CONTEXTS_SWAPPED_OR_LATE = "{parts} in place of {others}: returned late, or contexts are swapped"
+    # The right numbers of something else.
+    OTHER_INPUT = "equals the gradient of input {c.slots[0]}: slots are swapped or shifted"
+    OTHER_PARAMETER = "equals the gradient of {c.names[0]}: parameters are mixed up, or share a buffer"
+    ONE_BUFFER = "the first {c.counts[0]} elements are those of the gradient of {c.names[0]}: one buffer for both"
+    WRITTEN_OVER = "what the caller wrote over a returned gradient in {c.action}: one storage"
+    OUTPUT_GRAD_HANDED_ON = "equals output gradient {c.slots[0]}: handed on as it came"
+    STALE = "what stood before this W"
+    STALE_NOTHING = "what stood before this W, which was nothing"
+    ZEROS_FOR_NONE = "zeros in place of None"
+    # Elements are wrong.
+    TRANSPOSED = "transposed"
+    CONJUGATED = "conjugated"
+    ROUNDED = "rounded to {c.names[0]}"
+    CLIPPED = "clipped at {c.factors[0]:.3g}"
+    ONE_ELEMENT = "one element of {c.counts[0]} is wrong"
+    ELEMENTS_ZERO = "{c.counts[0]} of {c.counts[1]} elements are zero"
+    NAN_SPREAD = "NaN where plain autograd has numbers: it spread, or came from undefined arithmetic"
+    NAN_REPLACED = "NaN replaced by a number"
+    INF_CLIPPED = "inf replaced by a finite number: clipped"
+    # A parameter is tied, or several paths lead to an input.
+    USES_MISSING = "{c.counts[0]} of the {c.counts[1]} uses of the tied parameter: the others are missing"
+    PATHS_MISSING = "{c.counts[0]} of the {c.counts[1]} paths to the input: the others are missing"
+    USES_MISCOUNTED = "of the {c.counts[0]} uses of the tied parameter, {uses}"
+    PATHS_MISCOUNTED = "of the {c.counts[0]} paths to the input, {uses}"
+    # The backward started from other output gradients, of another forward, or in another mode.
+    OUTPUTS_MISSING = "{slots} missing: {dropped}{special}"
+    OUTPUTS_COUNTED_TWICE = "2.0 × {slots}: counted twice"
+    SAME_AS_OTHER_OUTPUT = "the same tensor as another output"
+    NOT_COMPUTED = "an input or a parameter itself"
+    NESTED = "inside a tuple or dict"
+    REACHES_NO_INPUT = "reaching no input"
+    NONE_READ_AS_ONE = "None for the 0-d {slots} read as 1"
+    NONE_READ_AS_ONES = "None for {slots} read as a gradient of ones"
+    NONE_SHIFTS = "None shifts the gradients: those behind it move up"
+    OUTPUT_GRADS_REVERSED = "output gradients are reversed: the last goes to the first output"
+    OUTPUT_GRADS_SWAPPED = "output gradients {c.slots[0]} and {c.slots[1]} are swapped"
+    OUTPUT_GRAD_FOR_ALL = "the gradient of output {c.slots[0]} is used for every output that it fits"
+    OUTPUT_GRADS_SUMMED = "the output gradients are summed into the first"
+    DICT_BY_ORDER = "a dict's output gradients are paired by their order, not by their keys"
+    DICT_BY_ALPHABET = "a dict's output gradients are paired in the order of the alphabet"
+    READ_AS_CONTIGUOUS = "an output gradient that is not contiguous is read through its storage as if it were"
+    OUTPUT_GRADS_ONES = "ones in place of the output gradients"
+    OTHER_FORWARD = "the forward of {parts} with the output gradients of {others}: contexts are mixed up"
+    OTHER_OUTPUT_GRADS = "the output gradients are those of {parts}"
+    RETURNED_BUFFER_REUSED = (
+        "the output gradients are what stage {c.stage} returned for {parts}: "
+        "a returned buffer was written again before it was read"
+    )
+    EVAL_MODE = "the stage is in eval mode"
+    # The device is wrong: an operation, what it was given, and what it gave.
+    OPERATION_WRONG = "{c.names[0]} of {c.names[1]} is wrong by itself: {c.names[2]}"
+    # Of several, and of none.
+    SEVERAL = "{several}"
+    EITHER = "{either}"
+    DIAGNOSIS_FAILED = "the diagnosis failed: {c.names[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a tensor is wrong: what kind of mistake it was, and what it was made with.
+
+    ``microbatches`` and ``others`` (those whose place they have) are numbers, None for what was there before the first
+    action; ``slots`` are inputs or outputs; ``names`` are of parameters, dtypes or numbers; ``factors`` are numbers
+    that something was multiplied by, and ``counts`` how many of how many. ``causes`` are those that it consists of,
+    and ``why`` is what explains it further.
+    """
+
+    kind: Mistake
+    _: KW_ONLY
+    microbatches: tuple[int | None, ...] = ()
+    others: tuple[int | None, ...] = ()
+    slots: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    factors: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+    action: str | None = None
+    stage: int | None = None
+    causes: tuple[Cause, ...] = ()
+    why: Cause | None = None
+
+    def __str__(self) -> str:
+        """Return the sentence."""
+        told = self.kind.value.format(c=self, **_words(self))
+        return f"{told}: {self.why}" if self.why else told
+
+    @property
+    def every(self) -> Iterator[Cause]:
+        """This cause, and those that it consists of or is explained by."""
+        yield self
+        for cause in (*self.causes, *([self.why] if self.why else [])):
+            yield from cause.every
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values: the kind, what it was made with, and the sentence as ``text``."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)[1:]}
+        values: dict[str, Any] = {name: value for name, value in given.items() if value not in {(), None}}
+        for name, value in values.items():
+            if isinstance(value, Cause):
+                values[name] = value.to_dict()
+            elif isinstance(value, tuple):
+                values[name] = [one.to_dict() if isinstance(one, Cause) else one for one in value]
+        return {"kind": self.kind.name.lower(), **values, "text": str(self)}
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as in a sentence."""
+    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"  # noqa: PLR2004 (from three on with a comma)
+
+
+def numbered(noun: str, numbers: Sequence[int]) -> str:
+    """Return ``output 1`` or ``outputs 0 and 2``."""
+    return f"{noun}{'s' if len(numbers) > 1 else ''} {listed([str(number) for number in numbers])}"
+
+
+def _words(cause: Cause) -> dict[str, str]:
+    """Return what stands in sentences in place of several values."""
+    inner = [str(one) for one in cause.causes]
+    # "X; or it equals …": the gradient, which all other sentences are about as well, has no name in them.
+    also = [f"it {one}" if one.kind is Mistake.OTHER_PARAMETER else str(one) for one in cause.causes[1:]]
+    weighted = zip(cause.microbatches, cause.factors, strict=False)
+    return {
+        "parts": listed([_part(mb) for mb in cause.microbatches]),
+        "others": listed([_part(mb) for mb in cause.others]),
+        "slots": numbered(cause.names[0] if cause.names else "output", cause.slots),
+        "dropped": "its gradient is dropped" if len(cause.slots) == 1 else "their gradients are dropped",
+        "any_name": " or ".join(cause.names),
+        "sum": " + ".join(f"{factor:.3g} × {_part(mb)}" for mb, factor in weighted),
+        "uses": ", ".join(f"use {n} counted {one:.3g} times" for n, one in enumerate(cause.factors) if one != 1.0),
+        "special": "".join(f", {one}" for one in inner),
+        "several": "; ".join(inner),
+        "either": "; or ".join([*inner[:1], *also]),
+        "rules": ", or ".join(inner),
+    }
+
+
+def _part(microbatch: int | None) -> str:
+    return "what was there before" if microbatch is None else f"micro-batch {microbatch}"

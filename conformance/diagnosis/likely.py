@@ -1,0 +1,158 @@
+"""The likely cause of a wrong tensor: hypotheses in their order, the simplest first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Step
+from gradconform.drive.reference64 import widen
+
+from . import absent, combination, elements, other_values
+from .cause import Cause, Mistake
+from .parts import Part, input_parts, param_parts, run_of, sum_of
+from .replay import replay
+from .starts import misread
+from .wrong import WrongTensor, dense, is_near, largest, wrong_tensor
+
+
+def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> Cause | None:
+    """Return the likely cause of a wrong gradient of parameter ``name`` after ``step``, or None.
+
+    ``got`` is what came, None for no gradient.
+    """
+    if evidence.trial.hand_grads:
+        return misread(evidence, step)
+    if got is None:
+        cause = absent.of_param(evidence, name, step)
+        unexplained = cause.kind is Mistake.NEVER_ACCUMULATED and cause.why is None
+        return replace(cause, why=misread(evidence, step)) if unexplained else cause
+    if not _forward_right(evidence, step):
+        return misread(evidence, step)
+    parts = list(param_parts(evidence, name, step))
+    wrong = _wrong_tensor(evidence, step, got, parts)
+    if wrong is None:
+        return None
+    return _first(
+        lambda: other_values.written_over(evidence, step, got),
+        lambda: _counted_of_param(wrong, name, combination.usual_change(wrong, parts)),
+        lambda: elements.reshaped(wrong, got),
+        lambda: _either(other_values.other_param(wrong, name), lambda: combination.of_uses(wrong, name)),
+        lambda: misread(evidence, step),
+        lambda: combination.of_uses(wrong, name),
+        lambda: other_values.one_buffer(evidence, name, step),
+        lambda: elements.some(wrong),
+        lambda: _counted_of_param(wrong, name, combination.fitted_change(wrong, parts)),
+    )
+
+
+def of_input(evidence: Evidence, slot: int, step: Step, got: Tensor | None) -> Cause | None:
+    """Return the likely cause of a wrong gradient of input ``slot`` returned by ``step``, or None.
+
+    ``got`` is what came, None for no gradient; it may have the shape of another slot's.
+    """
+    if got is None:
+        return absent.of_input(evidence, slot, step) or misread(evidence, step)
+    return other_values.other_slot(evidence, slot, step, got) or _of_input_value(evidence, slot, step, got)
+
+
+def of_input_attribute(evidence: Evidence, slot: int, step: Step, got: Tensor | None) -> Cause | None:
+    """Return the likely cause of a wrong ``.grad`` of input ``slot`` after ``step``, or None."""
+    return None if got is None else _of_input_value(evidence, slot, step, got)
+
+
+def of_weight_result(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> Cause | None:
+    """Return the likely cause of a wrong entry of what W returned for parameter ``name``, or None."""
+    return other_values.stale(evidence, name, step, got)
+
+
+def of_output(evidence: Evidence, index: int, step: Step, got: Tensor | None) -> Cause | None:
+    """Return the likely cause of a wrong output of a forward, or None."""
+    action = step.action
+    right = evidence.oracle_step(step).outputs
+    if got is None or right is None or not isinstance(right[index], Tensor):
+        return None
+    wrong = wrong_tensor(evidence, step, got, widen(right[index]), 0.0)
+    again = list(replay(evidence, action.stage, action.mb, training=False).outputs.values())[index]
+    return Cause(Mistake.EVAL_MODE) if wrong and wrong.explained_by(dense(again.detach())) else None
+
+
+def _of_input_value(evidence: Evidence, slot: int, step: Step, got: Tensor) -> Cause | None:
+    if not _forward_right(evidence, step):
+        return misread(evidence, step)
+    parts = list(input_parts(evidence, slot, step))
+    wrong = _wrong_tensor(evidence, step, got, parts)
+    if wrong is None:
+        return Cause(Mistake.ZEROS_FOR_NONE) if not parts and not bool(dense(got).any()) else None
+    return _first(
+        lambda: _counted_of_input(wrong, combination.usual_change(wrong, parts)),
+        lambda: elements.reshaped(wrong, got),
+        lambda: misread(evidence, step),
+        lambda: combination.of_paths(wrong, slot),
+        lambda: elements.some(wrong),
+        lambda: combination.cause_of(combination.fitted_change(wrong, parts), combination.factors_of(wrong)),
+        lambda: other_values.handed_on(wrong),
+    )
+
+
+def _either(cause: Cause | None, other: Callable[[], Cause | None]) -> Cause | None:
+    """Say both of two causes of one value, where the first is one."""
+    also = other() if cause else None
+    return Cause(Mistake.EITHER, causes=(also, cause)) if cause and also else cause
+
+
+def _counted_of_param(wrong: WrongTensor, name: str, change: combination.Change | None) -> Cause | None:
+    """Name a mistake in counting micro-batches, with its reason where nothing was added at all."""
+    if change is not None and change.strays and not combination.borne_out(change, _others(wrong, name)):
+        return None  # contexts that are mixed up show in every parameter
+    if change is not None and change.strays and wrong.step.action.misuse:
+        return Cause(Mistake.ADDED_IN_MISUSE, microbatches=change.strays, action=str(wrong.step.action))
+    cause = combination.cause_of(change, combination.factors_of(wrong))
+    if cause is not None and cause.kind in {Mistake.MISSING, Mistake.ONLY}:
+        return replace(cause, why=absent.nothing_added(wrong.evidence, wrong.step))
+    return cause
+
+
+def _others(wrong: WrongTensor, name: str) -> Iterator[tuple[WrongTensor, list[Part]]]:
+    """Yield what has come of the other parameters of the stage."""
+    evidence, step = wrong.evidence, wrong.step
+    for other, got in step.param_grads.items():
+        parts = list(param_parts(evidence, other, step)) if got is not None and other != name else []
+        asked = None if got is None or not parts else _wrong_tensor(evidence, step, got, parts)
+        if asked is not None:
+            yield asked, parts
+
+
+def _counted_of_input(wrong: WrongTensor, change: combination.Change | None) -> Cause | None:
+    """Name a mistake in counting micro-batches: what was returned may be an older gradient as well."""
+    cause = combination.cause_of(change, combination.factors_of(wrong))
+    swapped = cause is not None and cause.kind is Mistake.CONTEXTS_SWAPPED
+    return replace(cause, kind=Mistake.CONTEXTS_SWAPPED_OR_LATE) if cause and swapped else cause
+
+
+def _forward_right(evidence: Evidence, step: Step) -> bool:
+    """Tell whether the micro-batch's outputs were right: behind wrong ones no gradient can be."""
+    own = (step.action.stage, step.action.mb)
+    for seen in run_of(evidence, step).steps:
+        if seen.action.kind == "F" and (seen.action.stage, seen.action.mb) == own:
+            pairs = zip(seen.outputs or (), evidence.oracle_step(seen).outputs or (), strict=False)
+            return all(is_near(got, right) for got, right in pairs)
+    return True
+
+
+def _wrong_tensor(evidence: Evidence, step: Step, got: Tensor, parts: list[Part]) -> WrongTensor | None:
+    """Ask what ``got`` is; where nothing belongs in yet, what has come is wrong by all of it."""
+    right = sum_of(parts)
+    if right is None and parts:
+        right = torch.zeros_like(parts[0].value)
+    largest_of_all = max((largest(part.value) for part in parts), default=0.0)
+    return None if right is None else wrong_tensor(evidence, step, got, right, largest_of_all)
+
+
+def _first(*causes: Callable[[], Cause | None]) -> Cause | None:
+    """Return the first cause that fits; those behind it are not computed."""
+    return next((found for cause in causes if (found := cause())), None)

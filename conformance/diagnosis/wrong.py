@@ -1,0 +1,130 @@
+"""One wrong tensor, and what it takes for a value to explain it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Step
+from gradconform.drive.reference64 import widen
+
+#: How far a recomputed value may be from the one it explains, in eps of the dtype times the largest part.
+_EPS = 16.0
+
+#: In float64 reference64 itself is as inaccurate as what it is held against.
+_EPS_64 = 96.0
+
+#: The least number of bits by which a match has to be better than chance, for one of some dozens of hypotheses.
+ENOUGH = 16.0
+
+#: The same where the hypothesis has a factor that is no simple number, which finds something near by itself.
+FITTED = 48.0
+
+
+@dataclass(frozen=True, slots=True)
+class WrongTensor:
+    """A wrong tensor that came, ``got``, and the ``right`` one, both dense and in float64.
+
+    ``scale`` is the largest element of all that either may be made of; ``eps`` is that of the tensor's own dtype.
+    """
+
+    evidence: Evidence
+    step: Step
+    got: Tensor
+    right: Tensor
+    eps: float
+    scale: float
+
+    @property
+    def error(self) -> float:
+        """The largest error of what came."""
+        return largest(self.got - self.right)
+
+    @property
+    def allowed(self) -> float:
+        """How far an explanation may be from what came: rounding, and far less than the error it explains."""
+        return min(rounding(self.eps, self.scale), self.error / 4.0)
+
+    def off(self, value: Tensor) -> float:
+        """Return how far ``value`` is from what came."""
+        return largest(self.got - value)
+
+    def explained_by(self, value: Tensor | None, *, fitted: int = 0, enough: float = ENOUGH) -> bool:
+        """Tell whether ``value`` is what came, and by no chance.
+
+        ``fitted`` of its numbers were taken from what came, so many elements say nothing.
+        """
+        if value is None or value.shape != self.got.shape or not self.off(value) <= self.allowed:
+            return False
+        # That a wrong element comes so near to what a hypothesis says of it is a chance of one in 2 ** each.
+        near = max(self.off(value), self.eps * self.scale)
+        each = math.log2(self.error / near) if self.error > near else 0.0
+        return (distinct(value - self.right, 2.0 * near) - fitted) * each >= enough
+
+
+def wrong_tensor(evidence: Evidence, step: Step, got: Tensor, right: Tensor, parts: float) -> WrongTensor | None:
+    """Return what is to be explained; None where it is no matter of numbers.
+
+    ``parts`` is the largest element of what the right one is a sum of.
+    """
+    if got.shape != right.shape or not got.numel() or not (got.is_floating_point() or got.is_complex()):
+        return None
+    wide, right = dense(widen(got)), dense(right)
+    if not bool(torch.isfinite(wide.abs()).all() and torch.isfinite(right.abs()).all()):
+        return None
+    scale = max(largest(wide), largest(right), parts)
+    return WrongTensor(evidence, step, wide, right, torch.finfo(got.dtype).eps, scale)
+
+
+def rounding(eps: float, scale: float) -> float:
+    """Return how far two ways of computing one value may be apart."""
+    return (_EPS if eps > torch.finfo(torch.float64).eps else _EPS_64) * eps * scale
+
+
+def distinct(change: Tensor, near: float) -> int:
+    """Return how many different changes there are: where all elements are one number, one says as much as all."""
+    seen = torch.view_as_real(change) if change.is_complex() else change
+    return int(torch.unique((seen[seen.abs() > near] / near).round()).numel()) if near > 0.0 else 0
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """Return a tensor with strides."""
+    return tensor.to_dense() if tensor.layout != torch.strided else tensor
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """Return the elements in one row, a complex one as two real ones."""
+    return torch.view_as_real(tensor.resolve_conj()).reshape(-1) if tensor.is_complex() else tensor.reshape(-1)
+
+
+def largest(tensor: Tensor | None) -> float:
+    """Return the largest absolute value; 0 of no elements."""
+    return float(tensor.abs().max()) if tensor is not None and tensor.numel() else 0.0
+
+
+def is_near(got: object, right: object) -> bool:
+    """Tell whether two outputs are the same but for rounding."""
+    if not isinstance(got, Tensor) or not isinstance(right, Tensor):
+        return got is right or got == right
+    if got.shape != right.shape or got.dtype != right.dtype:
+        return False
+    if torch.equal(got, right) or not (got.is_floating_point() or got.is_complex()):
+        return torch.equal(got, right)
+    off = largest(torch.nan_to_num(widen(dense(got)) - widen(dense(right))))
+    return off <= 2.0 * rounding(torch.finfo(got.dtype).eps, largest(widen(dense(right))))
+
+
+def is_value(got: Tensor, value: Tensor) -> bool:
+    """Tell whether ``got`` is another value within rounding, and no chance: each element tells its digits."""
+    wide = widen(dense(got))
+    size = largest(value)
+    if wide.shape != value.shape or not (got.is_floating_point() or got.is_complex()) or not size:
+        return False
+    eps = torch.finfo(got.dtype).eps
+    allowed = rounding(eps, size)
+    digits = -torch.log2(torch.tensor(allowed / size)).item()
+    return largest(wide - value) <= allowed and got.numel() * digits >= ENOUGH

@@ -1,0 +1,393 @@
+"""The driver: runs a trial's program on any adapter and writes down what it saw.
+
+It knows no special case: plain autograd is driven by the same lines as the implementation under test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradconform.adapter import Adapter, Session, StageSpec, Tree, UnsupportedError
+from gradconform.devices.device import device_of
+from gradconform.reference.autograd import leaf_of
+from gradconform.results import Sort
+from gradconform.trees import as_tuple, flattened, tensors
+from gradconform.trial.materials import Materials, mean_squares
+from gradconform.trial.program import Action
+
+from .observation import UNKNOWN, Observation, Raised, Sight, State, Step
+from .watches import (
+    HookWatch,
+    LifetimeWatch,
+    Surroundings,
+    address_of,
+    collections,
+    copies_of,
+    copy_of,
+    dense,
+    live_tensors,
+    on_cpu,
+    shared_storage,
+    sits_on,
+    write_over,
+)
+
+NOTHING_SEEN = Observation()
+#: Writes down nothing, at next to no cost.
+NO_LOG: AbstractContextManager[None] = contextlib.nullcontext()
+
+
+def drive(
+    adapter: Adapter,
+    materials: Materials,
+    *,
+    loss_scale: float = 1.0,
+    log: AbstractContextManager[object] = NO_LOG,
+    known: Observation = NOTHING_SEEN,
+) -> Observation:
+    """Run the program of ``materials.trial`` on ``adapter`` and return what it showed.
+
+    An action that raises ends its stage's part of the program, unless it is written as a misuse (``W0!``).
+    ``loss_scale`` multiplies the loss. ``log`` is entered around every call of the session, so that it sees what the
+    implementation does and nothing of the driver's. What is equal in ``known``, an observation of the same trial, is
+    not copied again. Raises :class:`UnsupportedError` where the adapter does.
+    """
+    if "growth" in materials.trial.watch:
+        materials.draw_all()
+    collector = not materials.trial.watch & {"lifetime", "growth"}
+    with _quiet(collector=collector), device_of(materials.device).generators_kept():
+        run = _Run(adapter, materials, loss_scale, log)
+        try:
+            changed_later = run.observe({step.position: step for step in known.steps})
+        finally:
+            close_raised = run.close()
+            materials.forget()
+        return Observation(tuple(run.steps), changed_later, close_raised)
+
+
+@contextlib.contextmanager
+def _quiet(*, collector: bool) -> Iterator[None]:
+    """Leave the process as it was: warnings (a strict filter would raise them), grad mode, collector.
+
+    The collector is stopped unless ``collector``.
+    """
+    enabled = gc.isenabled()
+    with warnings.catch_warnings(), torch.enable_grad():
+        warnings.simplefilter("ignore")
+        try:
+            if not collector:
+                gc.disable()
+            yield
+        finally:
+            if enabled:
+                gc.enable()
+
+
+#: The micro-batches after which a growth trial counts live tensors: the twentieth, when caches are full, and the last.
+COUNTED = (19, 49)
+
+
+class _Lane:
+    """One stage of the trial, its session, and what the caller of a stage holds: arguments, outputs, gradients.
+
+    ``param_grads`` and ``state`` are the copies made after the last action.
+    """
+
+    def __init__(self, index: int, adapter: Adapter, materials: Materials, loss_scale: float) -> None:
+        trial = materials.trial
+        self.index = index
+        self.stage = materials.stage(index)
+        modules = "module_hooks" in trial.watch
+        self.hooks = HookWatch(self.stage, modules=modules) if modules or "hooks" in trial.watch else None
+        self.lifetime = LifetimeWatch() if "lifetime" in trial.watch else None
+        self.args: dict[int, tuple[Any, ...]] = {}
+        self.outputs: dict[int, Tree] = {}
+        self.output_grads: dict[int, Tree] = {}
+        self.returned: dict[int, tuple[Tensor | None, ...]] = {}
+        self.param_grads: dict[str, Tensor | None] = {}
+        self.state: State | None = None
+        self.losses: list[Tensor] = []
+        self.stopped = False
+        example = materials.example_args(index, self.stage)
+        self._adapter = adapter
+        self._spec = StageSpec(
+            is_first=trial.chain and index == 0,
+            is_last=trial.loss_at(index),
+            n_microbatches=trial.microbatches(index),
+            loss_fn=partial(_scaled_loss, loss_scale, self.losses) if trial.loss_at(index) else None,
+            example_args=example,
+            example_outputs=materials.example_outputs(index),
+            args_require_grad=tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in example),
+            repeats_weight=any(action.kind == "W" and action.misuse for action in trial.actions),
+            retain_graph=trial.retain_graph,
+        )
+        self.session: Session = self._open()
+
+    def _open(self) -> Session:
+        return self._adapter.open(self.stage, self._spec)
+
+    def reopen(self) -> None:
+        """Close the session and open another one on the same module."""
+        self.session.close()
+        self.session = self._open()
+
+    def let_go(self, mb: int) -> None:
+        """Forget what the caller of a stage holds of one micro-batch."""
+        for held in (self.args, self.outputs, self.output_grads, self.returned):
+            held.pop(mb, None)
+
+
+def _scaled_loss(scale: float, seen: list[Tensor], outputs: Tree, target: Tree) -> Tensor:
+    """Return the loss; a copy of it goes to ``seen``, a list of its own: the lane in its place would be a cycle."""
+    loss = mean_squares(outputs, target)
+    seen[:] = [loss.detach().clone()]
+    return loss if scale == 1.0 else loss * scale
+
+
+class _Run:
+    """One run of a program; ``steps`` has what was seen so far."""
+
+    def __init__(
+        self, adapter: Adapter, materials: Materials, loss_scale: float, log: AbstractContextManager[object]
+    ) -> None:
+        self.adapter, self.materials, self.loss_scale, self.log = adapter, materials, loss_scale, log
+        self.trial, self.device = materials.trial, device_of(materials.device)
+        self.lanes: dict[int, _Lane] = {}
+        self.steps: list[Step] = []
+        self.ended = False
+        self.kept: list[tuple[str, Tensor, Tensor]] = []
+        self.collections = collections()
+        self.overwrites = any(action.kind == "overwrite" for action in self.trial.actions)
+
+    def observe(self, known: Mapping[int, Step]) -> tuple[str, ...]:
+        """Run the program, of which steps are ``known``; return the names of gradients that changed later."""
+        for position, action in enumerate((*self.trial.actions, *self._endings())):
+            sight = Sight(action, position, known.get(position, UNKNOWN))
+            lane = None if self.ended else self._lane(sight)
+            if lane is not None and not lane.stopped:
+                self._act(lane, sight)
+                self._look(lane, sight)
+                self.steps.append(sight.step())
+                lane.stopped = sight.raised is not None and not action.misuse
+                self.ended = lane.stopped and self.trial.chain  # no stage of a chain can go on without another
+        return tuple(name for name, tensor, copy in self.kept if not torch.equal(dense(on_cpu(tensor)), dense(copy)))
+
+    def close(self) -> Raised | None:
+        """Close every session, whatever the others do; return what the first one raised that did."""
+        problem = None
+        for lane in self.lanes.values():
+            try:
+                lane.session.close()
+            except Exception as error:  # noqa: BLE001, PERF203 (as in _act)
+                problem = problem or Raised.of(error)
+        return problem
+
+    def _endings(self) -> tuple[Action, ...]:
+        ended = {action.stage for action in self.trial.actions if action.kind == "finish"}
+        return tuple(Action("finish", stage=k) for k in range(len(self.trial.stages)) if k not in ended)
+
+    def _lane(self, sight: Sight) -> _Lane | None:
+        action = sight.action
+        if action.stage not in self.lanes:
+            try:
+                self.lanes[action.stage] = _Lane(action.stage, self.adapter, self.materials, self.loss_scale)
+            except UnsupportedError:
+                raise
+            except Exception as error:  # noqa: BLE001 (whatever open raises is what is seen of it)
+                if any(before.action.stage == action.stage for before in self.steps):
+                    return None
+                sight.raised = Raised.of(error)
+                self.steps.append(sight.step())
+                self.ended = self.trial.chain
+                return None
+        return self.lanes[action.stage]
+
+    def _act(self, lane: _Lane, sight: Sight) -> None:
+        action = sight.action
+        try:
+            _ACTS[action.kind](self, lane, action.mb, sight)
+            if not self.device.is_cpu:  # what the device reports late belongs to the action that it was asked in
+                self.device.synchronize()
+        except UnsupportedError:
+            raise
+        except Exception as error:  # noqa: BLE001 (what the implementation raises is an observation)
+            sight.raised = Raised.of(error)
+        if action.kind in {"B", "I", "W"}:
+            self.device.wait_for_autograd()  # what it has let go of counts neither as alive nor as memory
+
+    def _forward(self, lane: _Lane, mb: int, sight: Sight) -> None:
+        lane.args[mb] = args = self._args(lane, mb)
+        target = self.materials.target(lane.index, mb) if self.trial.loss_at(lane.index) else None
+        self.device.seed(self.materials.rng_seed(mb))
+        with lane.lifetime.watch(mb, args) if lane.lifetime else NO_LOG, self.log:
+            outputs = lane.session.forward(mb, args, target)
+        found = flattened(outputs)
+        if not self.device.is_cpu:  # a device that runs late draws when it runs
+            self.device.synchronize(*tensors(found))
+        if lane.lifetime:
+            lane.lifetime.outputs(mb, outputs)
+        lane.outputs[mb] = outputs
+        loss = on_cpu(lane.losses.pop()) if lane.losses else None
+        sight.keep(outputs=copies_of(found, sight.known.outputs), loss=loss)
+        self._locate(sight, "output", "output", enumerate(found))
+
+    def _args(self, lane: _Lane, mb: int) -> tuple[Any, ...]:
+        """Return what F is fed: materials, or in a chain what the stage before has put out, in leaves of its own."""
+        if self.trial.chain and lane.index:
+            return tuple(map(leaf_of, as_tuple(self.lanes[lane.index - 1].outputs[mb])))
+        if self.trial.same_args and lane.args:
+            return next(iter(lane.args.values()))
+        return self.materials.args(lane.index, mb, lane.stage)
+
+    def _output_grads(self, lane: _Lane, mb: int, *, misuse: bool) -> Tree:
+        """Return what B and I are given: materials, or in a chain what the stage behind has returned for its inputs."""
+        if self.trial.loss_at(lane.index):
+            return None
+        if self.trial.chain and lane.index < len(self.trial.stages) - 1:
+            behind = self.lanes[lane.index + 1].returned.pop(mb)
+            return tuple(grad.detach() if isinstance(grad, Tensor) else grad for grad in behind)
+        return self.materials.output_grads(lane.index, mb, misuse=misuse)
+
+    def _backward(self, lane: _Lane, mb: int, sight: Sight, *, method: str) -> None:
+        lane.output_grads[mb] = grads = self._output_grads(lane, mb, misuse=sight.action.misuse)
+        with self.log:
+            returned = getattr(lane.session, method)(mb, grads)
+        self._locate(sight, "input gradient", "input", enumerate(returned))
+        tracked = tuple(n for n, grad in enumerate(returned) if isinstance(grad, Tensor) and grad.requires_grad)
+        sight.keep(input_grads=copies_of(returned, sight.known.input_grads), tracked=tracked)
+        if "state" in self.trial.watch or self.trial.chain or self.overwrites:
+            lane.returned[mb] = tuple(returned)
+        if "state" in self.trial.watch:
+            self.kept += [
+                (f"input gradient {slot} returned by {sight.action}", grad, copy_of(grad))
+                for slot, grad in enumerate(returned)
+                if isinstance(grad, Tensor)
+            ]
+
+    def _weight(self, lane: _Lane, mb: int, sight: Sight) -> None:
+        with self.log:
+            result = lane.session.backward_weight(mb)
+        sight.keep(weight_result=None if result is None else copies_of(result, sight.known.weight_result))
+
+    def _put_by_hand(self, lane: _Lane, mb: int, sight: Sight) -> None:
+        del sight
+        node = next(tensor.grad_fn for tensor in tensors(lane.outputs[mb]))
+        put = getattr(lane.session, "put_weight_context", None)
+        if put is None:
+            msg = "the session has no put_weight_context"
+            raise UnsupportedError(msg)
+        put(mb, node, self.materials.hand_grads(lane.index, mb))
+
+    def _zero(self, lane: _Lane, mb: int, sight: Sight, *, set_to_none: bool) -> None:
+        del mb, sight
+        lane.stage.zero_grad(set_to_none=set_to_none)
+
+    def _drop(self, lane: _Lane, mb: int, sight: Sight) -> None:
+        del sight
+        lane.let_go(mb)
+
+    def _overwrite(self, lane: _Lane, mb: int, sight: Sight) -> None:
+        del sight
+        written = [grad for grad in lane.returned.pop(mb) if isinstance(grad, Tensor)]
+        self.kept = [entry for entry in self.kept if not any(entry[1] is grad for grad in written)]
+        for grad in written:
+            write_over(grad)
+
+    def _hook(self, lane: _Lane, mb: int, sight: Sight) -> None:
+        del mb, sight
+        lane.hooks = HookWatch(lane.stage, modules=False)
+
+    def _unhook(self, lane: _Lane, mb: int, sight: Sight) -> None:
+        del mb, sight
+        if lane.hooks is not None:
+            lane.hooks.remove()
+            lane.hooks = None
+
+    def _set_frozen(self, lane: _Lane, index: int, sight: Sight, *, frozen: bool) -> None:
+        del sight
+        list(lane.stage.parameters())[index].requires_grad_(not frozen)
+
+    def _reopen(self, lane: _Lane, mb: int, sight: Sight) -> None:
+        del mb, sight
+        with self.log:
+            lane.reopen()
+
+    def _finish(self, lane: _Lane, mb: int, sight: Sight) -> None:
+        del mb
+        with self.log:
+            lane.session.finish()
+        if not self.device.is_cpu:
+            self._locate(sight, "parameter", "parameter", lane.stage.named_parameters())
+            self._locate(sight, "buffer", "buffer", lane.stage.named_buffers())
+
+    def _locate(self, sight: Sight, sort: Sort, prefix: str, named: Iterable[tuple[object, Any]]) -> None:
+        """Write down which tensors do not sit on the trial's device."""
+        on_cpu_alone = self.device.is_cpu
+        for name, value in named:
+            if not isinstance(value, Tensor) or (on_cpu_alone and value.is_cpu):  # the common case, and quick
+                continue
+            if not sits_on(value.device, self.materials.device):
+                sight.keep_misplaced(sort, f"{prefix} {name}", value.device)
+
+    def _look(self, lane: _Lane, sight: Sight) -> None:
+        """Look at what stands after an action."""
+        action = sight.action
+        watch = self.trial.watch
+        if lane.lifetime:
+            sight.keep(alive=lane.lifetime.count())
+        if "growth" in watch:
+            sight.keep(input_grads=None, outputs=None, weight_result=None, loss=None)
+            if action.kind == "drop" and action.mb in COUNTED:
+                sight.keep(live_tensors=live_tensors(self.collections))
+            return
+        try:
+            stored = dict(lane.session.param_grads())
+        except Exception as error:  # noqa: BLE001 (as in _act)
+            sight.raised = sight.raised or Raised.of(error)
+            return
+        before, known = lane.param_grads, sight.known.param_grads
+        lane.param_grads = {name: copy_of(grad, known.get(name), before.get(name)) for name, grad in stored.items()}
+        self._locate(sight, "parameter gradient", "gradient of", stored.items())
+        sight.keep(param_grads=lane.param_grads)
+        if action.mb in lane.args:
+            args = lane.args[action.mb]
+            grads = tuple(a.grad if isinstance(a, Tensor) and a.is_leaf else None for a in args)
+            sight.keep(arg_grads=copies_of(grads, sight.known.arg_grads))
+        if lane.hooks:
+            sight.keep(hook_calls=lane.hooks.take())
+        if "state" in watch:
+            around = Surroundings.of(lane.stage, lane.args, lane.output_grads)
+            lane.state = around.state(self.materials.device, sight.known.state, lane.state)
+            sight.keep(
+                state=lane.state,
+                shared=shared_storage(lane.returned, stored, around),
+                grad_addresses={name: address_of(grad) for name, grad in stored.items() if grad is not None},
+            )
+
+
+_ACTS: dict[str, Callable[[_Run, _Lane, int, Sight], None]] = {
+    "F": _Run._forward,  # noqa: SLF001 (the table belongs to the class)
+    "B": partial(_Run._backward, method="backward"),  # noqa: SLF001 (as above)
+    "I": partial(_Run._backward, method="backward_input"),  # noqa: SLF001 (as above)
+    "W": _Run._weight,  # noqa: SLF001 (as above)
+    "G": _Run._put_by_hand,  # noqa: SLF001 (as above)
+    "zero_none": partial(_Run._zero, set_to_none=True),  # noqa: SLF001 (as above)
+    "zero_fill": partial(_Run._zero, set_to_none=False),  # noqa: SLF001 (as above)
+    "drop": _Run._drop,  # noqa: SLF001 (as above)
+    "overwrite": _Run._overwrite,  # noqa: SLF001 (as above)
+    "hook": _Run._hook,  # noqa: SLF001 (as above)
+    "unhook": _Run._unhook,  # noqa: SLF001 (as above)
+    "freeze": partial(_Run._set_frozen, frozen=True),  # noqa: SLF001 (as above)
+    "unfreeze": partial(_Run._set_frozen, frozen=False),  # noqa: SLF001 (as above)
+    "reopen": _Run._reopen,  # noqa: SLF001 (as above)
+    "finish": _Run._finish,  # noqa: SLF001 (as above)
+}

@@ -1,0 +1,105 @@
+"""Evidence: all that is known of one trial, for the checks that judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from gradconform.adapter import Capabilities
+from gradconform.tolerance import FAR
+from gradconform.trial.materials import Materials
+from gradconform.trial.trial import Trial
+
+from .observation import Observation, Step
+from .reference64 import Computed, Expected, MicrobatchGrads, References, widen
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One trial: what the implementation showed, what plain autograd showed, and reference64 when it is asked for.
+
+    ``references`` computes the gradients of reference64, and those of a chain's whole model, from the trial's
+    materials. ``observations`` has one entry per repeat of the trial. ``oracle_again`` is a second run of plain
+    autograd, where a trial has repeats. ``diagnose``: look for the likely cause of a wrong value. ``device``: set where
+    it is the device that is judged; what it showed are the observations, and the oracle is the CPU. ``spread`` is how
+    far two runs of plain autograd are apart, by the id of the oracle's tensor; ``undeferred_peak`` the memory that
+    plain autograd takes with B in place of I and W; ``recomputed`` what the diagnosis has tried.
+    """
+
+    references: References
+    capabilities: Capabilities
+    observations: tuple[Observation, ...]
+    oracle: Observation
+    oracle_again: Observation | None = None
+    diagnose: bool = True
+    device: torch.device | None = None
+    spread: Mapping[int, float] = field(default_factory=dict)
+    undeferred_peak: int | None = None
+    recomputed: Computed = field(default_factory=Computed)
+
+    @property
+    def materials(self) -> Materials:
+        """What the trial ran on."""
+        return self.references.materials
+
+    @property
+    def loss_scale(self) -> float:
+        """The factor of the loss."""
+        return self.references.loss_scale
+
+    @property
+    def trial(self) -> Trial:
+        """The trial."""
+        return self.references.materials.trial
+
+    @property
+    def observation(self) -> Observation:
+        """The first observation."""
+        return self.observations[0]
+
+    @property
+    def zeros_for_none(self) -> bool:
+        """Whether zeros may stand for None: some output gradient is None, which is claimed to mean zeros."""
+        none_given = self.trial.output_grads.startswith(("none:", "only:"))
+        return none_given and self.capabilities.none_as_zeros
+
+    @property
+    def factor(self) -> float:
+        """How much wider the bound is than the rule's: a device has more room than an implementation on it."""
+        return 1.0 if self.device is None else FAR
+
+    @property
+    def draws(self) -> bool:
+        """Whether a stage draws random numbers on a device that has a generator of its own, unlike reference64's."""
+        device = self.device or self.materials.device
+        return device.type != "cpu" and any("rng" in case.traits for case in self.trial.stages)
+
+    def oracle_step(self, step: Step) -> Step:
+        """Return what plain autograd showed of the same action of the program."""
+        return self.oracle.at(step.position)
+
+    def reference(self, lane: int, mb: int) -> MicrobatchGrads:
+        """Return the float64 gradients of one micro-batch; computed once."""
+        return self.references.of(lane, mb)
+
+    def whole_model(self, lane: int, mb: int) -> MicrobatchGrads:
+        """Return what a stage of a chain gets of one plain backward of the whole model in the trial's own dtype."""
+        return self.references.of(lane, mb, wide=False)
+
+    def expected_param(self, name: str, step: Step) -> Expected:
+        """Return the float64 gradient of a parameter after ``step``, and the partial sums met on the way."""
+        lane = step.action.stage
+        expected = Expected()
+        if self.trial.prior_grads:
+            names = list(self.reference(lane, 0).params)
+            expected = expected.plus(widen(self.materials.prior(lane)[names.index(name)]))
+        for action in self.trial.actions[: step.position + 1]:
+            if action.stage != lane or action.misuse:
+                continue
+            if action.kind in {"B", "W"}:
+                expected = expected.plus(self.reference(lane, action.mb).params[name])
+            elif action.kind in {"zero_none", "zero_fill"}:
+                expected = Expected(partials=expected.partials)
+        return expected

@@ -1,0 +1,194 @@
+"""Observations: all that a run of a program showed, copied so that nothing later can change it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradconform.results import Sort
+from gradconform.trial.program import Action
+
+#: How many characters of an exception's message a report shows.
+_SHOWN = 300
+
+#: What torch's allocator of the CPU says where memory is used up.
+_CPU_ALLOCATOR = re.compile(r"can't allocate memory|not enough memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception, as text: the object itself would keep frames, and with them tensors, alive.
+
+    ``memory`` says that it tells of memory that is used up.
+    """
+
+    type: str
+    message: str
+    memory: bool = False
+
+    @classmethod
+    def of(cls, error: BaseException) -> Raised:
+        """Return the first cause of ``error``, which wrappers bury; addresses are left out, so that runs compare."""
+        met = {id(error)}  # causes can form a ring: ``raise error from error``
+        while error.__cause__ is not None and id(error.__cause__) not in met:
+            error = error.__cause__
+            met.add(id(error))
+        return cls(type(error).__name__, re.sub(r"0x[0-9a-f]{6,}", "0x…", str(error)), _tells_of_memory(error))
+
+    def __str__(self) -> str:
+        """Return the type and the first lines of the message."""
+        words = " ".join(self.message.split())
+        words = words if len(words) <= _SHOWN else f"{words[:_SHOWN]} …"
+        return f"{self.type}: {words}" if words else self.type
+
+
+def _tells_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    # torch's allocator of the CPU has no exception of its own.
+    return isinstance(error, RuntimeError) and _CPU_ALLOCATOR.search(str(error)) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class HookCall:
+    """One call of a hook: ``kind`` is ``tensor``, ``post_accumulate`` or ``module``; ``grad`` may be None."""
+
+    kind: str
+    name: str
+    grad: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What an action must not change, as it stands after the action, of all micro-batches. Tensors are copies."""
+
+    args: Mapping[str, Tensor]
+    output_grads: Mapping[str, Tensor]
+    params: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+    requires_grad: Mapping[str, bool]
+    rng: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """How many tensors of one micro-batch are alive after an action."""
+
+    outputs: int
+    saved: int
+    args: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one action showed.
+
+    ``position``: how many actions of the program come before. ``input_grads``: what B or I returned; ``tracked``: its
+    slots that require a gradient. ``arg_grads``: ``.grad`` of the arguments afterwards. ``param_grads``: the
+    accumulated gradient of every parameter afterwards. ``loss``: what the loss function gave in F, before any scale.
+    ``shared``: pairs of names whose tensors share storage.
+    ``grad_addresses``: the storage of every parameter gradient. ``alive`` and ``live_tensors``: what lives on, where
+    that is watched. ``misplaced``: the device of every tensor that does not sit on the trial's, by sort and name; all
+    copies sit on the CPU.
+    """
+
+    action: Action
+    position: int = 0
+    raised: Raised | None = None
+    outputs: tuple[Any, ...] | None = None
+    loss: Tensor | None = None
+    input_grads: tuple[Tensor | None, ...] | None = None
+    arg_grads: tuple[Tensor | None, ...] | None = None
+    param_grads: Mapping[str, Tensor | None] = field(default_factory=dict)
+    weight_result: tuple[Tensor | None, ...] | None = None
+    tracked: tuple[int, ...] = ()
+    hook_calls: tuple[HookCall, ...] = ()
+    state: State | None = None
+    shared: tuple[tuple[str, str], ...] = ()
+    grad_addresses: Mapping[str, int] = field(default_factory=dict)
+    alive: Mapping[int, Alive] = field(default_factory=dict)
+    live_tensors: int | None = None
+    misplaced: Mapping[tuple[Sort, str], str] = field(default_factory=dict)
+
+
+#: What is known of an action that no earlier run has shown.
+UNKNOWN = Step(Action("finish"))
+
+
+class Sight:
+    """What an action has shown so far: a step in the making. ``known`` is what it showed in an earlier run."""
+
+    def __init__(self, action: Action, position: int, known: Step) -> None:
+        self.action, self.position, self.known = action, position, known
+        self.raised: Raised | None = None
+        self._misplaced: dict[tuple[Sort, str], str] = {}
+        self._seen: dict[str, Any] = {}
+
+    def keep(self, **fields: Any) -> None:
+        """Keep fields of the step."""
+        self._seen.update(fields)
+
+    def keep_misplaced(self, sort: Sort, name: str, device: torch.device) -> None:
+        """Keep that a tensor does not sit on the trial's device."""
+        self._misplaced[sort, name] = str(device)
+
+    def step(self) -> Step:
+        """Return what was seen, frozen."""
+        return Step(self.action, self.position, self.raised, misplaced=self._misplaced, **self._seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What one run executed: how many operations on the device and, by name, elsewhere; and what memory it took.
+
+    ``elsewhere`` has those that ran off the device. ``peak`` is the most bytes that lay on the device at a time, beyond
+    what lay there before.
+    """
+
+    there: int = 0
+    elsewhere: Mapping[str, int] = field(default_factory=dict)
+    peak: int = 0
+
+    def __add__(self, other: Executed) -> Executed:
+        """Return both runs as one; of the peaks the higher one stays."""
+        elsewhere = Counter(self.elsewhere) + Counter(other.elsewhere)
+        return Executed(self.there + other.there, elsewhere, max(self.peak, other.peak))
+
+    @property
+    def off_device_share(self) -> float | None:
+        """Return the share of the operations that ran elsewhere, or None where none ran."""
+        elsewhere = sum(self.elsewhere.values())
+        total = self.there + elsewhere
+        return elsewhere / total if total else None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The steps of one run.
+
+    ``changed_later`` names returned gradients that did not stay as they were returned; ``close_raised`` is what the
+    session raised when it was closed; ``executed`` which operations ran where, if that was recorded.
+    """
+
+    steps: tuple[Step, ...] = ()
+    changed_later: tuple[str, ...] = ()
+    close_raised: Raised | None = None
+    executed: Executed | None = None
+
+    @property
+    def raised(self) -> Step | None:
+        """The first step that raised without being a misuse."""
+        return next((step for step in self.steps if step.raised and not step.action.misuse), None)
+
+    def at(self, position: int) -> Step:
+        """Return what the action at ``position`` of the program showed; raise ``KeyError`` where it was not run."""
+        for step in reversed(self.steps[: position + 1]):  # the first one, unless an action before was not run
+            if step.position == position:
+                return step
+        raise KeyError(position)

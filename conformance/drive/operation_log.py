@@ -1,0 +1,159 @@
+"""Where operations run: a log, at the level of torch's dispatcher, of what a session executes on which device.
+
+An operation counts by the device of the tensors it computes. One that is dispatched to the device, but whose kernel
+hands its tensors to torch's CPU fall back, counts as run on the CPU: the fall back copies by ``aten::_to_cpu``, which
+nothing else calls. Views, copies and allocations compute nothing and do not count, nor do lone numbers on the CPU.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode  # documented as the extension point, without a public name
+
+from gradconform.adapter import Adapter
+from gradconform.devices.device import device_of
+from gradconform.trees import tensors
+from gradconform.trial.materials import Materials
+
+from .driver import NOTHING_SEEN, drive
+from .observation import Executed, Observation
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11 on
+
+#: Operations that move or allocate values and compute none.
+_NOT_COUNTED = ("empty", "new_empty", "_to_copy", "copy_", "clone", "set_", "resize_", "_copy_from", "lift_fresh")
+
+
+def is_logged(materials: Materials) -> bool:
+    """Tell whether operations of a trial are logged: off the CPU, where lifetimes are not watched in the same run."""
+    return materials.device.type != "cpu" and not materials.trial.watch & {"lifetime", "growth"}
+
+
+def drive_logged(
+    adapter: Adapter, materials: Materials, *, loss_scale: float = 1.0, known: Observation = NOTHING_SEEN
+) -> Observation:
+    """Drive as :func:`gradconform.drive.driver.drive` does; where operations are logged, with what was executed."""
+    if not is_logged(materials):
+        return drive(adapter, materials, loss_scale=loss_scale, known=known)
+    log = OperationLog(materials.device)
+    found = drive(adapter, materials, loss_scale=loss_scale, log=log, known=known)
+    return replace(found, executed=log.executed())
+
+
+class OperationLog(TorchDispatchMode):
+    """Entered around what is logged, as often as need be; a new one for every run.
+
+    Memory is read from the device's own counter where one was proven to move, else it is that of live tensors.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
+        self._device, self._counter = device, device_of(device)
+        self._there, self._peak = 0, 0
+        self._elsewhere: Counter[str] = Counter()
+        self._live: dict[int, weakref.ref[Any]] = {}
+        self._bytes = 0
+        self._fell_back: list[bool] = []
+        self._counter.reset_peak_memory()
+        self._before = self._counter.peak_memory()
+        _watch_fall_back(device.type)
+
+    def executed(self) -> Executed:
+        """Return what was logged, once the run is over."""
+        after = self._counter.peak_memory()
+        peak = self._peak if after is None or self._before is None else after - self._before
+        return Executed(self._there, dict(self._elsewhere), peak)
+
+    def __enter__(self) -> Self:
+        """Log from here on."""
+        _ENTERED.append(self)
+        super().__enter__()  # type: ignore[no-untyped-call] # as above
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Log no more."""
+        super().__exit__(*raised)  # type: ignore[no-untyped-call] # as above
+        _ENTERED.pop()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation and count it."""
+        del types
+        self._fell_back.append(False)
+        try:
+            found = func(*args, **(kwargs or {}))
+        finally:
+            fell_back = self._fell_back.pop()
+        made = tensors(found)
+        name = func.name().partition(".")[0]
+        if made and not func.is_view and not name.removeprefix("aten::").startswith(_NOT_COUNTED):
+            self._count(name, made, fell_back=fell_back)
+        if self._before is None:
+            for tensor in made:
+                self._weigh(tensor)
+        return found
+
+    def falls_back(self) -> None:
+        """Write down that the operation that runs right now handed its tensors to the CPU."""
+        if self._fell_back:
+            self._fell_back[-1] = True
+
+    def _count(self, name: str, made: list[Tensor], *, fell_back: bool) -> None:
+        kind = self._device.type
+        if fell_back or all(tensor.device.type != kind for tensor in made):
+            if fell_back or any(tensor.dim() for tensor in made):
+                self._elsewhere[name] += 1
+        else:
+            self._there += 1
+
+    def _weigh(self, tensor: Tensor) -> None:
+        """Add the memory of a tensor that is new on the device, until it is let go."""
+        if tensor.device.type != self._device.type or tensor.layout != torch.strided:
+            return
+        try:
+            if tensor.data_ptr() == 0:  # asked first: on lazy, untyped_storage() may end the process
+                return
+            storage = tensor.untyped_storage()
+            address, size = storage.data_ptr(), storage.nbytes()
+        except (NotImplementedError, RuntimeError):  # a device whose tensors have no storage
+            return
+        known = self._live.get(address)
+        if not size or (known is not None and known() is not None):
+            return
+        self._bytes += size
+        self._peak = max(self._peak, self._bytes)
+        self._live[address] = weakref.ref(storage, self._freed(address, size))
+
+    def _freed(self, address: int, size: int) -> Any:
+        def forget(reference: weakref.ref[Any]) -> None:
+            if self._live.get(address) is reference:
+                del self._live[address]
+            self._bytes -= size
+
+        return forget
+
+
+#: The logs that are being written, the innermost last.
+_ENTERED: list[OperationLog] = []
+#: What is registered with torch, by device type; it lasts as long as the process.
+_WATCHED: dict[str, torch.library.Library] = {}
+
+
+def _watch_fall_back(kind: str) -> None:
+    """Let torch's CPU fall back tell of itself: its copy to the CPU passes through a kernel that can be registered."""
+    if kind in _WATCHED:
+        return
+    _WATCHED[kind] = library = torch.library.Library("aten", "IMPL")
+
+    def to_cpu(given: list[Tensor]) -> list[Tensor]:
+        for log in _ENTERED[-1:]:
+            log.falls_back()
+        return [tensor.cpu() for tensor in given]
+
+    torch.library.register_kernel("aten::_to_cpu", kind, to_cpu, lib=library)

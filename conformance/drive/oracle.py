@@ -1,0 +1,141 @@
+"""The oracle: plain autograd on the device of a run, driven as implementations are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gradconform.reference.autograd import AutogradAdapter
+from gradconform.trial.materials import Materials
+from gradconform.trial.program import undeferred
+
+from .observation import Observation, Raised
+from .operation_log import drive_logged, is_logged
+from .reference64 import Computed, OracleCache, References
+
+#: Exceptions that say nothing of an operation: the device is out of memory, or gone.
+BROKEN = frozenset({"OutOfMemoryError", "AcceleratorError"})
+
+
+class UnjudgedError(Exception):
+    """Nothing can be judged here; ``raised`` is what was raised, where anything was."""
+
+    def __init__(self, message: str, raised: Raised | None = None) -> None:
+        """Keep both."""
+        super().__init__(message)
+        self.raised = raised
+
+
+class OracleError(UnjudgedError):
+    """Plain autograd raised: the device or dtype cannot do what the trial asks."""
+
+
+class DeviceLostError(UnjudgedError):
+    """The device fails at one time what it does at another, or no longer answers: nothing it says can be judged."""
+
+
+class Oracle:
+    """Plain autograd on one device and dtype, through the driver that implementations go through."""
+
+    def __init__(self, device: torch.device, cache: OracleCache | None = None) -> None:
+        """``cache`` holds what is known already, of whatever target it was computed for."""
+        self.device, self._cache = device, cache
+        self._microbatches = Computed()
+        #: Whether plain autograd is right here by definition; any other device is a third party.
+        self.trusted = device.type == "cpu"
+        self._adapter = AutogradAdapter()
+
+    def references(self, materials: Materials, loss_scale: float) -> References:
+        """Return the right gradients of a trial, none of them computed unless it is known already."""
+        if self._cache is None:
+            return References(materials, loss_scale, self._microbatches)
+        return self._cache.references(materials, loss_scale)
+
+    def known(self, references: References, what: str, make: Callable[[], Any]) -> Any:
+        """Return what is known of a trial by the name ``what``; ``make`` makes it where nothing is."""
+        if self._cache is None:
+            return make()
+        return self._cache.of_trial(references.materials, references.loss_scale, what, make)
+
+    def observe(self, references: References) -> Observation:
+        """Return what plain autograd shows; raise :class:`OracleError` or :class:`DeviceLostError` where it raised."""
+        found: Observation = self.known(references, "first", lambda: self._first(references))
+        return found
+
+    def observe_again(self, references: References, *, anew: bool = False) -> Observation:
+        """Return what another run shows, after the implementation's; ``anew`` takes none that is known.
+
+        Raises :class:`DeviceLostError` where it raised.
+        """
+        if anew:
+            return self._again(references)
+        found: Observation = self.known(references, "again", lambda: self._again(references))
+        return found
+
+    def observe_on_cpu(self, references: References) -> Observation:
+        """Return what plain autograd shows of the trial on the CPU."""
+        found: Observation = self.known(
+            references, "cpu", lambda: self._drive(references, replaced(references.materials, torch.device("cpu")))
+        )
+        return found
+
+    def undeferred_peak(self, references: References) -> int | None:
+        """Return the memory that plain autograd takes with B in place of I and W, None where that is no program."""
+        materials = references.materials
+        program = undeferred(materials.trial.actions)
+        if program is None or not is_logged(materials):
+            return None
+        peak: int | None = self.known(references, "undeferred", lambda: self._peak_of(references, program))
+        return peak
+
+    def _peak_of(self, references: References, program: str) -> int | None:
+        found = self._drive(references, replaced(references.materials, self.device, program=program, watch=frozenset()))
+        return None if found.raised is not None or found.executed is None else found.executed.peak
+
+    def _first(self, references: References) -> Observation:
+        found = self._drive(references)
+        if found.raised is None:
+            return found
+        problem = f"{found.raised.raised} at {found.raised.action}"
+        if not self.trusted:
+            self._raise_if_lost(problem, found.raised.raised)
+            if self._drive(references).raised is None:
+                msg = f"plain autograd raised {problem}, and when it was run again it did not"
+                raise DeviceLostError(msg, found.raised.raised)
+        raise OracleError(problem, found.raised.raised)
+
+    def _again(self, references: References) -> Observation:
+        found = self._drive(references)
+        if found.raised is not None and not self.trusted:
+            msg = f"plain autograd ran, and after the implementation it raised {found.raised.raised}"
+            raise DeviceLostError(msg, found.raised.raised)
+        return found
+
+    def _drive(self, references: References, materials: Materials | None = None) -> Observation:
+        try:
+            return drive_logged(self._adapter, materials or references.materials, loss_scale=references.loss_scale)
+        except NotImplementedError as error:
+            raise OracleError(str(error)) from error
+
+    def _raise_if_lost(self, problem: str, raised: Raised | None) -> None:
+        """Raise :class:`DeviceLostError` where the device is out of memory, or does not even add two numbers."""
+        if (raised is not None and raised.type in BROKEN) or not self.answers:
+            msg = f"plain autograd raised {problem}"
+            raise DeviceLostError(msg, raised)
+
+    @property
+    def answers(self) -> bool:
+        """Whether the device still adds 1 and 1."""
+        try:
+            return bool((torch.ones(2).to(self.device) + 1.0).cpu().tolist() == [2.0, 2.0])
+        except RuntimeError:
+            return False
+
+
+def replaced(materials: Materials, device: torch.device, **of_trial: Any) -> Materials:
+    """Return the materials of another device, or of a trial that differs in ``of_trial``."""
+    trial = replace(materials.trial, **of_trial) if of_trial else materials.trial
+    return Materials(trial, dtype=materials.dtype, device=device, seed=materials.seed)

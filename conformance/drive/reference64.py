@@ -1,0 +1,225 @@
+"""reference64: plain autograd in float64 on the CPU, from the same rounded parameters, inputs and output gradients.
+
+One gradient per micro-batch; what stands after an action is their sum, taken in float64. The stages of a chain are one
+model here: one forward through all of them, and one backward. The same in the trial's own dtype is what a chain is held
+against.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.devices.device import Device, device_of
+from gradconform.fixtures.inputs import place_arguments
+from gradconform.reference.autograd import Passed, pair_roots, run_backward, run_forward
+from gradconform.tolerance import Partials
+from gradconform.trees import Tree, as_tuple, leaves, map_leaves
+from gradconform.trial.materials import Materials, mean_squares
+from gradconform.trial.program import frozen_at
+
+from .watches import on_cpu
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchGrads:
+    """What one micro-batch gives on one stage: one gradient per argument, one per parameter name; None for none.
+
+    ``outputs`` has the leaves of the stage's outputs; ``loss`` is what the loss function gave, before any scale.
+    """
+
+    inputs: tuple[Tensor | None, ...]
+    params: dict[str, Tensor | None]
+    outputs: tuple[Any, ...] = ()
+    loss: Tensor | None = None
+
+
+def widen(value: Any) -> Any:
+    """Return a floating or complex tensor in float64 or complex128 on the CPU; anything else as it is."""
+    if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+        wide = torch.complex128 if value.is_complex() else torch.float64
+        return value.detach().cpu().to(wide)
+    return value
+
+
+def widened(stage: nn.Module) -> nn.Module:
+    """Turn ``stage`` into its float64 form, in place."""
+    for tensor in (*stage.parameters(), *stage.buffers()):
+        tensor.data = widen(tensor)
+    return stage
+
+
+class Computed:
+    """Keeps what has been computed; its owner decides how long it lives."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Any] = {}
+
+    def of(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return what is known by ``key``; ``make`` makes it the first time."""
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
+
+
+class References:
+    """The right gradients of one trial, by stage and micro-batch; each is computed once, when it is asked for.
+
+    They are taken from ``materials``, and ``loss_scale`` multiplies the loss. ``shared`` keeps what other trials need
+    as well: what a micro-batch gives does not depend on the order of the program.
+    """
+
+    def __init__(self, materials: Materials, loss_scale: float = 1.0, shared: Computed | None = None) -> None:
+        self.materials, self.loss_scale = materials, loss_scale
+        self._shared = Computed() if shared is None else shared
+        self._known: dict[tuple[int, int, bool], MicrobatchGrads] = {}
+        self._stages: dict[tuple[int, bool], nn.Module] = {}
+
+    def of(self, lane: int, mb: int, *, wide: bool = True) -> MicrobatchGrads:
+        """Return those of one micro-batch on one stage.
+
+        In float64 where ``wide``, else in the trial's dtype and computed on its device; they lie on the CPU. Those of
+        a chain are found for all its stages at once.
+        """
+        if (lane, mb, wide) not in self._known:
+            lanes = range(len(self.materials.trial.stages)) if self.materials.trial.chain else range(lane, lane + 1)
+            found = self._shared.of(self._key(lanes, mb, wide=wide), lambda: dict(self._run(lanes, mb, wide=wide)))
+            self._known.update({(index, mb, wide): grads for index, grads in found.items()})
+        return self._known[lane, mb, wide]
+
+    def _key(self, lanes: range, mb: int, *, wide: bool) -> Hashable:
+        """Return all that the gradients of one micro-batch depend on."""
+        materials, trial = self.materials, self.materials.trial
+        drawn = (str(materials.dtype), str(materials.device), materials.seed, mb, trial.same_args, trial.output_grads)
+        frozen = tuple(frozen_at(trial.actions, lane, mb) for lane in lanes)
+        loss = trial.loss_at(lanes[-1]), self.loss_scale
+        return "microbatch", wide, lanes, tuple(trial.stages[lane] for lane in lanes), drawn, frozen, loss
+
+    def passed(self, lane: int, mb: int, *, training: bool) -> Passed:
+        """Return one stage after its forward in float64, its arguments leaves; in a chain those before run as well.
+
+        ``training`` is the mode that the stage is in.
+        """
+        lanes = range(0 if self.materials.trial.chain else lane, lane + 1)
+        own = self._made(lane, mb, wide=True)  # a new one: its mode may change
+        own.train(own.training and training)
+        stages = [*(self._stage(index, mb, wide=True) for index in lanes[:-1]), own]
+        return self._forward(stages, lanes, mb, wide=True, apart=True)[-1]
+
+    def _run(self, lanes: range, mb: int, *, wide: bool) -> Iterator[tuple[int, MicrobatchGrads]]:
+        """Run one micro-batch forward and backward, on one stage or through the whole of a chain."""
+        passed = self._forward([self._stage(index, mb, wide=wide) for index in lanes], lanes, mb, wide=wide)
+        roots, grads, loss = self._start(passed[-1].outputs, lanes[-1], mb, wide=wide)
+        sought = (tensor for one in passed for tensor in (*one.args, *one.stage.parameters()))
+        found = {key: on_cpu(grad) for key, grad in run_backward(roots, grads, sought).items()}
+        for index, one in zip(lanes, passed, strict=True):
+            yield (
+                index,
+                MicrobatchGrads(
+                    tuple(found.get(id(arg)) for arg in one.args),
+                    {name: found.get(id(parameter)) for name, parameter in one.stage.named_parameters()},
+                    tuple(map(on_cpu, dict(leaves(as_tuple(one.outputs))).values())),
+                    on_cpu(loss) if index == lanes[-1] else None,
+                ),
+            )
+
+    def _forward(
+        self, stages: list[nn.Module], lanes: range, mb: int, *, wide: bool, apart: bool = False
+    ) -> list[Passed]:
+        args = _args(self.materials, lanes[0], mb, stages[0], wide=wide)
+        device, seed = device_of(_CPU if wide else self.materials.device), self.materials.rng_seed(mb)
+        return run_forward(stages, args, around=lambda: _seeded(device, seed), apart=apart)
+
+    def _start(
+        self, outputs: Tree, lane: int, mb: int, *, wide: bool
+    ) -> tuple[list[Tensor], list[Tensor | None], Tensor | None]:
+        """Return where the backward starts, the gradients there, and the loss where that is it."""
+        if not self.materials.trial.loss_at(lane):
+            given = self.materials.output_grads(lane, mb)
+            return (*pair_roots(outputs, map_leaves(widen, given) if wide else given), None)
+        target = self.materials.target(lane, mb)
+        loss = mean_squares(outputs, map_leaves(widen, target) if wide else target)
+        scaled = loss * self.loss_scale if self.loss_scale != 1.0 else loss
+        return (*pair_roots(scaled, None), loss)
+
+    def _stage(self, lane: int, mb: int, *, wide: bool) -> nn.Module:
+        """Return a stage as it is when ``mb`` runs forward; that of a chain stays the same where it has no state.
+
+        In a chain nothing is frozen midway, and no gradient is left behind.
+        """
+        known = self._stages.get((lane, wide))
+        if known is not None:
+            return known
+        made = self._made(lane, mb, wide=wide)
+        on_the_cpu = wide or self.materials.device == _CPU
+        if self.materials.trial.chain and on_the_cpu and not any(True for _ in made.buffers()):
+            self._stages[lane, wide] = made
+        return made
+
+    def _made(self, lane: int, mb: int, *, wide: bool) -> nn.Module:
+        """Return a new stage without prior gradients, its parameters frozen as they are when ``mb`` runs forward."""
+        materials = self.materials
+        device = _CPU if wide else materials.device
+        stage = materials.trial.stages[lane].make(dtype=materials.dtype, device=device, seed=materials.seed_of(lane))
+        frozen = frozen_at(materials.trial.actions, lane, mb)
+        for number, parameter in enumerate(stage.parameters()):
+            if number in frozen:
+                parameter.requires_grad = False
+        return widened(stage) if wide else stage
+
+
+@contextlib.contextmanager
+def _seeded(device: Device, seed: int) -> Iterator[None]:
+    with device.generators_kept():
+        device.seed(seed)
+        yield
+
+
+def _args(materials: Materials, lane: int, mb: int, stage: nn.Module, *, wide: bool) -> tuple[Any, ...]:
+    if not wide:
+        return materials.args(lane, mb, stage)
+    drawn = tuple(widen(values) for values in materials.drawn(lane, mb))
+    return place_arguments(materials.trial.stages[lane].inputs, drawn, stage, _CPU)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What one parameter's gradient is in float64 after the actions so far, and the largest partial sum met."""
+
+    total: Tensor | None = None
+    partials: Partials = field(default_factory=Partials)
+
+    def plus(self, grad: Tensor | None) -> Expected:
+        """Return what it is once one micro-batch's gradient is accumulated."""
+        if grad is None:
+            return self
+        dense = grad.to_dense() if grad.layout != torch.strided else grad
+        total = dense if self.total is None else self.total + dense
+        return Expected(total, self.partials.with_(dense).with_(total))
+
+
+class OracleCache(Computed):
+    """Keeps what plain autograd shows of a trial, which depends on where it is run and on no target."""
+
+    def references(self, materials: Materials, loss_scale: float) -> References:
+        """Return the right gradients of a trial, those that are known already among them."""
+        found: References = self.of(
+            (trial_key(materials, loss_scale), "references"), lambda: References(materials, loss_scale, self)
+        )
+        return found
+
+    def of_trial(self, materials: Materials, loss_scale: float, what: str, make: Callable[[], Any]) -> Any:
+        """Return what is known of a trial by the name ``what``; ``make`` makes it the first time."""
+        return self.of((trial_key(materials, loss_scale), what), make)
+
+
+def trial_key(materials: Materials, loss_scale: float) -> Hashable:
+    """Return a trial with all that its values are drawn from, and the factor of its loss."""
+    return materials.trial, str(materials.device), str(materials.dtype), materials.seed, loss_scale

@@ -1,0 +1,297 @@
+"""What is watched beside gradients: hooks, lifetimes, state, storage."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.devices.device import device_of
+from gradconform.trees import Tree, flattened, tensors
+
+from .observation import Alive, HookCall, State
+
+#: What may be replaced by an equal copy: of a subclass nobody knows what else there is to it.
+_PLAIN = frozenset({Tensor, nn.Parameter})
+
+
+def copy_of(value: Any, *known: Any) -> Any:
+    """Return a detached copy of a tensor on the CPU; anything else as it is.
+
+    What is judged lies on the CPU: a device that is itself in question compares nothing, and evidence holds none of
+    its memory. Where the tensor is equal to one of ``known``, copies that were made before, that copy is returned: what
+    is the same object is known to be the same, and is neither held twice nor compared again.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    own = value if value.is_cpu else on_cpu(value)
+    for copy in known:
+        if copy is not None and _same(own, copy):
+            return copy
+    if own is not value:
+        return own
+    return own.detach().clone() if own.requires_grad else own.clone()
+
+
+def copies_of(values: Sequence[Any], known: Sequence[Any] | None) -> tuple[Any, ...]:
+    """Return copies of ``values`` as :func:`copy_of` makes them, ``known`` one to one if there are as many."""
+    return tuple(map(copy_of, values) if known is None or len(known) != len(values) else map(copy_of, values, known))
+
+
+def _same(own: Tensor, copy: Any) -> bool:
+    """Tell whether a tensor is what its copy would be, strides too."""
+    return (
+        type(copy) is Tensor
+        and type(own) in _PLAIN
+        and own.dtype is copy.dtype
+        and own.layout is copy.layout is torch.strided
+        and own.stride() == copy.stride()
+        and torch.equal(own, copy)
+    )
+
+
+def on_cpu(value: Any) -> Any:
+    """Return a detached tensor on the CPU, the tensor's own memory where it lies there; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach() if value.is_cpu else device_of(value.device).to_cpu(value)
+
+
+def sits_on(found: torch.device, device: torch.device) -> bool:
+    """Tell whether ``found`` is ``device``; one named without an index is any of its kind."""
+    return found.type == device.type and device.index in {None, found.index}
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """Return a dense copy whose NaNs compare equal to themselves."""
+    dense = tensor.detach().to_dense() if tensor.layout != torch.strided else tensor.detach()
+    return torch.nan_to_num(dense, nan=0.125) if dense.is_floating_point() else dense
+
+
+def write_over(tensor: Tensor) -> None:
+    """Write another number into every element, as whoever owns a tensor may; one that is sparse is left alone."""
+    if tensor.layout != torch.strided:
+        return
+    # Where several elements lie at one address (stride 0), torch refuses to write: each is written once.
+    sizes = [1 if stride == 0 else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    with torch.no_grad():
+        tensor.detach().as_strided(sizes, tensor.stride()).fill_(7)
+
+
+class HookWatch:
+    """Counts hooks on every parameter, or on every submodule, of a stage, and keeps the gradients they were given."""
+
+    def __init__(self, stage: nn.Module, *, modules: bool) -> None:
+        """Install the hooks: on modules, which puts nodes of their own into the graph, or else on parameters."""
+        self._calls: list[HookCall] = []
+        self._handles: list[Any] = []
+        if modules:
+            for name, module in stage.named_modules():
+                if not any(True for _ in module.children()):
+                    self._handles.append(module.register_full_backward_hook(self._on_module(name)))
+            return
+        for name, parameter in stage.named_parameters():
+            if parameter.requires_grad:
+                self._handles.append(parameter.register_hook(self._on_tensor(name)))
+                self._handles.append(parameter.register_post_accumulate_grad_hook(self._on_accumulate(name)))
+
+    def remove(self) -> None:
+        """Take the hooks away again."""
+        for handle in self._handles:
+            handle.remove()
+
+    def take(self) -> tuple[HookCall, ...]:
+        """Return the calls since the last time."""
+        calls, self._calls[:] = tuple(self._calls), []
+        return calls
+
+    def _on_tensor(self, name: str) -> Any:
+        def hook(grad: Tensor) -> None:
+            self._calls.append(HookCall("tensor", name, copy_of(grad)))
+
+        return hook
+
+    def _on_accumulate(self, name: str) -> Any:
+        def hook(parameter: Tensor) -> None:
+            self._calls.append(HookCall("post_accumulate", name, copy_of(parameter.grad)))
+
+        return hook
+
+    def _on_module(self, name: str) -> Any:
+        def hook(module: nn.Module, grad_input: object, grad_output: object) -> None:
+            del module, grad_input, grad_output
+            self._calls.append(HookCall("module", name, None))
+
+        return hook
+
+
+class _Held:
+    """What the graph holds in place of a saved tensor, so that a weak reference tells when the graph let go."""
+
+    __slots__ = ("__weakref__", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+class LifetimeWatch:
+    """Weak references to what each micro-batch made: its outputs, what its graph saved, its arguments."""
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self._outputs: dict[int, list[weakref.ref[Any]]] = {}
+        self._saved: dict[int, list[weakref.ref[Any]]] = {}
+        self._args: dict[int, list[weakref.ref[Any]]] = {}
+
+    @contextlib.contextmanager
+    def watch(self, mb: int, args: tuple[Any, ...]) -> Iterator[None]:
+        """Watch what the graph saves while micro-batch ``mb`` runs forward."""
+        saved = self._saved.setdefault(mb, [])
+        self._args[mb] = [weakref.ref(arg) for arg in args if isinstance(arg, Tensor)]
+
+        def pack(tensor: Tensor) -> _Held:
+            held = _Held(tensor.detach())  # an output held as it is would keep itself alive through its own graph
+            saved.append(weakref.ref(held))
+            return held
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda held: held.tensor):
+            yield
+
+    def outputs(self, mb: int, outputs: Tree) -> None:
+        """Watch the outputs of micro-batch ``mb``."""
+        self._outputs[mb] = [weakref.ref(tensor) for tensor in tensors(outputs)]
+
+    def count(self) -> dict[int, Alive]:
+        """Return what is alive of each micro-batch."""
+        return {
+            mb: Alive(_alive(self._outputs.get(mb, [])), _alive(saved), _alive(self._args[mb]))
+            for mb, saved in self._saved.items()
+        }
+
+
+def _alive(references: list[weakref.ref[Any]]) -> int:
+    return sum(reference() is not None for reference in references)
+
+
+def collections() -> int:
+    """Return how often the collector has run; it moves what it finds alive to an older generation."""
+    return sum(generation["collections"] for generation in gc.get_stats())
+
+
+def live_tensors(collections_before: int) -> int:
+    """Return how many tensors made since the collector was stopped are alive: garbage in cycles counts.
+
+    What was made since then is in the youngest generation, unless somebody ran the collector by hand: then all are
+    looked at.
+    """
+    youngest = collections() == collections_before
+    kinds = Counter(map(type, gc.get_objects(0) if youngest else gc.get_objects()))
+    return sum(count for kind, count in kinds.items() if issubclass(kind, Tensor))
+
+
+def _by_name(held: Mapping[int, Tree]) -> dict[str, Tensor]:
+    """Return the tensors that a caller holds, named by slot and micro-batch."""
+    return {
+        f"{slot} of micro-batch {mb}": leaf
+        for mb, tree in held.items()
+        for slot, leaf in enumerate(flattened(tree))
+        if isinstance(leaf, Tensor)
+    }
+
+
+class Surroundings(NamedTuple):
+    """What stands around an action and is not its to change, by name: tensors of a stage and of its caller."""
+
+    args: dict[str, Tensor]
+    output_grads: dict[str, Tensor]
+    params: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+
+    @classmethod
+    def of(
+        cls, stage: nn.Module, args: Mapping[int, tuple[Any, ...]], output_grads: Mapping[int, Tree]
+    ) -> Surroundings:
+        """Look at a stage, and at what its caller holds of each micro-batch."""
+        return cls(_by_name(args), _by_name(output_grads), dict(stage.named_parameters()), dict(stage.named_buffers()))
+
+    def state(self, device: torch.device, *known: State | None) -> State:
+        """Copy all of it, but what is as it was in one of the ``known`` states."""
+        flags = {name: parameter.requires_grad for name, parameter in self.params.items()}
+        flags.update({f"argument {name}": arg.requires_grad for name, arg in self.args.items()})
+        flags["grad mode"] = torch.is_grad_enabled()
+        rng = device_of(device).generator_states()
+        earlier = [state for state in known if state is not None]
+        copies = {
+            what: {
+                name: copy_of(tensor, *(getattr(state, what).get(name) for state in earlier))
+                for name, tensor in held.items()
+            }
+            for what, held in self._asdict().items()
+        }
+        return State(**copies, requires_grad=flags, rng=copy_of(rng, *(state.rng for state in earlier)))
+
+
+def address_of(tensor: Tensor) -> int:
+    """Return where the values of ``tensor`` lie in memory; of one without storage, where its object lies."""
+    if tensor.layout != torch.strided:
+        return id(tensor)
+    try:
+        # Asked first: on lazy, untyped_storage() may end the process.
+        if not tensor.is_cpu and tensor.data_ptr() == 0 and tensor.numel():
+            return id(tensor)
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # a device whose tensors have no storage, such as lazy's
+        return id(tensor)
+
+
+def shared_storage(
+    returned: Mapping[int, tuple[Tensor | None, ...]], param_grads: Mapping[str, Tensor | None], around: Surroundings
+) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of names, one of them a gradient handed out or stored, whose tensors share storage."""
+    named: list[tuple[str, Any, bool]] = []
+    named += [(f"input gradient {name}", grad, True) for name, grad in _by_name(returned).items()]
+    named += [(f"gradient of {name}", grad, True) for name, grad in param_grads.items()]
+    named += [(f"output gradient {name}", grad, False) for name, grad in around.output_grads.items()]
+    named += [(f"argument {name}", arg, False) for name, arg in around.args.items()]
+    named += [(f"parameter {name}", parameter, False) for name, parameter in around.params.items()]
+    by_address: dict[int, list[tuple[str, Tensor, bool]]] = {}
+    for name, tensor, is_gradient in named:
+        if isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.numel():
+            by_address.setdefault(address_of(tensor), []).append((name, tensor, is_gradient))
+    pairs: list[tuple[str, str]] = []
+    for group in by_address.values():
+        pairs += [(a[0], b[0]) for a, b in combinations(group, 2) if (a[2] or b[2]) and _overlap(a[1], b[1])]
+    return tuple(pairs)
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two tensors of one storage meet in memory: views side by side in a flat buffer do not."""
+    start, end = _extent(one)
+    begin, stop = _extent(other)
+    return start < stop and begin < end and not _addresses(one).isdisjoint(_addresses(other))
+
+
+def _addresses(tensor: Tensor) -> set[int]:
+    """Return where every element of ``tensor`` begins in memory: columns of one buffer interleave and do not meet."""
+    starts = torch.tensor(_start(tensor))
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        starts = starts.unsqueeze(-1) + torch.arange(size) * stride * tensor.element_size()
+    return set(starts.flatten().tolist())
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """Return the first byte of ``tensor`` in memory and the first one behind it."""
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return _start(tensor), _start(tensor) + (reach + 1) * tensor.element_size()
+
+
+def _start(tensor: Tensor) -> int:
+    """Return the first byte of ``tensor``; ``data_ptr()`` fails on a device whose tensors have no storage."""
+    return address_of(tensor) + int(tensor.storage_offset()) * tensor.element_size()

@@ -1,0 +1,195 @@
+"""Whether a device can be trusted with a trial: what plain autograd shows there, judged before any implementation is.
+
+On the CPU plain autograd is what it is. Any other device is a third party: where it cannot do a trial nothing can be
+judged, and where it gives wrong gradients it is the device that is wrong, whatever an implementation makes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradconform.adapter import Capabilities
+from gradconform.devices.device import device_of
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Observation, Step
+from gradconform.drive.oracle import Oracle, OracleError
+from gradconform.drive.reference64 import References
+from gradconform.reference.autograd import AutogradAdapter
+from gradconform.tolerance import FAR, Partials, judge
+
+from .finding import Finding, Judged, Measured, error_in, findings_in
+from .gradients import gradients
+from .wrong_operation import first_wrong_operation
+
+#: What is wrong with a device, in one sentence, and the first wrong tensor.
+Verdict = tuple[str, tuple[Finding, ...]]
+
+_CLAIMS = Capabilities.from_mapping(AutogradAdapter.capabilities)
+
+
+class DeviceFaultError(Exception):
+    """Plain autograd gives wrong gradients on the device. ``findings`` has the first wrong tensor."""
+
+    def __init__(self, text: str, findings: tuple[Finding, ...]) -> None:
+        super().__init__(text)
+        self.findings = findings
+
+
+class DeviceTrust:
+    """Shows what the oracle does once its device is known to be right about it; raises :class:`DeviceFaultError`."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle, self._device = oracle, oracle.device
+        self._long_sums: dict[torch.dtype, Verdict | None] = {}
+
+    def observe(self, references: References) -> Observation:
+        """Return what plain autograd shows. Raises as :meth:`gradconform.drive.oracle.Oracle.observe` does, too."""
+        found = self._oracle.observe(references)
+        if not self._oracle.trusted:
+            self._raise_for_long_sums(references.materials.dtype)
+            self._hold_against_the_cpu(references, found, "faults")
+        return found
+
+    def observe_again(
+        self, references: References, first: Observation, *, anew: bool = False
+    ) -> tuple[Observation, dict[int, float]]:
+        """Return what another run shows, after the implementation's, and how far it is from the first.
+
+        The device has to be right still. ``anew`` takes none that is known. Raises as :meth:`observe` does.
+        """
+        found = self._oracle.observe_again(references, anew=anew)
+        spread = {} if self._oracle.trusted else spread_of(first, found)
+        if spread:
+            self._hold_against_the_cpu(references, found, "faults again")
+            self._hold_against_the_first(references, first, found)
+        return found, spread
+
+    def _hold_against_the_cpu(self, references: References, found: Observation, what: str) -> None:
+        verdict = self._oracle.known(references, what, lambda: self._verdict(references, found))
+        if verdict is not None:
+            raise DeviceFaultError(*verdict)
+
+    def _hold_against_the_first(self, references: References, first: Observation, found: Observation) -> None:
+        """Raise :class:`DeviceFaultError` where two runs from one seed drew other random numbers."""
+        evidence = self._evidence(references, found, first)
+        faults = tuple(findings_in(gradients(evidence))) if evidence.draws else ()
+        if faults:
+            msg = f"random numbers do not depend on the seed alone on {self._place(references.materials.dtype)}"
+            raise DeviceFaultError(msg, faults)
+
+    def _raise_for_long_sums(self, dtype: torch.dtype) -> None:
+        if dtype not in self._long_sums:
+            fault = long_sum_fault(self._device, dtype)
+            self._long_sums[dtype] = fault and (
+                f"{fault[0]} is wrong on {self._place(dtype)}",
+                (Finding("mismatch", "a long sum", "", fault[1]),),
+            )
+        verdict = self._long_sums[dtype]
+        if verdict is not None:
+            raise DeviceFaultError(*verdict)
+
+    def _verdict(self, references: References, found: Observation) -> Verdict | None:
+        """Return what is wrong with the device: in one sentence, and the first wrong tensor."""
+        here = self._oracle.observe_on_cpu(references)
+        if here.raised is not None:
+            msg = f"{here.raised.raised} on the CPU, so that there is nothing to hold {self._device} against"
+            raise OracleError(msg, here.raised.raised)
+        faults = tuple(findings_in(device_faults(self._evidence(references, found, here))))
+        return self._told(references, faults) if faults else None
+
+    def _evidence(self, references: References, found: Observation, oracle: Observation) -> Evidence:
+        return Evidence(references, _CLAIMS, (found,), oracle, diagnose=False, device=self._device)
+
+    def _told(self, references: References, faults: tuple[Finding, ...]) -> Verdict:
+        place = self._place(references.materials.dtype)
+        culprit = first_wrong_operation(references) if faults[0].kind != "device" else None
+        if culprit is None:
+            what = "leaves tensors elsewhere" if faults[0].kind == "device" else "is wrong, no operation by itself"
+            return f"plain autograd {what} on {place}", faults
+        told = tuple(replace(fault, cause=culprit) for fault in faults)
+        return f"{culprit.names[0]} is wrong on {place}", told
+
+    def _place(self, dtype: torch.dtype) -> str:
+        return f"{self._device} in {str(dtype).removeprefix('torch.')}"
+
+
+def device_faults(evidence: Evidence) -> Judged:
+    """Yield what plain autograd gives on the device and cannot be rounding.
+
+    ``evidence`` has the device's runs of plain autograd as observations, and the CPU's as the oracle. Where the stage
+    draws random numbers, the device draws others, and only where its tensors sit is judged.
+    """
+    for observation in evidence.observations:
+        for step in observation.steps:
+            for (sort, where), device in step.misplaced.items():
+                text = f"sits on {device} although the whole stage was put on {evidence.device}"
+                yield Finding("device", where, str(step.action), text, sort=sort)
+                return
+    if not evidence.draws:
+        for seen in gradients(evidence):
+            if isinstance(seen, Measured) or seen.raised is None:
+                yield seen
+            else:
+                yield error_in(seen.action, seen.raised, beside="on the CPU it does not")
+
+
+#: As many ones add up to 256 in bfloat16, and to 2048 in float16, where every partial sum is rounded to the dtype.
+_LENGTH = 4096
+
+_SUMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "aten::mm": lambda ones: ones.reshape(1, -1) @ ones.reshape(-1, 1),
+    "aten::sum": lambda ones: ones.sum(),
+}
+
+
+def long_sum_fault(device: torch.device, dtype: torch.dtype) -> tuple[str, str] | None:
+    """Return the operation that adds many ones up wrong on ``device``, and what it gave; None where none does.
+
+    An operation that the device does not have adds nothing wrong.
+    """
+    for name, add in _SUMS.items():
+        ones = torch.ones(_LENGTH, dtype=dtype)
+        try:
+            got = device_of(device).to_cpu(add(ones.to(device)))
+        except (RuntimeError, TypeError):  # it is told where a check asks for it
+            continue
+        wanted = add(ones)
+        if not judge(got, wanted, add(ones.double()), Partials(), factor=FAR).passed:
+            return name, f"it adds {_LENGTH} ones up to {float(got):g}, the CPU to {float(wanted):g}"
+    return None
+
+
+def spread_of(one: Observation, other: Observation) -> dict[int, float]:
+    """Return the largest difference per tensor of ``one``, by its id; what has the same bits in both is left out."""
+    found: dict[int, float] = {}
+    for first, second in zip(one.steps, other.steps, strict=False):
+        for a, b in zip(_values(first), _values(second), strict=False):
+            if isinstance(a, Tensor) and isinstance(b, Tensor) and a is not b:
+                apart = _apart(a, b)
+                if apart:
+                    found[id(a)] = max(apart, found.get(id(a), 0.0))
+    return found
+
+
+def _values(step: Step) -> Iterator[Any]:
+    for group in (step.outputs, (step.loss,), step.input_grads, step.arg_grads, step.weight_result):
+        yield from group or ()
+    yield from step.param_grads.values()
+    if step.state is not None:
+        yield from step.state.buffers.values()
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    """Return max|one - other| over the elements that are finite in both."""
+    if one.layout != torch.strided or other.layout != torch.strided:
+        one, other = one.to_dense(), other.to_dense()
+    if one.shape != other.shape or torch.equal(one, other) or not one.numel():
+        return 0.0
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    apart = (one.to(wide) - other.to(wide)).abs()
+    return float(torch.where(torch.isfinite(apart), apart, 0.0).max())

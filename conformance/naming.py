@@ -1,0 +1,103 @@
+"""What a user names: the profiles, seeds and percentages there are, and what is told of a name that does not exist.
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from .results import EXIT_ENVIRONMENT, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+Profile = Literal["quick", "standard", "full"]
+
+#: From the smallest profile to the largest; each holds all checks of those before it.
+PROFILES: tuple[Profile, ...] = ("quick", "standard", "full")
+
+#: What all values are drawn from where no seed is named.
+DEFAULT_SEED = 20
+#: Of a larger seed torch's generator of the CPU reads the lower 32 bits alone, so two of them would draw the same.
+LARGEST_SEED = 2**32 - 1
+
+_WHOLE = 100.0
+
+
+class SelectionError(UsageError):
+    """Something was named that does not exist or cannot be used: a check, a profile, a device or a dtype."""
+
+
+class UnusableDeviceError(SelectionError):
+    """A device, or a dtype on it, was asked for by name and cannot be used here; the message quotes what failed."""
+
+    exit_code = EXIT_ENVIRONMENT
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
+    """Return the names nearest to ``name``, for an error message; all of them where none is near.
+
+    A name that holds what was typed is nearer than one that is spelled alike: of a long id a user has a part.
+    """
+    names = sorted(known)
+    part = name.strip("*?.")
+    holding = [known_name for known_name in names if part and part in known_name]
+    return ", ".join(holding[:count] or difflib.get_close_matches(name, names, n=count, cutoff=0.4) or names)
+
+
+def profile_named(name: object) -> Profile:
+    """Return the profile; raise :class:`SelectionError` for one that does not exist."""
+    for profile in PROFILES:
+        if profile == name:
+            return profile
+    near = difflib.get_close_matches(str(name), PROFILES, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    msg = f"unknown profile {name!r}; {hint}expected one of {', '.join(PROFILES)}"
+    raise SelectionError(msg)
+
+
+def seed_named(seed: Any) -> int:
+    """Return the seed; raise :class:`SelectionError` for what no generator takes."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= LARGEST_SEED:
+        msg = f"{seed=} is no seed; expected an integer from 0 to {LARGEST_SEED}"
+        raise SelectionError(msg)
+    return seed
+
+
+def seed_read(text: str) -> int:
+    """Return the seed that ``text`` spells; raise :class:`SelectionError` where it spells none."""
+    if not text.isascii() or not text.isdigit() or int(text) > LARGEST_SEED:
+        msg = f"{text!r} is no seed; expected an integer from 0 to {LARGEST_SEED}"
+        raise SelectionError(msg)
+    return int(text)
+
+
+def percentage_named(given: float | str) -> float:
+    """Return the percentage; raise :class:`SelectionError` for what is none from 0 to 100."""
+    try:
+        found = float(given)
+    except ValueError:
+        found = -1.0
+    if not 0.0 <= found <= _WHOLE:
+        msg = f"require_device_execution={given!r} is no percentage; expected a number from 0 to 100, such as 95"
+        raise SelectionError(msg)
+    return found
+
+
+@contextlib.contextmanager
+def current_folder_first() -> Iterator[None]:
+    """Let a target be imported from the current folder, as ``python -m`` does; a console script does not."""
+    folder = os.getcwd()  # noqa: PTH109 (sys.path holds strings)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(folder)

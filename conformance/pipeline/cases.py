@@ -1,0 +1,176 @@
+"""What a pipeline is judged by: every schedule that is asked for, in every scenario that it can be run in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gradconform.clause import Clause
+from gradconform.fixtures.schedules import Schedule, ScheduleError, read_csv
+from gradconform.fixtures.schedules.from_torch import NAMES, of_torch
+
+Step = Literal["train", "eval", "zero_grad"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What is done with a pipeline: the steps in order, the kind of stages, and how the schedule is made.
+
+    ``alone`` gives each rank a pipeline of its own, in which it has all stages (one, where the schedule takes one).
+    """
+
+    name: str
+    what: str
+    why: str
+    steps: tuple[Step, ...] = ("train", "train")
+    stages: Literal["plain", "frozen-first", "tied", "gated"] = "plain"
+    scale_grads: bool = False
+    alone: bool = False
+
+    def requirement(self, schedule: str) -> str:
+        """Return the requirement sentence for a schedule, e.g. ``1F1B (2 ranks, …)``."""
+        plain = "what one plain backward of the whole model gives"
+        return f"A pipeline in the order of {schedule} MUST give {plain} {self.what}."
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    Scenario(
+        name="two-steps",
+        what="in two steps whose gradients add up",
+        why="The second step meets the gradients and caches that the first one left.",
+    ),
+    Scenario(
+        name="zero-grad",
+        what="in two steps with zero_grad between them",
+        why="zero_grad sets gradients to None, so the second step starts as the first one did.",
+        steps=("train", "zero_grad", "train"),
+    ),
+    Scenario(
+        name="eval-then-train",
+        what="in a step after an evaluation",
+        why="An evaluation leaves outputs and no graphs; what it leaves must not reach the backward.",
+        steps=("eval", "train"),
+    ),
+    Scenario(
+        name="scaled",
+        what="where gradients are divided by the number of micro-batches",
+        why="Scaling happens once, after the last backward of a step.",
+        steps=("train",),
+        scale_grads=True,
+    ),
+    Scenario(
+        name="frozen-first",
+        what="with a frozen first stage",
+        why="Its output needs no gradient, so nothing may be asked of it and everything of the stage behind.",
+        stages="frozen-first",
+    ),
+    Scenario(
+        name="tied",
+        what="with a weight that every stage uses twice",
+        why="Both uses add to one gradient, in B, or in I and W.",
+        stages="tied",
+    ),
+    Scenario(
+        name="keyword-arguments",
+        what="with a keyword argument on every stage",
+        why="Keyword arguments stand behind the positional ones among the inputs of a backward.",
+        stages="gated",
+    ),
+    Scenario(
+        name="single-rank",
+        what="where one rank has all stages",
+        why="A first stage that is also the last has a loss and no input gradient to hand on.",
+        alone=True,
+    ),
+)
+
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case(Clause):
+    """One check of a run: a schedule in a scenario.
+
+    ``schedule`` is torch's name of a class, or the path of a CSV file (``from_file``). ``rows`` has the cells of each
+    rank and says which stages it has; ``size`` is the schedule with its size in words.
+    """
+
+    schedule: str
+    from_file: bool
+    size: str
+    scenario: str
+    rows: tuple[tuple[str, ...], ...]
+    microbatches: int
+
+    @property
+    def tried(self) -> str:
+        """The schedule, as the first line of a message."""
+        return f"schedule {self.size}"
+
+
+#: Schedules of one stage per rank, and those that put the last stages on the first rank: exactly two.
+_ONE_STAGE = frozenset({"GPipe", "1F1B"})
+
+
+def cases_of(
+    schedules: Sequence[str], *, ranks: int, stages_per_rank: int | None = None, microbatches: int | None = None
+) -> tuple[Case, ...]:
+    """Return the cases of schedules: torch's names, or paths of CSV files.
+
+    ``stages_per_rank`` is 2 where a schedule takes several, ``microbatches`` four per rank. Raises
+    :class:`~gradconform.fixtures.schedules.order.ScheduleError` (a ``ValueError``) for a name, a size or a file that
+    gives no legal schedule.
+    """
+    cases: list[Case] = []
+    for name in dict.fromkeys(schedules):
+        if name.endswith(".csv"):
+            cases += _of_file(name, ranks)
+        else:
+            cases += _of_class(name, ranks, stages_per_rank, microbatches or 4 * ranks)
+    return tuple(cases)
+
+
+def _of_file(path: str, ranks: int) -> list[Case]:
+    schedule = read_csv(path)
+    if schedule.ranks != ranks:
+        msg = f"the schedule {path!r} has {schedule.ranks} rows, one per rank, and {ranks} ranks were asked for"
+        raise ScheduleError(msg)
+    # A pipeline on one rank would be another schedule than the file's.
+    return [
+        _case(schedule, scenario, str(Path(path).resolve()), from_file=True)
+        for scenario in SCENARIOS
+        if not scenario.alone
+    ]
+
+
+def _of_class(name: str, ranks: int, stages_per_rank: int | None, microbatches: int) -> list[Case]:
+    known = {one.lower(): one for one in NAMES}
+    if name.lower() not in known:
+        msg = f"{name!r} is no schedule; expected one of {', '.join(NAMES)}, all, or the path of a CSV file"
+        raise ScheduleError(msg)
+    name = known[name.lower()]
+    per_rank = stages_per_rank or (1 if name in _ONE_STAGE else 2)
+    whole = of_torch(name, ranks=ranks, stages_per_rank=per_rank, microbatches=microbatches)
+    alone = of_torch(name, ranks=1, stages_per_rank=per_rank, microbatches=microbatches)
+    return [_case(alone if scenario.alone else whole, scenario, name, from_file=False) for scenario in SCENARIOS]
+
+
+def _case(schedule: Schedule, scenario: Scenario, named: str, *, from_file: bool) -> Case:
+    word = re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z]{2})(?=[A-Z][a-z])", "-", schedule.name)
+    word = re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") or "schedule"
+    size = f"{schedule.name} ({schedule.size})"
+    return Case(
+        id=f"pipeline.{word}.{scenario.name}",
+        level="MUST",
+        requirement=scenario.requirement(size),
+        why=scenario.why,
+        schedule=named,
+        from_file=from_file,
+        size=size,
+        scenario=scenario.name,
+        rows=schedule.rows,
+        microbatches=schedule.microbatches,
+    )

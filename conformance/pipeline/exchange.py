@@ -1,0 +1,125 @@
+"""What a run and its ranks tell each other, through files in one folder: the job, outcomes of cases, and marks."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from gradconform.judge.finding import Finding
+
+from .cases import Case
+
+_WIDTH = 512  # a mark is written over the one before in one call, so that a reader never sees half of two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What every rank runs: ``target`` as a user names it, ``cases`` in order; ``timeout`` is in seconds, per case."""
+
+    target: str
+    cases: tuple[Case, ...]
+    device: str
+    dtype: str
+    seed: int
+    timeout: float
+
+    def to_json(self) -> str:
+        """Return the job as JSON text."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        """Return the job that :meth:`to_json` wrote."""
+        values = json.loads(text)
+        cases = tuple(
+            Case(**{**case, "rows": tuple(tuple(row) for row in case["rows"])}) for case in values.pop("cases")
+        )
+        return cls(**values, cases=cases)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of one case on one rank.
+
+    ``raised`` is an exception as text, ``at`` the time then in seconds, ``unsupported`` why it was not tried.
+    """
+
+    case: str
+    rank: int
+    findings: tuple[Finding, ...] = ()
+    headroom: float | None = None
+    bit_equal: bool | None = None
+    duration_s: float = 0.0
+    raised: str | None = None
+    at: float = 0.0
+    unsupported: str | None = None
+
+    def to_line(self) -> str:
+        """Return the outcome as one line of JSON."""
+        return json.dumps(asdict(self)) + "\n"
+
+
+def read_outcomes(path: Path) -> Iterator[Outcome]:
+    """Yield the whole lines of a rank's file; one that was being written when the rank died is left out."""
+    if not path.is_file():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        if line.endswith("\n"):
+            values = json.loads(line)
+            yield Outcome(**{**values, "findings": tuple(Finding(**finding) for finding in values["findings"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Where a rank is, readable after it died: in which case and action, and whether the implementation is running.
+
+    ``process`` is the rank's, ``since`` when the case began there, as ``time.monotonic`` gives it.
+    """
+
+    case: str = ""
+    action: str = ""
+    inside: bool = False
+    process: int = 0
+    since: float = 0.0
+
+
+class Marker:
+    """Writes the marks of one rank: one small file, overwritten in place."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file; it stays open as long as the process lives."""
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._now = Mark(process=os.getpid())
+
+    def begin(self, case: str) -> None:
+        """Mark that a case begins."""
+        self._put(Mark(case=case, process=self._now.process, since=time.monotonic()))
+
+    def note(self, action: str) -> None:
+        """Mark what is done now."""
+        self._put(replace(self._now, action=action, inside=False))
+
+    @contextlib.contextmanager
+    def within(self) -> Iterator[None]:
+        """Mark that the implementation under test runs; left as it is where it raises."""
+        self._put(replace(self._now, inside=True))
+        yield
+        self._put(replace(self._now, inside=False))
+
+    def _put(self, mark: Mark) -> None:
+        self._now = mark
+        os.pwrite(self._file, json.dumps(asdict(mark)).ljust(_WIDTH).encode(), 0)
+
+
+def read_mark(path: Path) -> Mark | None:
+    """Return the last mark of a rank, or None where it never wrote one."""
+    try:
+        return Mark(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None

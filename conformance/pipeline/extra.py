@@ -1,0 +1,37 @@
+"""Extra checks without processes: what they are, and how they are run on what they judge."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from gradconform.clause import Clause
+from gradconform.judge.finding import Finding, Judged, findings_in
+from gradconform.results import Result
+
+#: Takes what is judged, a runtime's stage objects or its work on schedules, and yields findings.
+Judge = Callable[[Any], Judged]
+#: Extra checks of one kind, in order.
+ExtraChecks = Mapping[Clause, Judge]
+
+
+def check(name: str, judge: Callable[..., Judged], **given: Any) -> tuple[Clause, Judge]:
+    """Return a check: its judge is called with what is given, which fills in the judge's docstring as well."""
+    return Clause.of(name, judge, **given), partial(judge, **given)
+
+
+def run_extra(subject: Any, checks: ExtraChecks, *, dtype: str) -> Iterator[Result]:
+    """Yield one result per check, in order, on the CPU."""
+    for clause, judge in checks.items():
+        started = time.perf_counter()
+        findings = _findings(subject, judge)
+        yield clause.result("cpu", dtype, findings, duration_s=time.perf_counter() - started)
+
+
+def _findings(subject: Any, judge: Judge) -> list[Finding]:
+    try:
+        return findings_in(judge(subject))
+    except Exception as error:  # noqa: BLE001 (what is judged may raise anything)
+        return [Finding("error", "the call", "", f"raised {type(error).__name__}: {' '.join(str(error).split())}")]

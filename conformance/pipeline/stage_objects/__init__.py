@@ -1,0 +1,91 @@
+"""Stage objects: what a framework wraps around a stage, with caches and hand-over of its own, judged in one process.
+
+Here is what is judged: stages that are manual (around a module) and traced (cut out of a model).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+from torch import Tensor, nn
+
+from gradconform.target.resolve import TargetError, load_registered
+
+ENTRY_POINTS = "gradconform.pipeline.stage_objects"
+
+#: Makes what computes the weight gradients that a backward has left behind.
+DwBuilder = Callable[[], Callable[[], None]]
+
+
+class StageObject(Protocol):
+    """One stage. Micro-batches are numbered from 0; actions raise what the implementation raises."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The module whose parameters hold the gradients; names are those of the model it was cut from."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run F; ``args`` are those of the first stage, the others use what was handed to them."""
+
+    def take(self, mb: int, outputs: Any) -> None:
+        """Take the outputs of the stage before as this stage's arguments."""
+
+    def backward(self, mb: int, loss: Tensor | None, *, full: bool) -> None:
+        """Run B, or I; ``loss`` is given to the last stage, the others use what was handed back to them."""
+
+    def take_grads(self, mb: int, behind: StageObject) -> None:
+        """Take the input gradients of the stage behind as this stage's output gradients."""
+
+    def weight(self, mb: int) -> None:
+        """Run W."""
+
+    def kept(self) -> Mapping[str, int]:
+        """Return how many entries each of the stage's caches holds."""
+
+    def clear(self) -> None:
+        """Do what is done between two steps."""
+
+
+class StageObjects(Protocol):
+    """Makes the stage objects of a framework. ``checked`` asks for validation of what goes in and out."""
+
+    name: str
+
+    def manual(
+        self,
+        modules: Sequence[nn.Module],
+        example: tuple[Any, ...],
+        microbatches: int,
+        *,
+        dw_builders: Sequence[DwBuilder] | None = None,
+        checked: bool = False,
+    ) -> Sequence[StageObject]:
+        """Return a chain of stages around modules; ``example`` are the arguments of the first."""
+
+    def traced(
+        self,
+        model: nn.Module,
+        cuts: Sequence[str],
+        example: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        microbatches: int,
+    ) -> Sequence[StageObject]:
+        """Return the stages of a model that is cut before the submodules named in ``cuts``."""
+
+    def split_schedule(self, stages: Sequence[StageObject], microbatches: int) -> object:
+        """Return a schedule that splits the backward of these stages; raise where it is none for them."""
+
+
+def stage_objects_named(target: str) -> StageObjects:
+    """Return the adapter of a registered name (entry-point group ``gradconform.pipeline.stage_objects``) or an object.
+
+    Raises :class:`~gradconform.target.resolve.TargetError` for what cannot be found or makes no stages.
+    """
+    made = load_registered(target, ENTRY_POINTS)
+    missing = [name for name in ("name", "manual", "traced", "split_schedule") if not hasattr(made, name)]
+    if missing:
+        wanted = "a name, manual and traced, which make stages, and split_schedule"
+        msg = f"target {target!r} has no {missing[0]}; expected {wanted}"
+        raise TargetError(msg)
+    return cast("StageObjects", made)

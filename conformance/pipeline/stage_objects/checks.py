@@ -1,0 +1,261 @@
+"""The checks of area ``stage``: each takes a framework's stage objects and yields what is wrong."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.clause import Clause, register
+from gradconform.judge.finding import Finding, Judged
+from gradconform.pipeline.extra import Judge, check
+from gradconform.pipeline.whole_model import NUMBERS, ROWS
+from gradconform.reference.deferred_linear import WeightGradStore, swap_linears
+
+from . import DwBuilder, StageObject, StageObjects
+from .chain import MICROBATCHES, Whole, against_whole, batches, run_chain
+
+FULL = "F0 F1 B0 F2 B1 B2"
+SPLIT = "F0 F1 I0 F2 I1 W0 I2 W2 W1"
+
+
+#: Every check, in order.
+CHECKS: dict[Clause, Judge] = {}
+
+
+def _example() -> tuple[Tensor]:
+    return (batches()[0].x.clone(),)
+
+
+def _manual(subject: StageObjects, model: Whole, **options: Any) -> Sequence[StageObject]:
+    return subject.manual(list(copy.deepcopy(model).blocks), _example(), MICROBATCHES, **options)
+
+
+def _parameters(stages: Sequence[StageObject], *, manual: bool) -> dict[str, nn.Parameter]:
+    """Return the parameters of all stages by their names in the model."""
+    prefixes = [f"blocks.{number}." if manual else "" for number in range(len(stages))]
+    return {
+        f"{prefix}{name.removeprefix('_orig_mod.')}": parameter  # the name that torch.compile puts in front
+        for prefix, stage in zip(prefixes, stages, strict=True)
+        for name, parameter in stage.module.named_parameters()
+    }
+
+
+def _equals_whole(subject: StageObjects, *, kind: str, order: str, gated: str) -> Judged:
+    """A chain of {kind} stages{gated} MUST give what the whole model gives, in {order}."""
+    model, data, manual = Whole(), batches(gated=bool(gated)), kind == "manual"
+    if manual:
+        stages = _manual(subject, model)
+    else:
+        cuts = [f"blocks.{number}" for number in range(1, len(model.blocks))]
+        stages = subject.traced(copy.deepcopy(model), cuts, _example(), data[0].kwargs, MICROBATCHES)
+    outputs = run_chain(stages, data, order)
+    yield from against_whole(model, _parameters(stages, manual=manual), outputs, data)
+
+
+CHECKS.update(
+    check(f"stage.{kind}.{word}{way}", _equals_whole, kind=kind, order=order, gated=gated)
+    for kind in ("manual", "traced")
+    for way, order in (("full", FULL), ("split", SPLIT))
+    for word, gated in (("", ""), ("keyword-arguments-", " with a keyword argument on the first"))
+)
+
+
+class _Counted:
+    """A ``dw_builder`` that counts how often it, and what it makes, is called."""
+
+    def __init__(self, builder: DwBuilder) -> None:
+        self._builder = builder
+        self.built = self.run = 0
+
+    def __call__(self) -> Callable[[], None]:
+        self.built += 1
+        runner = self._builder()
+
+        def counted() -> None:
+            self.run += 1
+            runner()
+
+        return counted
+
+
+def _deferred(subject: StageObjects, order: str) -> Judged:
+    model, data = Whole(), batches()
+    modules = list(copy.deepcopy(model).blocks)
+    stores = [WeightGradStore() for _ in modules]
+    for module, store in zip(modules, stores, strict=True):
+        swap_linears(module, store)
+    builders = [_Counted(store.take) for store in stores]
+    stages = subject.manual(modules, _example(), MICROBATCHES, dw_builders=builders)
+    for store in stores:
+        store.take()  # what the example left behind
+    expected = {"built": 0, "run": 0}
+    found: list[Finding] = []
+
+    def after(letter: str, mb: int) -> None:
+        expected["built"] += letter in "BI"
+        expected["run"] += letter in "BW"
+        for number, builder in enumerate(builders):
+            got = {"built": builder.built, "run": builder.run}
+            if got != expected and not found:
+                text = f"expected {expected} after {letter}{mb}, got {got}"
+                found.append(Finding("mismatch", f"the dw_builder of stage {number}", f"{letter}{mb}", text))
+
+    outputs = run_chain(stages, data, order, after)
+    yield from found
+    yield from against_whole(model, _parameters(stages, manual=True), outputs, data)
+
+
+@register(CHECKS, "stage.dw_builder.full")
+def _dw_builder_full(subject: StageObjects) -> Judged:
+    """Under a schedule of F and B alone dw_builder MUST be called once per backward, and what it makes at once."""
+    yield from _deferred(subject, FULL)
+
+
+@register(CHECKS, "stage.dw_builder.split")
+def _dw_builder_split(subject: StageObjects) -> Judged:
+    """dw_builder MUST be called once in each I, and what it makes once in the W of that micro-batch."""
+    yield from _deferred(subject, SPLIT)
+
+
+def _must_raise(call: Callable[[], object], what: str, *words: str) -> Iterator[Finding]:
+    """Yield a finding where nothing is raised, or where the message lacks one of the words."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 (whatever it raises is looked at)
+        missing = [word for word in words if word not in str(error)]
+        if missing:
+            text = f"names {' and '.join(missing)} nowhere: {' '.join(str(error).split())[:300]}"
+            yield Finding("no_error", "the error", "", text)
+        return
+    yield Finding("no_error", what, "", "is accepted where an error was expected")
+
+
+@register(CHECKS, "stage.refuses.w-without-b")
+def _weight_alone(subject: StageObjects) -> Iterator[Finding]:
+    """A W without its I MUST be refused with an error that names the micro-batch."""
+    stages = _manual(subject, Whole())
+    run_chain(stages, batches(), "F0 F1 I0")
+    yield from _must_raise(lambda: stages[-1].weight(1), "the W", "1")
+
+
+@register(CHECKS, "stage.refuses.w-without-b-dw-builder")
+def _weight_alone_with_builder(subject: StageObjects) -> Iterator[Finding]:
+    """A W without its I MUST be refused where there is a dw_builder as well."""
+    stages = _manual(subject, Whole(), dw_builders=[lambda: lambda: None] * 3)
+    run_chain(stages, batches(), "F0")
+    yield from _must_raise(lambda: stages[-1].weight(0), "the W", "0")
+
+
+@register(CHECKS, "stage.refuses.shape")
+def _wrong_shape(subject: StageObjects) -> Iterator[Finding]:
+    """An argument of another shape than the stage was made for MUST be refused, both shapes named."""
+    stages = _manual(subject, Whole(), checked=True)
+    wrong = torch.ones(ROWS + 1, NUMBERS)
+    call = lambda: stages[0].forward(0, (wrong,), {})  # noqa: E731 (handed on once)
+    yield from _must_raise(call, "the argument", str(ROWS), str(ROWS + 1))
+
+
+@register(CHECKS, "stage.refuses.dtype")
+def _wrong_dtype(subject: StageObjects) -> Iterator[Finding]:
+    """An argument of another dtype than the stage was made for MUST be refused, both dtypes named."""
+    stages = _manual(subject, Whole(), checked=True)
+    (wrong,) = (one.double() for one in _example())
+    for stage in stages:
+        stage.module.double()
+    call = lambda: stages[0].forward(0, (wrong,), {})  # noqa: E731 (handed on once)
+    yield from _must_raise(call, "the argument", "float32", "float64")
+
+
+def _hooked(subject: StageObjects, change: Callable[[Tensor], Tensor], *words: str) -> Iterator[Finding]:
+    stages = _manual(subject, Whole(), checked=True)
+    stages[0].module.register_forward_hook(lambda _module, _args, output: change(output))
+    yield from _must_raise(lambda: stages[0].forward(0, _example(), {}), "what the hook returns", *words)
+
+
+@register(CHECKS, "stage.refuses.hook-dtype")
+def _hook_dtype(subject: StageObjects) -> Iterator[Finding]:
+    """A hook that changes the dtype of a stage's output MUST be noticed, both dtypes named."""
+    yield from _hooked(subject, lambda output: output.to(torch.bfloat16), "float32", "bfloat16")
+
+
+@register(CHECKS, "stage.refuses.hook-shape")
+def _hook_shape(subject: StageObjects) -> Iterator[Finding]:
+    """A hook that changes the shape of a stage's output MUST be noticed, both shapes named."""
+    yield from _hooked(subject, lambda output: output[1:], str(ROWS), str(ROWS - 1))
+
+
+@register(CHECKS, "stage.refuses.compiled-split")
+def _compiled(subject: StageObjects) -> Judged:
+    """A schedule that splits the backward MUST refuse a stage that torch.compile made, or give what the model gives."""
+    model, data = Whole(blocks=2), batches()
+    first, last = copy.deepcopy(model).blocks
+    # Not the first: where no input needs a gradient, there may be nothing to split. This backend takes no compiler.
+    compiled: nn.Module = torch.compile(last, backend="aot_eager")  # type: ignore[assignment] # of a module it is one
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the compiler, on the Python that it runs on
+        stages = subject.manual([first, compiled], _example(), MICROBATCHES)
+        try:
+            subject.split_schedule(stages, MICROBATCHES)
+        except Exception as error:  # noqa: BLE001 (whatever it raises is looked at)
+            if "compile" not in str(error):
+                text = f"does not say what is refused: {' '.join(str(error).split())[:300]}"
+                yield Finding("no_error", "the error", "", text)
+            return
+        outputs = run_chain(stages, data, SPLIT)
+    yield from against_whole(model, _parameters(stages, manual=True), outputs, data)
+
+
+def _alive(references: Sequence[weakref.ref[Tensor]]) -> int:
+    return sum(reference() is not None for reference in references)
+
+
+def _released(subject: StageObjects, which: int, outputs: int) -> Iterator[Finding]:
+    """Run a stage of the chain and look at what of it lives on, but for so many of its outputs."""
+    stages, data = _manual(subject, Whole()), batches()
+    held: list[weakref.ref[Tensor]] = []
+    handle = stages[which].module.linear.register_forward_hook(  # type: ignore[union-attr] # a Block's Linear
+        lambda _module, _args, output: held.append(weakref.ref(output))
+    )
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        run_chain(stages, data, FULL)
+        alive = _alive(held)
+    finally:
+        if was_enabled:
+            gc.enable()
+        handle.remove()
+    if alive:
+        text = f"{alive} of {len(held)} activations are alive after their backward, with the collector off"
+        yield Finding("alive", f"the activations of stage {which}", "the last action", text)
+    expected = {"output chunks": outputs, "forward cache": 0}
+    kept = {name: stages[which].kept().get(name, 0) for name in expected}
+    if kept != expected:
+        yield Finding("alive", f"the caches of stage {which}", "the last action", f"expected {expected}, got {kept}")
+    stages[which].clear()
+    left = {name: count for name, count in stages[which].kept().items() if count and name != "backward cache"}
+    if left:
+        yield Finding("alive", f"the caches of stage {which}", "clear", f"expected nothing kept, got {left}")
+
+
+def _releases(subject: StageObjects, *, place: str) -> Iterator[Finding]:
+    """The {place} stage MUST let go of activations and forward caches in the backward, and keep no outputs."""
+    yield from _released(subject, ("first", "middle").index(place), 0)
+
+
+CHECKS.update(check(f"stage.releases.{place}", _releases, place=place) for place in ("first", "middle"))
+
+
+@register(CHECKS, "stage.releases.last")
+def _last_releases(subject: StageObjects) -> Iterator[Finding]:
+    """The last stage MUST let go of activations and forward caches in the backward, and keep its outputs until the
+    step is over.
+    """  # noqa: D205 (one sentence)
+    yield from _released(subject, 2, MICROBATCHES)

@@ -1,0 +1,140 @@
+"""Verdicts on cases: from what the ranks found, or, where ranks ended, from which did, and where it was."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from gradconform.process.worker import exit_in_words
+from gradconform.results import Result
+
+from .cases import Case
+from .exchange import Job, Mark, Outcome
+
+How = Literal["raised", "hung", "died"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A case in which ranks ended, by rank of this machine.
+
+    ``marks`` are the last ones, ``outcomes`` those of the case, ``hung`` the stacks of those that took too long,
+    ``codes`` the exit codes of those that torch's launcher found to have failed (it ends the others itself), ``words``
+    their last ones.
+    """
+
+    marks: Mapping[int, Mark]
+    outcomes: Sequence[Outcome]
+    hung: Mapping[int, str] = field(default_factory=dict)
+    codes: Mapping[int, int] = field(default_factory=dict)
+    words: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The result of a case; ``how`` the rank ended that ended first, and ``where``, None and empty if none did."""
+
+    result: Result
+    how: How | None = None
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """The rank that ended first: what it did in words, the details, and how it ended."""
+
+    rank: int
+    what: str
+    detail: str
+    how: How
+
+
+def verdict_of(case: Case, outcomes: Sequence[Outcome], job: Job) -> Verdict:
+    """Return the verdict on a case that every rank has come to the end of."""
+    findings = [finding for outcome in outcomes for finding in outcome.findings]
+    headrooms = [outcome.headroom for outcome in outcomes if outcome.headroom is not None]
+    reasons = sorted({outcome.unsupported for outcome in outcomes if outcome.unsupported is not None})
+    refused = {"status": "unsupported", "message": "\n".join(reasons)} if reasons else {}
+    result = case.result(
+        job.device,
+        job.dtype,
+        findings,
+        headroom=max(headrooms, default=None),
+        bit_equal=None if not headrooms else all(outcome.bit_equal is not False for outcome in outcomes),
+        duration_s=max((outcome.duration_s for outcome in outcomes), default=0.0),
+        **refused,
+    )
+    return Verdict(result=result)
+
+
+def verdict_on(case: Case, ended: Ended, job: Job) -> Verdict:
+    """Return the verdict on a case in which ranks ended.
+
+    What the implementation raised, or was doing when its rank died or hung, is charged to the target; what happened
+    outside it is an error of the environment.
+    """
+    first = _first(ended, job.timeout)
+    marks = ended.marks
+    mark = marks.get(first.rank, Mark(action="its start"))
+    # Where it was raised outside the implementation, only a run with another one tells what it is charged to.
+    charged = mark.inside or first.how == "raised"
+    inside = ", in the implementation under test" if mark.inside else ""
+    where = f"rank {first.rank} {first.what} at {mark.action or 'the start of the case'}{inside}"
+    others = [f"rank {rank} was at {m.action or 'the start'}" for rank, m in marks.items() if rank != first.rank]
+    result = case.result(
+        job.device,
+        job.dtype,
+        status="failed" if charged else "error",
+        kind="error" if charged else "environment",
+        message="\n".join(filter(None, [case.tried, where, "; ".join(others), first.detail])),
+    )
+    return Verdict(result=result, how=first.how, where=where)
+
+
+def charged(found: Verdict, of_reference: Verdict | None) -> Result:
+    """Return what is charged to the target of a verdict, given that on a correct split backward in its place.
+
+    Where torch's runtime raises with both, it cannot do the case, and nothing is said of the target. Where both are
+    wrong in another way, that is an error of the environment.
+    """
+    result = found.result
+    if of_reference is None or of_reference.result.status not in {"failed", "error"}:
+        return result
+    if found.how == of_reference.how == "raised":
+        message = f"torch's runtime raises with a correct split backward as well: {found.where}"
+        return replace(result, status="unsupported", kind=None, message=message, findings=())
+    message = f"a correct split backward fails here as well, so the target is not charged\n{result.message}"
+    return replace(result, status="error", kind="environment", message=message)
+
+
+def _first(ended: Ended, timeout: float) -> _First:
+    """Return the rank that ended first, and how."""
+    raised = {outcome.rank: outcome for outcome in ended.outcomes if outcome.raised}
+    # The launcher ends the others by SIGTERM, and one that raised ends itself with 1.
+    died = {rank: code for rank, code in ended.codes.items() if code not in {1, -signal.SIGTERM}}
+    inside = {rank for rank, mark in ended.marks.items() if mark.inside}
+    # What a rank raises outside the implementation may be only that another one is gone, so it comes behind.
+    earliest = sorted(raised, key=lambda rank: raised[rank].at)
+    raised_inside = [rank for rank in earliest if rank in inside]
+    for rank in [*raised_inside, *_inside_first(ended.hung, inside), *_inside_first(died, inside)]:
+        if rank in raised:
+            return _raised(raised[rank])
+        if rank in ended.hung:
+            return _First(rank, f"took longer than {timeout:g} s", ended.hung[rank].strip(), "hung")
+        return _First(rank, f"died ({exit_in_words(died[rank])})", ended.words.get(rank, ""), "died")
+    for rank in sorted(inside - set(raised)):
+        return _First(rank, "ended without a word", ended.words.get(rank, ""), "died")
+    if earliest:
+        return _raised(raised[earliest[0]])
+    return _First(0, "ended", ended.words.get(0, ""), "died")
+
+
+def _raised(outcome: Outcome) -> _First:
+    text = (outcome.raised or "").strip()
+    return _First(outcome.rank, f"raised {text.splitlines()[-1]}", text, "raised")
+
+
+def _inside_first(ranks: Iterable[int], inside: set[int]) -> list[int]:
+    return sorted(ranks, key=lambda rank: (rank not in inside, rank))

@@ -1,0 +1,106 @@
+"""The process itself, seen from inside: it does the work that it is told to, and never outlives its parent."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import IO
+
+from gradconform.results import refusal
+
+from .pipes import Message, Receiver, Sender
+
+Orders = Iterator[Message]
+Tell = Callable[[Message], None]
+
+_PR_SET_PDEATHSIG = 1
+
+#: What a process is asked by for the stacks of its threads.
+STACK_SIGNAL = signal.SIGUSR1
+
+#: How often a process looks after its parent where the system does not tell it, in seconds.
+_PERIOD = 0.5
+
+
+def main() -> None:
+    """Do the work that the first argument names, ``module:function``, until there are no more orders.
+
+    The other arguments are the parent's process id, and file descriptors: orders, messages, stacks.
+    """
+    work, parent, *given = sys.argv[1:6]
+    del sys.argv[1:]
+    orders, messages, stacks = files = tuple(map(int, given))
+    for file in files:
+        os.set_inheritable(file, False)  # noqa: FBT003 (its own way) a process that the target starts must not keep them open
+    end_with(int(parent))
+    write_stacks_to(stacks)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # it is the interpreter's own
+    tell = Sender(messages).send
+    module, _, function = work.partition(":")
+    try:
+        getattr(importlib.import_module(module), function)(_orders(Receiver(orders)), tell)
+    except KeyboardInterrupt:
+        tell({"interrupted": True})
+    except Exception as error:  # noqa: BLE001 (told to the parent: each has an exit code of its own)
+        message, code = refusal(error)
+        tell({"refused": message, "exit_code": code})
+    leave()
+
+
+def end_with(parent: int, how: signal.Signals = signal.SIGKILL) -> None:
+    """Let this process end by signal ``how`` when its parent is gone, even while a target holds the interpreter.
+
+    On Linux the system does it; elsewhere a thread looks, which has to wait for the interpreter.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, how)
+        _end_without(parent, how)  # it may be gone already
+    else:
+        threading.Thread(target=_watch, args=(parent, how), name="end with the parent", daemon=True).start()
+
+
+def _watch(parent: int, how: signal.Signals) -> None:
+    while True:
+        _end_without(parent, how)
+        time.sleep(_PERIOD)
+
+
+def _end_without(parent: int, how: signal.Signals) -> None:
+    if os.getppid() != parent:
+        os.kill(os.getpid(), how)
+
+
+def write_stacks_to(file: int | IO[str]) -> None:
+    """Write there where all threads are, when a fatal error ends this process, or its parent asks for it."""
+    faulthandler.enable(file)
+    faulthandler.register(STACK_SIGNAL, file)
+
+
+def _orders(receiver: Receiver) -> Orders:
+    """Yield orders as they come, and read them when they come: a parent that has many must not wait."""
+    waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+
+    def listen_to_parent() -> None:
+        while receiver.open:
+            for order in receiver.receive():
+                waiting.put(order)
+        waiting.put(None)
+
+    threading.Thread(target=listen_to_parent, name="listen to the parent", daemon=True).start()
+    return iter(waiting.get, None)
+
+
+def leave() -> None:
+    """End this process at once: what backends do at exit may abort, and must not be taken for a check's doing."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)
+    os._exit(0)

@@ -1,0 +1,1 @@
+"""Reading: the report's schema, reports read back, compared and merged."""

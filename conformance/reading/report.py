@@ -1,0 +1,298 @@
+"""Reads a report back: to values that meet the schema, and agree with themselves and with the contract.
+
+What was edited by hand, or half merged, does not agree.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from gradconform.contract.frozen import FrozenContract, frozen
+from gradconform.naming import PROFILES, nearest
+from gradconform.results import SCHEMA, SCHEMA_VERSION, Place, Report, Result, UsageError
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
+
+
+#: A report of 5,000 results has about 5 MB.
+_LARGEST_FILE = 256 * 2**20
+#: What no count, seed or version of a report reaches; Python would read far longer ones, slowly.
+_DIGITS = 20
+_SHOWN = 80
+#: What may be left behind the place of an error where a number or a word was cut off.
+_CUT = re.compile(r"[-+.\deE]*|tr?u?|fa?l?s?|nu?l?")
+#: There are some sixty kinds of cause.
+_SHOWN_WORDS = 900
+
+
+class ReportError(UsageError):
+    """A file or text that is no report of the kit: what is wrong, where, and what was expected."""
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of the report."""
+    source = files("gradconform.reading").joinpath(f"report-{SCHEMA_VERSION}.schema.json")
+    found: dict[str, Any] = json.loads(source.read_text(encoding="utf-8"))
+    return found
+
+
+def named(given: str | bytes | os.PathLike[str]) -> str:
+    """Return what messages call the report: its path where it has one."""
+    return "the report" if _is_text(given) else str(given)
+
+
+def _is_text(given: object) -> bool:
+    return isinstance(given, bytes) or (isinstance(given, str) and given.lstrip().startswith("{"))
+
+
+def _text(given: str | bytes | os.PathLike[str]) -> str:
+    if isinstance(given, str) and _is_text(given):
+        return given
+    name, content = named(given), given if isinstance(given, bytes) else _content(Path(given))
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        _refuse(name, f"byte {error.start} is {content[error.start : error.start + 1]!r}; expected text in UTF-8")
+
+
+def _content(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > _LARGEST_FILE:
+            _refuse(str(path), f"has {size} bytes; expected a report, which has no more than {_LARGEST_FILE}")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        reason = getattr(error, "strerror", None) or str(error)
+        _refuse(str(path), f"cannot be read: {reason}; expected a report that gradconform run --json has written")
+
+
+def _values(name: str, text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(
+            text, parse_int=_integer, parse_float=_number, parse_constant=_constant, object_pairs_hook=_once
+        )
+    except json.JSONDecodeError as error:
+        cut = error.msg.startswith("Unterminated string") or _CUT.fullmatch(text[error.pos :].rstrip())
+        ended = "; the text ends there, as a truncated file does" if cut else ""
+        _refuse(name, f"line {error.lineno}, column {error.colno}: {error.msg}{ended}; expected JSON")
+    except RecursionError:
+        _refuse(name, "is nested deeper than any report; expected one that gradconform run --json has written")
+    except _ValueProblem as problem:
+        _refuse(name, str(problem))
+    if not isinstance(values, dict):
+        _refuse(name, f"holds {_shown(values)}; expected an object with a schema, a summary and results")
+    return values
+
+
+class _ValueProblem(Exception):  # noqa: N818 (it never leaves this module)
+    """A value that JSON can be written with and no report has."""
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _DIGITS:
+        msg = f"holds the number {_short(digits)} of {len(digits)} digits; expected no more than {_DIGITS}"
+        raise _ValueProblem(msg)
+    return int(digits)
+
+
+def _number(digits: str) -> float:
+    value = float(digits)
+    if value in {float("inf"), float("-inf")}:
+        msg = f"holds the number {_short(digits)}; expected one that a float can hold"
+        raise _ValueProblem(msg)
+    return value
+
+
+def _constant(word: str) -> NoReturn:
+    msg = f"holds {word}, which is no JSON; expected a number or null"
+    raise _ValueProblem(msg)
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        msg = f"holds an object with {_short(twice)!r} twice; expected each name once"
+        raise _ValueProblem(msg)
+    return values
+
+
+def _refuse_version(name: str, values: Mapping[str, Any]) -> None:
+    if values.get("schema") != SCHEMA:
+        _refuse(name, f"schema is {_shown(values.get('schema'))}; expected {SCHEMA!r}, as each report of the kit has")
+    version = values.get("schema_version")
+    if version != SCHEMA_VERSION or isinstance(version, bool):
+        newer = isinstance(version, int) and version > SCHEMA_VERSION
+        then = "; install the version of gradconform that wrote it, or a later one" if newer else ""
+        _refuse(name, f"schema_version is {_shown(version)}; expected {SCHEMA_VERSION}, which this kit reads{then}")
+
+
+def _refuse_other_values(name: str, values: Mapping[str, Any]) -> None:
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 (only who reads a report needs it)
+    from jsonschema.exceptions import best_match  # noqa: PLC0415 (as above)
+
+    error = best_match(Draft202012Validator(schema()).iter_errors(values))
+    while error is not None and error.context:  # of null or an object, the object was meant
+        error = best_match(inner for inner in error.context if inner.validator_value != "null")
+    if error is not None:
+        place = error.json_path.removeprefix("$").lstrip(".") or "the report"
+        _refuse(name, f"{_short(place)} {_told(error)}")
+
+
+def _told(error: ValidationError) -> str:
+    """Say what is there and what was expected, without the schema's own words."""
+    rule, value, found = str(error.validator), cast("Any", error.validator_value), cast("Any", error.instance)
+    known = cast("dict[str, Any]", error.schema).get("properties", {})
+    if rule == "required":
+        missing = ", ".join(repr(name) for name in value if name not in found)
+        return f"has no {missing}; expected it, as each report of this schema has"
+    if rule == "additionalProperties" and isinstance(found, dict):
+        unknown = _short(", ".join(repr(name) for name in found if name not in known))
+        return f"has {unknown}, which the schema does not know; expected only {', '.join(known)}"
+    expected: dict[str, Callable[[], str]] = {
+        "type": lambda: " or ".join([value] if isinstance(value, str) else value),
+        "enum": lambda: textwrap.shorten(f"one of {', '.join(map(repr, value))}", _SHOWN_WORDS, placeholder=" …"),
+        "const": lambda: repr(value),
+        "pattern": lambda: f"text of the form {value}",
+        "minimum": lambda: f"a number from {value}",
+        "exclusiveMinimum": lambda: f"a number above {value}",
+        "maximum": lambda: f"a number up to {value}",
+        "minLength": lambda: "some text",
+        "minItems": lambda: "at least one entry",
+    }
+    return f"is {_shown(found)}; expected {expected[rule]()}"
+
+
+def _shown(value: object) -> str:
+    """Return a value for a message, short."""
+    if isinstance(value, dict):
+        return f"an object of {len(value)} names"
+    if isinstance(value, list):
+        return f"an array of {len(value)} entries"
+    return _short("null" if value is None else repr(value))
+
+
+def _short(text: object) -> str:
+    shown = str(text)
+    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 4]} ..."
+
+
+def _refuse(name: str, problem: str) -> NoReturn:
+    msg = f"{name}: {problem}"
+    raise ReportError(msg)
+
+
+def read_report(path_or_text: str | bytes | os.PathLike[str]) -> Report:
+    """Read what :meth:`~gradconform.Report.to_json` wrote: a path, or the text itself, which starts with ``{``.
+
+    Raises :class:`~gradconform.ReportError` (a ``ValueError``) that says what is wrong, where, and what was expected:
+    for a file that cannot be read, is no JSON or does not meet the schema, and for one whose counts, verdict or checks
+    are not those of its results and its contract.
+    """
+    name = named(path_or_text)
+    values = _values(name, _text(path_or_text))
+    _refuse_version(name, values)
+    _refuse_other_values(name, values)
+    as_told = ("contract", "devices", "environment", "kit", "profile", "seed", "shard", "strict", "target", "waivers")
+    report = Report(
+        **{name: values[name] for name in (*as_told, "options")},
+        manifest=values["summary"]["manifest"],
+        planned=values["summary"]["planned"],
+        extra=tuple(values["extra"]),
+        results=[Result.from_dict(result) for result in values["results"]],
+    )
+    for problem in _problems(report, values):
+        _refuse(name, f"{problem}; the file was edited or put together from others. Expected it as the kit wrote it")
+    return report
+
+
+def _problems(report: Report, values: Mapping[str, Any]) -> Iterator[str]:
+    yield from _of_results(report)
+    yield from _of_shard(report)
+    for field, counted in report.summary.items():
+        told = values["summary"][field]
+        if told != counted:
+            yield f"summary.{field} is {told}, and the results give {counted}"
+    if not len(report.results) <= report.planned <= report.manifest:
+        yield (
+            f"it has {len(report.results)} results of {report.planned} planned checks of a manifest of "
+            f"{report.manifest}, and none of the three can be larger than the next"
+        )
+    for field, decided in (("verdict", report.verdict), ("conforms", report.conforms)):
+        if values[field] != decided:
+            yield f"{field} is {values[field]!r}, and the results give {decided!r}"
+    held = None if report.extra else frozen(report.contract)
+    if held is not None:
+        yield from _against_the_contract(report, held)
+
+
+def _of_results(report: Report) -> Iterator[str]:
+    seen: dict[Place, int] = {}
+    listed = [] if report.waivers is None else report.waivers["entries"]
+    for position, result in enumerate(report.results):
+        first = seen.setdefault(result.place, position)
+        if first != position:
+            yield f"results[{first}] and results[{position}] are both of {result.place.name}"
+        problem = _status_problem(result) or _waiver_problem(result, listed)
+        if problem:
+            yield f"results[{position}] ({result.place.name}) {problem}"
+
+
+def _waiver_problem(result: Result, listed: Sequence[Mapping[str, Any]]) -> str | None:
+    unlisted = result.waiver is not None and result.waiver not in listed
+    return "names a waiver that the report does not list" if unlisted else None
+
+
+def _of_shard(report: Report) -> Iterator[str]:
+    if report.shard is None:
+        return
+    index, count, selected = (report.shard[name] for name in ("index", "count", "selected"))
+    positions = report.shard["positions"]
+    if index > count:
+        yield f"shard.index is {index} of {count} shards"
+    if len(positions) != report.planned or len(set(positions)) != len(positions):
+        yield f"shard.positions names {len(set(positions))} checks, and {report.planned} are planned"
+    if selected > report.manifest or any(position >= selected for position in positions):
+        yield f"shard.selected is {selected} of a manifest of {report.manifest}, and a position is beyond one of them"
+
+
+def _status_problem(result: Result) -> str | None:
+    if result.status in {"failed", "waived", "error"} and result.kind is None:
+        return f"is {result.status} and has no kind"
+    if result.status not in {"failed", "waived"} and result.findings:
+        return f"is {result.status} and has findings"
+    needs_waiver = result.status in {"waived", "unexpectedly_passed"}
+    if needs_waiver and result.waiver is None:
+        return f"is {result.status} and names no waiver"
+    if result.waiver is not None and result.status in {"passed", "unsupported", "not_run"}:
+        return f"is {result.status} and names a waiver"
+    return None
+
+
+def _against_the_contract(report: Report, contract: FrozenContract) -> Iterator[str]:
+    held = PROFILES[: PROFILES.index(report.profile) + 1]
+    size = sum(check.profile in held for check in contract.checks.values())
+    cells = {(result.device, result.dtype) for result in report.results}
+    if not size or report.manifest % size or report.manifest < size * len(cells):
+        yield (
+            f"summary.manifest is {report.manifest}, and contract {report.contract} has {size} checks in profile "
+            f"{report.profile} per device and dtype, of which the results name {len(cells)}"
+        )
+    for position, result in enumerate(report.results):
+        check = contract.checks.get(result.check)
+        if check is None:
+            near = nearest(result.check, contract.checks)[:200]
+            yield f"results[{position}].check is {result.check!r}, no check of contract {report.contract} ({near})"
+        elif check.profile not in held:
+            yield f"results[{position}] is of {result.check}, a check of profile {check.profile}, not {report.profile}"
+        elif result.requirement != check.requirement or (result.level, check.level) == ("MUST", "SHOULD"):
+            yield f"results[{position}] does not say of {result.check} what contract {report.contract} asks"

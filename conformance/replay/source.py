@@ -1,0 +1,188 @@
+"""What a script is made of, as Python text: values with all their digits, stages with all that they name."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.fixtures.random_stages.operations import OPERATIONS
+from gradconform.fixtures.random_stages.recipe import Line, Recipe, recipe_of
+from gradconform.fixtures.stages.case import StageCase
+
+
+def literal(value: Any) -> str:
+    """Return text that makes ``value`` again: a tensor, a tree of them, a number, a string or None."""
+    if isinstance(value, Tensor):
+        return _tensor(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {literal(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(literal, value)) + "]"
+    if isinstance(value, tuple):
+        return "(" + "".join(f"{literal(one)}, " for one in value).rstrip() + ")"
+    return repr(value)
+
+
+def _tensor(tensor: Tensor) -> str:
+    values = tensor.detach().cpu()
+    made = f"torch.tensor({_numbers(values)}, dtype={values.dtype})"
+    if 0 in values.shape:
+        made = f"torch.empty({tuple(values.shape)}, dtype={values.dtype})"
+    if not values.is_contiguous():
+        made = f"torch.empty_strided({tuple(values.shape)}, {values.stride()}, dtype={values.dtype}).copy_({made})"
+        if 0 in values.stride():
+            made = f"{_tensor(values.reshape(-1)[:1].clone())}.reshape(()).expand({tuple(values.shape)})"
+    on_device = made if tensor.device.type == "cpu" else f"{made}.to({str(tensor.device)!r})"
+    return f"{on_device}.requires_grad_()" if tensor.requires_grad else on_device
+
+
+def _numbers(values: Tensor) -> str:
+    """Return the elements as nested lists; nine digits give a float32 again."""
+    if values.dim():
+        return "[" + ", ".join(map(_numbers, values)) + "]"
+    number = values.item()
+    return f"{number:.9g}" if values.dtype == torch.float32 else repr(number)
+
+
+def arguments(args: tuple[Any, ...], stage: nn.Module) -> str:
+    """Return text that makes the arguments of one forward, ``stage`` being the name of its module there.
+
+    A parameter of the stage is named, and what is passed twice is the same object.
+    """
+    parameters = {id(parameter): name for name, parameter in stage.named_parameters()}
+    lines: list[str] = []
+    first: dict[int, int] = {}
+    for place, arg in enumerate(args):
+        if id(arg) in parameters and isinstance(arg, nn.Parameter):
+            lines.append(f"    a{place} = stage.get_parameter({parameters[id(arg)]!r})")
+        elif isinstance(arg, Tensor) and id(arg) in first:
+            lines.append(f"    a{place} = a{first[id(arg)]}")
+        else:
+            lines.append(f"    a{place} = {literal(arg)}")
+        first.setdefault(id(arg), place)
+    names = "".join(f"a{place}, " for place in range(len(args))).rstrip()
+    return "\n".join([*lines, f"    return ({names})"])
+
+
+def values_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters and buffers that make ``module`` what it is, each once."""
+    return {name: tensor.detach() for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+
+
+#: What random stages take from torch; the rest is from torch.nn.functional.
+_OF_TORCH = frozenset({"tanh", "sigmoid", "sin", "addcmul", "cat", "stack"})
+_KIT = "gradconform."
+
+
+@dataclass(slots=True)
+class Source:
+    """Source text: import lines, definitions by name in the order in which they must stand."""
+
+    imports: set[str] = field(default_factory=set)
+    definitions: dict[str, str] = field(default_factory=dict)
+
+
+def add_stage(source: Source, case: StageCase) -> str:
+    """Add what the stage needs to ``source``; return the expression that makes its module."""
+    recipe = recipe_of(case)
+    if recipe is not None:
+        return _add_recipe(source, case.name, recipe)
+    name = case.build.__name__
+    _add_name(source, sys.modules[case.build.__module__], name)
+    return f"{name}()"
+
+
+def _add_name(source: Source, module: ModuleType, name: str) -> None:
+    """Add a definition of a module and, before it, all that it names there; what torch has is imported."""
+    if name in source.definitions:
+        return
+    tree = ast.parse(inspect.getsource(module))
+    for node in tree.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            _add_import(source, node, name)
+        elif name in _defined(node):
+            for used in sorted({inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)} - {name}):
+                _add_name(source, module, used)
+            source.definitions[name] = _text(node)
+
+
+def _add_import(source: Source, node: ast.Import | ast.ImportFrom, name: str) -> None:
+    for alias in node.names:
+        if (alias.asname or alias.name) != name:
+            continue
+        shown = alias.name if alias.asname is None else f"{alias.name} as {alias.asname}"
+        if isinstance(node, ast.Import):
+            source.imports.add(f"import {shown}")
+        elif (node.module or "").startswith(_KIT):
+            # The registry's decorator and the recipes of inputs are left behind with the decorator.
+            _add_name(source, sys.modules[node.module or ""], alias.name)
+        else:
+            source.imports.add(f"from {node.module} import {shown}")
+
+
+def _defined(node: ast.stmt) -> set[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        node.decorator_list = [one for one in node.decorator_list if not _registers(one)]
+        return {node.name}
+    if isinstance(node, ast.Assign):
+        return {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return {node.target.id} if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) else set()
+
+
+def _registers(decorator: ast.expr) -> bool:
+    return isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "stage"
+
+
+def _text(node: ast.stmt) -> str:
+    return ast.unparse(node)
+
+
+def _add_recipe(source: Source, name: str, recipe: Recipe) -> str:
+    """Write a random stage as a module class; return the call that makes it."""
+    class_name = f"Stage{name.rpartition('-')[2].capitalize()}"
+    source.imports |= {"import torch", "from torch import nn"}
+    parameters = [
+        f"        self.{w.name} = nn.Parameter(torch.zeros({w.shape}), requires_grad={not w.frozen})"
+        for w in recipe.weights
+    ]
+    arguments = ", ".join(["self", *(f"x{i}" for i in range(len(recipe.inputs)))])
+    names = [f"        {w.name} = self.{w.name}" for w in recipe.weights]
+    lines = [f"        {line}" for one in recipe.lines for line in _line(source, one)]
+    source.definitions[class_name] = "\n".join(
+        [
+            f"class {class_name}(nn.Module):",
+            "    def __init__(self):",
+            "        super().__init__()",
+            *parameters,
+            "",
+            f"    def forward({arguments}):",
+            *names,
+            *lines,
+            f"        return {recipe.returned}",
+        ]
+    )
+    return f"{class_name}()"
+
+
+def _line(source: Source, line: Line) -> list[str]:
+    """Return the statements of a line; the text of two operations is for readers and no Python."""
+    targets = ", ".join(line.targets)
+    if line.operation == "slice_mul_":
+        return [f"{line.sources[0]}[..., :1].mul_(0.5)", f"{targets} = {line.sources[0]}"]
+    if line.operation == "matmul":
+        first, second = line.sources
+        return [f"{targets} = {first} @ {second} / {first}.shape[-1] ** 0.5"]
+    text = OPERATIONS[line.operation].text.format(*line.sources)
+    for name in re.findall(r"(?<![\w.])([a-zA-Z_]\w*)\(", text):
+        source.imports.add(f"from {'torch' if name in _OF_TORCH else 'torch.nn.functional'} import {name}")
+    for name in re.findall(r"(\w+)\.apply", text):
+        _add_name(source, sys.modules["gradconform.fixtures.random_stages.operations"], name)
+    return [f"{targets} = {text}"]

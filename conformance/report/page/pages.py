@@ -1,0 +1,174 @@
+"""The pages, as HTML and as Markdown: of one run, and of several, implementations or versions of one, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from string import ascii_uppercase
+from typing import Any
+
+from gradconform.reading.comparison import Comparison, compare, surroundings
+from gradconform.report import sections, sentences
+from gradconform.report.comparison import TOLD
+from gradconform.report.lines import count
+from gradconform.results import STATUSES, Report
+
+from .headroom import INSTALL, headroom_by_cell
+from .rendering import render
+from .rows import Row, Tally, Timelines, anchor, areas_by_cell, rows_of, tally
+
+#: Of so many checks of a cause Markdown has the ids, of the others the count: the summary of a CI job has a limit.
+_LISTED = 50
+
+
+def report_page(report: Report) -> str:
+    """Return one HTML page with all that the report says; it needs no other file and no network."""
+    timelines = Timelines()
+    rows = rows_of([report], timelines)
+    return render(
+        "report.html.j2",
+        **_of_one(report),
+        rows=rows,
+        statuses=[status for status in STATUSES if report.summary[status]],
+        timelines=list(timelines.drawn.values()),
+        plots=headroom_by_cell(report.results),
+        install=INSTALL,
+        anchor=anchor,
+    )
+
+
+def report_markdown(report: Report) -> str:
+    """Return the report as Markdown, fit for the summary of a CI job: each cause once, with the checks it fails."""
+    told = {one.result.place.name: one for row in rows_of([report], Timelines()) for one in row.told if one}
+    return render("report.md.j2", **_of_one(report), told=told, listed=_LISTED)
+
+
+def _of_one(report: Report) -> dict[str, Any]:
+    return {
+        "report": report,
+        "title": sentences.title(report),
+        "verdict": sentences.verdict(report),
+        "tone": sentences.tone(report),
+        "manifest": sentences.against_manifest(report),
+        "numbers": sentences.numbers(report),
+        "sections": sections.sections(report),
+        "devices": sections.devices(report),
+        "left_out": sections.left_out(report),
+        "waivers": sections.waivers(report),
+        "counts": {status: report.summary[status] for status in STATUSES},
+        "areas": areas_by_cell(report.results),
+        "surroundings": {name: values[0] for name, values in surroundings(report).items()},
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One of the runs, with the letter that the page calls it, and what the page says of it.
+
+    ``compared`` is what changed from the first, ``told`` the same in counts; ``counts`` has each status that is met.
+    """
+
+    letter: str
+    report: Report
+    compared: Comparison | None
+    title: str
+    verdict: str
+    tone: str
+    counts: dict[str, int]
+    told: str
+
+
+def _run(letter: str, report: Report, compared: Comparison | None) -> Run:
+    changed = {} if compared is None else compared.counts
+    told = "; ".join(f"{heading}: {changed[name]}" for name, (heading, _) in TOLD.items() if changed.get(name))
+    return Run(
+        letter=letter,
+        report=report,
+        compared=compared,
+        title=sentences.title(report),
+        verdict=sentences.verdict(report),
+        tone=sentences.tone(report),
+        counts={status: report.summary[status] for status in STATUSES if report.summary[status]},
+        told=told if compared else "the others are compared with this one",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideBySide:
+    """Several runs, the checks that they are looked at by, and what is different around them."""
+
+    runs: tuple[Run, ...]
+    rows: tuple[Row, ...]
+    timelines: Timelines
+    differences: tuple[tuple[str, tuple[Any, ...]], ...]
+
+
+def side_by_side(reports: Sequence[Report], *, intersection: bool = False) -> SideBySide:
+    """Put two runs or more beside each other; the first is what the others are compared with.
+
+    With ``intersection`` only checks of which all have a result are looked at, and the contracts may differ. Raises
+    :class:`~gradconform.reading.comparison.CompareError` as :func:`~gradconform.reading.comparison.compare` does.
+    """
+    first, *others = reports
+    compared = [None, *(compare(first, other, intersection=intersection) for other in others)]
+    timelines = Timelines()
+    rows = [row for row in rows_of(reports, timelines) if not intersection or len(row.results) == len(reports)]
+    around = surroundings(*reports).items()
+    return SideBySide(
+        runs=tuple(
+            _run(_letter(number), report, comparison)
+            for number, (report, comparison) in enumerate(zip(reports, compared, strict=True))
+        ),
+        rows=tuple(rows),
+        timelines=timelines,
+        differences=tuple((name, tuple(values)) for name, values in around if any(v != values[0] for v in values)),
+    )
+
+
+def _letter(number: int) -> str:
+    return ascii_uppercase[number] if number < len(ascii_uppercase) else f"run {number + 1}"
+
+
+def runs_page(runs: SideBySide) -> str:
+    """Return one HTML page with the runs side by side; it needs no other file and no network."""
+    statuses = [status for status in (*STATUSES, "absent") if any(status in row.statuses for row in runs.rows)]
+    return render(
+        "runs.html.j2",
+        **_of_several(runs),
+        statuses=statuses,
+        timelines=list(runs.timelines.drawn.values()),
+        anchor=anchor,
+        changes=TOLD,
+    )
+
+
+def runs_markdown(runs: SideBySide) -> str:
+    """Return the runs side by side as Markdown: verdicts, areas, and the checks that differ."""
+    return render("runs.md.j2", **_of_several(runs))
+
+
+def _of_several(runs: SideBySide) -> dict[str, Any]:
+    differing = [row for row in runs.rows if row.differs]
+    return {
+        "title": " | ".join(run.title for run in runs.runs),
+        "summary": f"{count(len(differing), 'check')} of {len(runs.rows)} came out differently",
+        "runs": runs.runs,
+        "rows": runs.rows,
+        "differing": differing,
+        "differences": runs.differences,
+        "areas": _areas(runs.rows),
+    }
+
+
+def _areas(rows: Sequence[Row]) -> list[tuple[str, str, list[Tally]]]:
+    """Return area, device and dtype, and one tally per run."""
+    grouped: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        grouped.setdefault((row.area, row.cell), []).append(row)
+    return [(*key, [tally(*key, each) for each in _by_run(group)]) for key, group in sorted(grouped.items())]
+
+
+def _by_run(rows: Sequence[Row]) -> list[list[Any]]:
+    return [
+        [told.result for told in each if told is not None] for each in zip(*(row.told for row in rows), strict=True)
+    ]

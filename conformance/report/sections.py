@@ -1,0 +1,312 @@
+"""What a report says, computed once: terminal, HTML page, Markdown and pytest's summary only lay it out.
+
+A section is a function from a report to a :class:`Section`, listed in :data:`SECTIONS`; every layout tells it. Failures
+are told by cause: one defect fails many checks, and a reader wants to see the defects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gradconform.results import Report, Result, named
+
+from .lines import Role, count
+
+_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
+
+#: What a kind of finding says of a tensor, where the finding's own text is all numbers.
+_OF_TENSORS = {
+    "mismatch": "has a wrong value",
+    "nonfinite": "has NaN or inf where plain autograd has none, or the other way round",
+    "missing": "is None, a tensor under plain autograd",
+    "unexpected": "is a tensor, None under plain autograd",
+    "shape": "has a wrong shape",
+    "dtype": "has a wrong dtype",
+    "device": "is on a wrong device",
+    "layout": "has a wrong layout",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Results whose first finding says the same thing of the same letter of action."""
+
+    text: str
+    results: tuple[Result, ...]
+
+    @property
+    def checks(self) -> dict[str, list[Result]]:
+        """The results by check id: a check may fail in several dtypes and devices."""
+        found: dict[str, list[Result]] = {}
+        for result in self.results:
+            found.setdefault(result.check, []).append(result)
+        return found
+
+
+def by_cause(results: Iterable[Result]) -> list[Cause]:
+    """Group results by cause, the cause of most checks first; every result is in exactly one group."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(_NUMBER.sub("n", cause(result)), []).append(result)
+    causes = [Cause(_text(alike, group), tuple(group)) for alike, group in found.items()]
+    return sorted(causes, key=lambda group: (-len(group.checks), group.results[0].check))
+
+
+def _text(alike: str, group: list[Result]) -> str:
+    """Return the cause with its numbers where all have the same ones."""
+    texts = {cause(result) for result in group}
+    return texts.pop() if len(texts) == 1 else alike
+
+
+def cause(result: Result) -> str:
+    """Return in one line what the first finding of ``result`` says, without the name of the tensor."""
+    if not result.findings or (result.kind == "device" and result.status == "error"):
+        lines = [line for line in result.message.splitlines() if line.strip()] or ["no message"]
+        # The last line of a traceback names the exception, the first one of any other message says what is wrong.
+        return lines[-1].strip() if result.kind == "kit" else lines[0].strip()
+    first = result.findings[0]
+    kind, text = str(first["kind"]), str(first["text"])
+    letter = re.sub(r"[\d!]", "", str(first["action"]))
+    if kind == "error":
+        return f"{letter} {text}" if first["raised"] is None else f"{letter} raised {first['raised']}"
+    after, about = f"after {letter}, " if letter else "", named(str(first["sort"]), str(first["where"]))
+    if kind in _OF_TENSORS:
+        return f"{after}{about} {_OF_TENSORS[kind]}"
+    said = text.partition(": ")[0]
+    return f"{after}{said}" if kind == "hooks" else f"{after}{about} {said}"
+
+
+#: Of so many checks that one waiver meets the ids are written out, of more the count alone.
+_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One line of a section, with how many results it is of where that is to be told."""
+
+    text: str
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One thing to say of a run: what ``heading`` names, and what is to be known of it.
+
+    ``causes`` are of the results that it is of; ``items`` tell these in short, for a terminal, or what is no result.
+    ``spares_target``: what the causes say is not said of the target, so checks are counted by area and none is listed.
+    """
+
+    heading: str
+    role: Role = "heading"
+    note: str = ""
+    causes: tuple[Cause, ...] = ()
+    items: tuple[Item, ...] = ()
+    spares_target: bool = False
+
+
+def sections(report: Report) -> list[Section]:
+    """Return the sections that have something to say, in the order in which a reader wants them."""
+    found = (section(report) for section in SECTIONS)
+    return [section for section in found if section.causes or section.items]
+
+
+def _device_faults(report: Report) -> Section:
+    causes = tuple(by_cause(result for result in _errors(report) if result.kind == "device"))
+    note = f"They are not charged to {report.target['name']}, of which these checks say nothing."
+    heading = f"device faults: {_counted(causes)}"
+    return Section(heading=heading, role="bad", note=note, causes=causes, spares_target=True)
+
+
+def _not_judged(report: Report) -> Section:
+    causes = tuple(by_cause(result for result in _errors(report) if result.kind != "device"))
+    return Section(heading=f"could not be judged: {_counted(causes)}", role="bad", causes=causes)
+
+
+def _failed_must(report: Report) -> Section:
+    causes = tuple(by_cause(result for result in _failed(report) if result.level == "MUST"))
+    return Section(heading=f"failed MUST: {_counted(causes)}", role="bad", causes=causes)
+
+
+def _failed_should(report: Report) -> Section:
+    causes = tuple(by_cause(result for result in _failed(report) if result.level != "MUST"))
+    heading = f"failed SHOULD{_aside(report)}: {_counted(causes)}"
+    return Section(heading=heading, role="bad" if report.strict else "warning", causes=causes)
+
+
+def _waived(report: Report) -> Section:
+    results = _with_status(report, "waived")
+    heading = f"waived: {count(len(results), 'result')}, expected to fail"
+    return Section(heading=heading, causes=tuple(by_cause(results)), items=_by_waiver(results))
+
+
+def _passed_and_waived(report: Report) -> Section:
+    results = _with_status(report, "unexpectedly_passed")
+    return Section(
+        heading=f"passed, and waived: {count(len(results), 'result')}{_aside(report)}",
+        role="bad" if report.strict else "warning",
+        note="Expected to fail; remove the waiver." if report.strict else "Expected to fail.",
+        causes=tuple(by_cause(results)),
+        items=_by_waiver(results),
+    )
+
+
+def _unsupported(report: Report) -> Section:
+    results = _with_status(report, "unsupported")
+    reasons = Counter(" ".join(result.message.split()) for result in results).most_common()
+    return Section(
+        heading=f"unsupported: {count(len(results), 'check')}, neither passed nor failed",
+        note="The target does not claim what they ask, or plain autograd cannot do it.",
+        causes=tuple(by_cause(results)),
+        items=tuple(Item(text=reason, number=number) for reason, number in reasons),
+    )
+
+
+#: All sections on results, in their order; one that is added here is told wherever a report is.
+SECTIONS: tuple[Callable[[Report], Section], ...] = (
+    _device_faults, _not_judged, _failed_must, _failed_should, _waived, _passed_and_waived, _unsupported,
+)  # fmt: skip
+
+
+def _errors(report: Report) -> Iterable[Result]:
+    return (result for result in report.failures if result.status == "error")
+
+
+def _failed(report: Report) -> Iterable[Result]:
+    return (result for result in report.failures if result.status == "failed")
+
+
+def _with_status(report: Report, status: str) -> list[Result]:
+    return [result for result in report.results if result.status == status]
+
+
+def _aside(report: Report) -> str:
+    return "" if report.strict else " (told, but only --strict lets them decide)"
+
+
+def _counted(causes: Iterable[Cause]) -> str:
+    """Return how many checks the causes are of, how many results where these are more, and how many causes if fewer."""
+    groups = list(causes)
+    results = [result for group in groups for result in group.results]
+    checks = len({result.check for result in results})
+    times = f", {len(results)} results," if len(results) > checks else ""
+    by = f" by {count(len(groups), 'cause')}" if len(groups) < checks else ""
+    return f"{count(checks, 'check')}{times}{by}".rstrip(",")
+
+
+def _by_waiver(results: Iterable[Result]) -> tuple[Item, ...]:
+    """Return what each waiver met, the one of most results first."""
+    groups: dict[str, list[str]] = {}
+    for result in results:
+        why = "{reason} ({issue}, {owner}, until {expires})".format(**result.waiver or {})
+        groups.setdefault(why, []).append(result.check)
+    found = sorted(groups.items(), key=lambda one: -len(one[1]))
+    return tuple(Item(text=f"{why}: {_some(dict.fromkeys(checks))}", number=len(checks)) for why, checks in found)
+
+
+def _some(checks: Iterable[str]) -> str:
+    ids = list(checks)
+    return ", ".join(ids[:_NAMED]) + (f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One entry of the waiver file, as text. ``met`` says how many results it is for, or why for none."""
+
+    check: str
+    verdict: str
+    reason: str
+    issue: str
+    owner: str
+    expires: str
+    when: str
+    met: str
+
+
+def waivers(report: Report) -> list[Entry]:
+    """Return the entries of the waiver file in its order; none where the run had no such file."""
+    entries = report.waivers["entries"] if report.waivers else ()
+    return [_entry(report, position, entry) for position, entry in enumerate(entries)]
+
+
+def _entry(report: Report, position: int, entry: Mapping[str, Any]) -> Entry:
+    return Entry(
+        **{name: str(entry[name]) for name in ("check", "reason", "issue", "owner", "expires")},
+        verdict=", ".join(entry["verdict"]),
+        when=", ".join(f"{name} {value}" for name, value in entry["when"].items()) or "everywhere",
+        met=_met(report, position, entry),
+    )
+
+
+def _met(report: Report, position: int, entry: Mapping[str, Any]) -> str:
+    if position in (report.waivers or {})["elsewhere"]:
+        return "for another adapter, torch, device or dtype"
+    met = [result.status for result in report.results if result.waiver == entry]
+    if not met:
+        return "nothing; remove it" if position in report.idle_waivers else "nothing"
+    waived, passed = met.count("waived"), met.count("unexpectedly_passed")
+    parts = [(waived, "waived"), (passed, "passed"), (len(met) - waived - passed, "failed all the same")]
+    return ", ".join(f"{number} {what}" for number, what in parts if number)
+
+
+def waiver_file(report: Report) -> str:
+    """Return which waiver file a run goes by; nothing where it had none."""
+    if report.waivers is None:
+        return ""
+    entries, elsewhere = len(report.waivers["entries"]), len(report.waivers["elsewhere"])
+    aside = f", {elsewhere} of them for other adapters, versions of torch, devices or dtypes" if elsewhere else ""
+    return f"{report.waivers['file']}: {entries} {'entry' if entries == 1 else 'entries'}{aside}"
+
+
+def idle_waivers(report: Report) -> list[str]:
+    """Return which waivers met no result in a whole run of profile ``full``."""
+    told: Mapping[str, Any] = report.waivers or {}
+    return [
+        f"{told['file']}: entry {position + 1} ({told['entries'][position]['check']}) met no result that was judged in "
+        "this whole run; remove it"
+        for position in report.idle_waivers
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What was found out of a device before the run: why it cannot be used, or the lines of its pre-flight.
+
+    ``broken`` are the lines that do not hold, as requirement and message; ``dtypes`` what cannot be used, and why.
+    """
+
+    name: str
+    problem: str | None
+    lines: int
+    broken: tuple[tuple[str, str], ...]
+    dtypes: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, probe: Mapping[str, Any], name: str | None = None) -> Device:
+        """Return what a probe says, as JSON values; of the device as it is called there, or by ``name``."""
+        return cls(
+            name=name or probe["device"],
+            problem=probe["reason"],
+            lines=len(probe["preflight"]),
+            broken=tuple((line["requirement"], line["message"]) for line in probe["preflight"] if not line["held"]),
+            dtypes=tuple((dtype, problem) for dtype, problem in probe["dtypes"].items() if problem),
+        )
+
+    @property
+    def held(self) -> int:
+        """How many lines hold."""
+        return self.lines - len(self.broken)
+
+
+def devices(report: Report) -> list[Device]:
+    """Return the devices of a run; none where the CPU alone was named."""
+    return [Device.of(probe) for probe in (report.devices or {}).get("probes", ())]
+
+
+def left_out(report: Report) -> list[str]:
+    """Return which devices and dtypes were found and left out, and why."""
+    skipped = (report.devices or {}).get("skipped", ())
+    return [f"{' '.join(filter(None, (one['device'], one['dtype'])))}: {one['reason']}" for one in skipped]

@@ -1,0 +1,195 @@
+"""The sentences of a report: who is judged, the verdict, the numbers met, and the command that runs a check again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gradconform.results import Report, Result
+from gradconform.run.options import RunOptions
+
+from .lines import Role, count
+
+_UNSURE = {"incomplete", "conforms with waivers"}
+
+#: How many devices and dtypes of which too much is unsupported are named.
+_UNJUDGED = 3
+
+
+def title(report: Report) -> str:
+    """Return the target's name and version."""
+    return " ".join(str(report.target[key]) for key in ("name", "version") if report.target.get(key))
+
+
+def shard_name(report: Report) -> str:
+    """Return which part of a divided run this is."""
+    return "shard {index} of {count}".format(**report.shard or {})
+
+
+def tone(report: Report) -> Role:
+    """Return what colours a verdict: ``good``, ``warning`` or ``bad``."""
+    return "good" if report.verdict in {"conforms", "passed"} else "warning" if report.verdict in _UNSURE else "bad"
+
+
+def verdict(report: Report) -> str:
+    """Return the verdict on the target in one sentence, without a full stop."""
+    counts, name = report.summary, title(report)
+    kinds = sorted({str(result.kind) for result in report.results if result.status == "error"})
+    failed = _failed(report)
+    if kinds:
+        told = f"; {failed} failed" if failed else ""
+        return f"{name}: error: {', '.join(kinds)}: {count(counts['error'], 'check')} could not be judged{told}"
+    if report.shard is not None:
+        return f"{name}: {shard_name(report)}: {_of_the_shard(report, failed)}; 'gradconform merge' gives the verdict"
+    if report.extra and report.verdict != "incomplete":
+        told = f"{counts[report.verdict]} of {count(report.manifest, 'check')} {report.verdict}"
+        return f"{name}: {told}; no verdict on contract {report.contract}, which was not run"
+    if report.verdict == "does not conform":
+        part = "" if report.complete else ", and not all of the contract was run"
+        return f"{name} does NOT conform: {failed} failed{part}"
+    but = f"; {failed} failed" if failed else ""
+    if report.verdict.startswith("conforms"):
+        held = f", {counts['unsupported']} are unsupported" if counts["unsupported"] else ""
+        held += f", {counts['waived']} are waived" if counts["waived"] else ""
+        aside = " with waivers" if not report.conforms else ""
+        return (
+            f"{name} conforms to contract {report.contract} in profile {report.profile}{aside}: "
+            f"{counts['passed']} of {report.manifest} checks passed{held}{but}"
+        )
+    return f"{name}: incomplete, no verdict: {counts['ran']} of {report.manifest} checks ran{but or ', none failed'}"
+
+
+def _failed(report: Report) -> str:
+    """Return how many failed, by level; with ``--strict`` a waived check that passed is one more."""
+    counts = report.summary
+    levels = ((counts["failed"] - counts["failed_should"], "MUST"), (counts["failed_should"], "SHOULD"))
+    failed = " and ".join(f"{number} {level}" for number, level in levels if number)
+    if not report.strict or not counts["unexpectedly_passed"]:
+        return failed
+    unexpected = f"{count(counts['unexpectedly_passed'], 'waived check')} passed"
+    return f"{failed} failed and {unexpected}" if failed else unexpected
+
+
+def _of_the_shard(report: Report, failed: str) -> str:
+    counts = report.summary
+    if report.verdict == "incomplete":
+        return f"incomplete: {counts['ran']} of {report.planned} checks ran{f'; {failed} failed' if failed else ''}"
+    return f"{failed} failed" if failed else f"{counts['passed']} of {report.planned} checks passed"
+
+
+def against_manifest(report: Report) -> str:
+    """Return the count against the manifest."""
+    counts = report.summary
+    rest = [
+        (counts["unsupported"], "unsupported"),
+        (counts["not_run"], "planned but not run"),
+        (report.selected - report.planned, "in other shards"),
+        (report.manifest - report.selected, "not selected"),
+    ]
+    more = "".join(f"; {number} {what}" for number, what in rest if number)
+    more += "".join(f"; too much is unsupported: {where}" for where in report.unjudged[:_UNJUDGED])
+    return f"{counts['ran']} of {report.manifest} {report.counted}, ran{more}"
+
+
+def numbers(report: Report) -> tuple[str, ...]:
+    """Say how near to plain autograd a run is, and what a device did not run, took in memory, or did not repeat."""
+    texts = [tell(report.results) for tell in (_near, _repeated, _off_device, _memory, _deferred, _spread)]
+    return (*filter(None, texts), *_tolerances(report.devices or {}))
+
+
+def _near(results: Sequence[Result]) -> str:
+    compared = [result for result in results if result.status == "passed" and result.headroom is not None]
+    if not compared:
+        return ""
+    equal = sum(bool(result.bit_equal) for result in compared)
+    text = f"{equal} of the {len(compared)} passed checks that compare values are bit-equal to plain autograd"
+    nearest = _worst(compared, lambda result: result.headroom)
+    more = f"; the largest error is {nearest.headroom:.2g} of its bound ({nearest.check})" if nearest.headroom else ""
+    return text + more
+
+
+def _repeated(results: Sequence[Result]) -> str:
+    same = [result.repeats_bit_equal for result in results if result.repeats_bit_equal is not None]
+    told = f"{sum(same)} of the {len(same)} checks that repeat a program were bit-equal from repeat to repeat"
+    return told if same else ""
+
+
+def _off_device(results: Sequence[Result]) -> str:
+    shares = [result for result in results if result.off_device_share is not None]
+    if not shares:
+        return ""
+    worst = _worst(shares, lambda result: result.off_device_share)
+    if not worst.off_device_share:
+        return f"all operations of the {len(shares)} checks that were recorded ran on the device"
+    number = sum(bool(result.off_device_share) for result in shares)
+    return (
+        f"{number} of the {len(shares)} recorded checks ran operations off the device, "
+        f"at most {worst.off_device_share:.1%} of them ({worst.check})"
+    )
+
+
+def _memory(results: Sequence[Result]) -> str:
+    return _largest(results, "plain_autograd", "plain autograd's")
+
+
+def _deferred(results: Sequence[Result]) -> str:
+    split = [r for r in results if r.memory is not None and r.memory["undeferred"] != r.memory["plain_autograd"]]
+    return _largest(split, "undeferred", "what plain autograd takes where no weight gradient is deferred")
+
+
+def _largest(results: Sequence[Result], measure: str, words: str) -> str:
+    taken = [(result.check, result.memory) for result in results if result.memory is not None]
+    ratios = {check: memory["peak"] / memory[measure] for check, memory in taken if memory[measure]}
+    if not ratios:
+        return ""
+    worst = max(ratios, key=lambda check: ratios[check])
+    return f"peak memory of the device is at most {ratios[worst]:.2f} times {words} ({worst})"
+
+
+def _spread(results: Sequence[Result]) -> str:
+    spreads = [result for result in results if result.oracle_spread]
+    if not spreads:
+        return ""
+    worst = _worst(spreads, lambda result: result.oracle_spread)
+    return (
+        f"plain autograd does not repeat itself bit by bit in {count(len(spreads), 'check')}: its runs are up to "
+        f"{worst.oracle_spread:.1e} of the largest element apart ({worst.check}), by which bounds are wider there"
+    )
+
+
+def _worst(results: Sequence[Result], measured: Callable[[Result], float | None]) -> Result:
+    return max(results, key=lambda result: measured(result) or 0.0)
+
+
+def _tolerances(devices: Mapping[str, Any]) -> Iterator[str]:
+    """Say where a device is judged by numbers of its own object, in place of the kit's."""
+    for probe in devices.get("probes", ()):
+        factors = probe["facts"].get("tolerance") or {}
+        if factors:
+            named = ", ".join(f"c = {value:g} in {dtype}" for dtype, value in factors.items())
+            yield f"{probe['device']} is judged by the tolerance of its own object: {named}"
+
+
+def replay_command(report: Report, result: Result) -> str:
+    """Return the command line that runs the check of ``result`` again, alone, as it was run."""
+    options = options_of(report).but(device=result.device, dtype=result.dtype)
+    words = ["gradconform", "replay", result.check, str(report.target["text"]), *options.words("results")]
+    return shlex.join(words)
+
+
+def options_of(report: Report) -> RunOptions:
+    """Return the options of the run that wrote ``report``; a report that was put together by hand may name none.
+
+    Raises ``ValueError`` where they are those of another kit.
+    """
+    return (
+        RunOptions.from_json(report.options)
+        if report.options
+        else RunOptions(seed=report.seed, contract=report.contract)
+    )
+
+
+def can_be_replayed(report: Report) -> bool:
+    """Tell whether the results are of checks of the contract: schedules of one's own are run again as they were."""
+    return not report.extra

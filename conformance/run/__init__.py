@@ -1,0 +1,1 @@
+"""A run: its options, its runner per device and dtype, and what it writes down."""

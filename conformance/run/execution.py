@@ -1,0 +1,128 @@
+"""A run as the command sees it: its header, and a way to run what has no result yet, in this process or in others."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from gradconform.records import Header, RecordedRun, RecordsError, as_line, finished, read_run
+from gradconform.results import EXIT_ENVIRONMENT, Place, Result
+
+OnResult = Callable[[Result], None]
+#: Is told of an item as it begins, with the level and the requirement that its result will have.
+OnStart = Callable[[Place, str, str], None]
+
+
+class Execution(Protocol):
+    """A run that is ready to begin."""
+
+    header: Header
+
+    def run(self, on_result: OnResult, *, on_start: OnStart, places: Iterable[Place]) -> None:
+        """Run the items at ``places``."""
+
+    def close(self) -> None:
+        """Let go of what was made ready."""
+
+
+class RecordFile:
+    """An open file of records. No other run can write to it, and each record is handed to the system at once.
+
+    Raises :class:`~gradconform.records.RecordsError` for a path that cannot be written to, that another run is writing
+    to, that is no file of records, or that holds a run that did not come to its end: those results are not thrown away.
+    """
+
+    def __init__(self, path: str, *, resume: bool = False) -> None:
+        """Open and lock ``path``. With ``resume`` it must hold a run, ``found``, which is gone on with."""
+        self.path = path
+        self._created = not Path(path).exists()
+        self._file = _opened(path, create=not resume)
+        self._written = 0
+        self.found: RecordedRun | None = None
+        try:
+            _lock(self._file, path)
+            self._begin(resume=resume)
+        except RecordsError:
+            self.close()
+            raise
+
+    def _begin(self, *, resume: bool) -> None:
+        size = os.fstat(self._file).st_size
+        if resume:
+            self.found = read_run(self.path)
+            return
+        if size and not (found := read_run(self.path)).ended:
+            msg = (
+                f"{self.path!r} holds a run that did not end ({len(found.results)} of {len(found.header.places)} "
+                f"results); go on with it by 'gradconform run --resume {self.path}', or remove it"
+            )
+            raise RecordsError(msg)
+
+    def begin(self, header: Header) -> None:
+        """Write the first line; with ``resume``, that the run is gone on with after what is whole."""
+        if self.found is None:
+            os.ftruncate(self._file, 0)
+            self.write(header.to_record())
+        else:
+            os.ftruncate(self._file, self.found.whole)
+            self.write({"record": "resumed", "results": len(self.found.results)})
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one record; raise :class:`~gradconform.records.RecordsError` where not all of it could be written."""
+        line = as_line(record)
+        try:
+            os.lseek(self._file, 0, os.SEEK_END)
+            while line:  # a disk that fills up takes a part of the line first, and refuses the rest
+                line = line[os.write(self._file, line) :]
+        except OSError as error:
+            msg = (
+                f"{self.path!r} cannot be written to any more: {error.strerror}; the results in it are kept: "
+                f"make room, and go on with --resume {self.path}"
+            )
+            raise RecordsError(msg, EXIT_ENVIRONMENT) from error
+        self._written += 1
+
+    def add(self, result: Result) -> None:
+        """Append a result."""
+        self.write(finished(result))
+
+    def end(self, verdict: str) -> None:
+        """Append that every planned item has a result."""
+        self.write({"record": "end", "verdict": verdict})
+
+    def close(self) -> None:
+        """Close and unlock; a file that was made for a run that never began is removed."""
+        if self._file < 0:
+            return
+        if self._created and not self._written:
+            Path(self.path).unlink(missing_ok=True)
+        os.close(self._file)
+        self._file = -1
+
+
+def _opened(path: str, *, create: bool) -> int:
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o666)
+    except OSError as error:
+        advice = "name a file in an existing folder that may be written to" if create else "name the file of a run"
+        msg = f"{path!r} cannot be opened for writing: {error.strerror}; {advice}"
+        raise RecordsError(msg) from error
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        msg = f"{path!r} is no ordinary file; expected one that can be read again and gone on with"
+        raise RecordsError(msg)
+    return file
+
+
+def _lock(file: int, path: str) -> None:
+    """Take the lock of an open file, which the system gives back however this process ends."""
+    import fcntl  # noqa: PLC0415 (not every system has it, and only a file of records needs it)
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        msg = f"another run is writing to {path!r} ({error.strerror}); wait for it, or name another file"
+        raise RecordsError(msg) from error

@@ -1,0 +1,95 @@
+"""What is measured of a check's trials: how near the values were, and what the device did."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Executed
+from gradconform.judge.finding import Finding
+from gradconform.judge.repeatable import same_bits
+from gradconform.results import finite
+
+#: How many operations that ran off the device a message names.
+_NAMED = 5
+
+
+@dataclass(slots=True)
+class Measurements:
+    """Of one check. ``own`` and ``plain`` are what the implementation and plain autograd executed on the device."""
+
+    headrooms: list[float] = field(default_factory=list)
+    repeats: list[bool] = field(default_factory=list)
+    own: Executed = field(default_factory=Executed)
+    plain: Executed = field(default_factory=Executed)
+    memory: dict[str, int] | None = None
+    spread: float = 0.0
+
+    def add(self, evidence: Evidence, headrooms: list[float]) -> None:
+        """Add a trial, and the headrooms that judging it met."""
+        self.headrooms += headrooms
+        same = same_bits(evidence.observations)
+        self.repeats += [] if same is None else [same]
+        self.spread = max(self.spread, *_relative(evidence), 0.0)
+        own, plain = evidence.observation.executed, evidence.oracle.executed
+        if own is not None and plain is not None:
+            self.own += own
+            self.plain += plain
+            self._weigh(own.peak, plain.peak, evidence.undeferred_peak)
+
+    def _weigh(self, own: int, plain: int, undeferred: int | None) -> None:
+        """Keep the memory of the trial that takes most beside plain autograd."""
+        before = self.memory
+        if plain > 0 and (before is None or own * before["plain_autograd"] > before["peak"] * plain):
+            self.memory = {"peak": own, "plain_autograd": plain, "undeferred": undeferred or plain}
+
+    def values(self) -> dict[str, Any]:
+        """Return the fields of a result that say all this."""
+        told = bool(self.headrooms)
+        share = self.own.off_device_share
+        return {
+            "headroom": finite(max(self.headrooms)) if told else None,
+            "bit_equal": not any(self.headrooms) if told and not self.spread else None,
+            "repeats_bit_equal": all(self.repeats) if self.repeats else None,
+            "off_device_share": share,
+            "memory": self.memory,
+            "oracle_spread": self.spread or None,
+        }
+
+    def below(self, percent: float) -> tuple[str, Finding] | None:
+        """Return who keeps less than ``percent`` of its operations on the device, and how much it keeps.
+
+        Where plain autograd does not either, it is the ``device``; else the ``implementation``.
+        """
+        on_device = _percent_on_device(self.own)
+        if on_device is None or on_device >= percent:
+            return None
+        there = _percent_on_device(self.plain)
+        beside = "none of plain autograd's" if there is None else f"{there:.3g} % of plain autograd's"
+        names = ", ".join(f"{name} {count} times" for name, count in Counter(self.own.elsewhere).most_common(_NAMED))
+        text = (
+            f"{on_device:.3g} % ran on the device, at least {percent:g} % is required, {beside} did; elsewhere: {names}"
+        )
+        who = "device" if there is None or there < percent else "implementation"
+        return who, Finding("device", "the operations", "", text)
+
+
+def _percent_on_device(executed: Executed) -> float | None:
+    share = executed.off_device_share
+    return None if share is None else 100.0 * (1.0 - share)
+
+
+def _relative(evidence: Evidence) -> list[float]:
+    """Return how far two runs of plain autograd are apart, as a part of each tensor's largest element."""
+    if not evidence.spread:
+        return []
+    sizes: dict[int, float] = {}
+    for step in evidence.oracle.steps:
+        for tensor in (*(step.input_grads or ()), *step.param_grads.values()):
+            if isinstance(tensor, Tensor) and id(tensor) in evidence.spread:
+                sizes[id(tensor)] = float(tensor.to_dense().abs().max())
+    return [evidence.spread[key] / size for key, size in sizes.items() if size > 0.0]

@@ -1,0 +1,228 @@
+"""A run from target to report: the one way that the library, the command and the pytest plugin all take."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from gradconform.contract import checks_of
+from gradconform.contract.check import Check
+from gradconform.contract.plan import Given, Item, Plan, check_of, make_plan, schedules_of
+from gradconform.contract.shard import Shard
+from gradconform.devices import Choice, choose, dtype_named
+from gradconform.devices.environment import environment
+from gradconform.devices.flags import flags_named, flags_set
+from gradconform.devices.ready import device_here, ready
+from gradconform.drive.reference64 import OracleCache
+from gradconform.records import Header, header_of
+from gradconform.results import Place, Report, Result
+from gradconform.target.resolve import Target, resolve
+from gradconform.version import CONTRACT_VERSION
+from gradconform.waivers.waiver import Waivers, read_waivers, refuse_unknown_checks
+
+from .options import RunOptions
+from .runner import Runner, one_thread
+
+_SEEDS = 2**63 - 1  # the loss's target is drawn from the next one
+
+OnResult = Callable[[Result], None]
+OnStart = Callable[[Place, str, str], None]
+
+
+class Run:
+    """A target, a plan and options, all valid: what can be wrong with them is refused when the run is made."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        *,
+        adapters: Mapping[str, object] | None = None,
+        choice: Choice | None = None,
+        diagnose: bool = True,
+        oracles: OracleCache | None = None,
+    ) -> None:
+        """Resolve the target and make the plan: of the contract, or of the schedules that are given.
+
+        ``adapters`` are targets by name beside the registered ones. A ``choice`` that was made before takes the place
+        of the options on devices and dtypes; to make it ready is left to the caller, since a process that runs no check
+        opens no device. ``diagnose`` and ``oracles`` are those of ``Runner``.
+
+        Raises :class:`~gradconform.target.resolve.TargetError`, :class:`~gradconform.naming.SelectionError`,
+        :class:`~gradconform.waivers.waiver.WaiverError` and :class:`~gradconform.fixtures.schedules.ScheduleError` (all
+        ``ValueError``) before anything runs.
+        """
+        self.options = options
+        self.flags = flags_named(options.flags)
+        self.choice = choice or choose(options.device, options.dtype, plugins=options.device_plugins)
+        if choice is None:
+            ready(self.choice, self.flags)
+        manifest, self._extra = _checks_of(options)
+        self.plan: Plan = make_plan(
+            manifest,
+            profile=options.profile,
+            include=options.checks,
+            exclude=options.exclude_checks,
+            cells=self.choice.cells,
+            shard=options.shard,
+        )
+        self.target: Target = resolve(options.target, extra=adapters)
+        self.waivers = None if options.waivers is None else self._waivers(options.waivers)
+        self._diagnose, self._oracles = diagnose, oracles
+        self._runners: dict[tuple[str, str], Runner] = {}
+
+    def run_item(self, item: Item) -> Result:
+        """Run one item of the plan."""
+        key = (item.device, item.dtype)
+        if key not in self._runners:
+            device, dtype = device_here(self.choice, item.device), dtype_named(item.dtype)
+            self._runners[key] = Runner(
+                self.target,
+                device=device,
+                dtype=dtype,
+                seed=self.options.seed,
+                probe=self.options.probe or self.options.profile == "full",
+                diagnose=self._diagnose,
+                oracles=self._oracles,
+                require_device_execution=self.options.require_device_execution,
+            )
+        with flags_set(self.flags, self._runners[key].device.type):
+            result = self._runners[key].run(item.check)
+        # Whichever index a worker has taken, the result is that of the device that was named.
+        result = replace(result, device=item.device)
+        return result if self.waivers is None else self.waivers.settle(result)
+
+    def _waivers(self, path: str) -> Waivers:
+        """Return the waivers as this run applies them; refuse those of checks that do not exist."""
+        found = read_waivers(path)
+        refuse_unknown_checks(found, checks_of(self.options.contract))
+        cells = [(item.device, item.dtype) for item in self.plan.items]
+        return found.within(adapter=self.target.name, torch=str(torch.__version__), cells=dict.fromkeys(cells))
+
+    def empty_report(self) -> Report:
+        """Return the report of this run before anything has run."""
+        return Report(
+            profile=self.plan.profile,
+            target=self.target.described(),
+            environment=self._environment(),
+            seed=self.options.seed,
+            manifest=self.plan.manifest,
+            planned=len(self.plan.items),
+            strict=self.options.strict,
+            extra=self._extra,
+            shard=self.plan.shard,
+            waivers=None if self.waivers is None else self.waivers.record(),
+            devices=self.choice.told,
+            contract=self.options.contract,
+            options=self.options.to_json(),
+        )
+
+    def _environment(self) -> dict[str, Any]:
+        autocast = self.flags.get("autocast", "off")
+        others = {name: value for name, value in self.flags.items() if name != "autocast"}
+        with flags_set(others, "cpu"):
+            found = environment(self.choice.devices, self.flags, self.choice.described)
+        if autocast != "off":  # set around checks alone: this process may not even know the device
+            found["backends"]["autocast"] = ", ".join(f"{name} {autocast}" for name in self.choice.types)
+        return found
+
+    @cached_property
+    def _items(self) -> dict[Place, Item]:
+        """The items of the plan by place, in order."""
+        return {item.place: item for item in self.plan.items}
+
+    def header(self) -> Header:
+        """Return what stands at the head of this run's records."""
+        return header_of(self.empty_report(), tuple(self._items))
+
+    def run(
+        self,
+        on_result: OnResult | None = None,
+        *,
+        on_start: OnStart | None = None,
+        places: Iterable[Place] | None = None,
+    ) -> Report:
+        """Run the items at ``places``, or every item of the plan, in order.
+
+        ``on_start`` is told of each item as it begins, with the level and the requirement its result will have;
+        ``on_result`` sees each result as it comes.
+        """
+        report = self.empty_report()
+        with _settled_objects(), one_thread():
+            for place in self._items if places is None else places:
+                item = self._items[place]
+                if on_start is not None:
+                    on_start(place, self._level(item), item.check.requirement)
+                result = self.run_item(item)
+                report.results.append(result)
+                if on_result is not None:
+                    on_result(result)
+        return report
+
+    def _level(self, item: Item) -> str:
+        """Return the level of a failure: what is tried although it is not claimed can only be a failed SHOULD."""
+        return "SHOULD" if item.check.unmet(self.target.capabilities) else item.check.level
+
+
+@contextlib.contextmanager
+def _settled_objects() -> Iterator[None]:
+    """Keep the collector from walking through all of torch again and again: what is there before a run stays."""
+    frozen_by_others = gc.get_freeze_count() > 0
+    if not frozen_by_others:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if not frozen_by_others:
+            gc.unfreeze()
+
+
+def _checks_of(options: RunOptions) -> tuple[Mapping[str, Check], tuple[str, ...]]:
+    """Return the checks of a run by id, and what extra checks are on: the schedules that are given."""
+    schedules = schedules_of(options.schedule)
+    own = [check_of(name, found) for name, found in schedules.items()]
+    extra = tuple(f"{one.name}: {one.size}" for one in schedules.values())
+    return {check.id: check for check in own} or checks_of(options.contract), extra
+
+
+def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
+    target: object,
+    *,
+    device: str | torch.device | Sequence[str | torch.device] = "cpu",
+    device_plugins: Sequence[str] | str = (),
+    dtype: str | torch.dtype | Sequence[str | torch.dtype] = "float32",
+    flags: Mapping[str, str] | Sequence[str] | str = (),
+    contract: str = CONTRACT_VERSION,
+    profile: str = "standard",
+    checks: Sequence[str] | str | None = None,
+    exclude_checks: Sequence[str] | str = (),
+    seed: int | None = None,
+    strict: bool = False,
+    probe: bool = False,
+    require_device_execution: float | None = None,
+    schedule: Given | Sequence[Given] = (),
+    shard: Shard | str | None = None,
+    waivers: str | os.PathLike[str] | None = None,
+) -> Report:
+    """Run the contract against ``target`` and return the report; a target that does not conform raises nothing.
+
+    ``target`` is anything that ``gradconform run`` takes, or an object: an adapter, or a namespace with torch's
+    functions. ``contract`` names a version of the contract, where it is not to be the newest. ``checks`` narrows by
+    globs over check ids, less ``exclude_checks``; a narrowed run never conforms.
+    ``schedule`` names CSV files in torch's format, or schedules of :mod:`gradconform.fixtures.schedules`: they are
+    judged in place of the contract. ``shard`` takes a part of the plan, such as ``"1/4"``.
+    ``waivers`` is a TOML file of failures that are expected; none is looked for where none is named.
+    ``device`` may be ``auto`` or ``all``, ``dtype`` may be ``all``; ``device_plugins`` are modules that make devices
+    usable, and ``flags`` sets those of :mod:`gradconform.devices.flags`, such as ``{"tf32": "on"}``.
+    ``require_device_execution`` is the percentage of a check's operations that has to run on the device; ``probe``
+    tries also what the target does not claim.
+    Raises ``ValueError`` for a target, device, dtype, version, profile or pattern that does not exist, and for a
+    schedule that is not complete or can never run.
+    """
+    return Run(RunOptions.of(**locals())).run()  # locals: the arguments, each named as the option that it is

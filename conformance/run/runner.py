@@ -1,0 +1,301 @@
+"""Runs checks on one target, device and dtype, and turns what was found into results."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from gradconform.adapter import Adapter, UnsupportedError
+from gradconform.contract.check import Check, Judge
+from gradconform.devices import device_of
+from gradconform.drive.driver import drive
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Observation, Raised
+from gradconform.drive.operation_log import drive_logged
+from gradconform.drive.oracle import BROKEN, DeviceLostError, Oracle, OracleError
+from gradconform.drive.reference64 import OracleCache, References
+from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust
+from gradconform.judge.finding import Finding, findings_in, headrooms_in
+from gradconform.judge.repeatable import same_bits
+from gradconform.naming import DEFAULT_SEED
+from gradconform.results import Result
+from gradconform.target.resolve import Target
+from gradconform.tolerance import tolerances_of
+from gradconform.trial.materials import Materials
+from gradconform.trial.program import UNDER_PLAIN_AUTOGRAD
+from gradconform.trial.trial import Trial
+
+from .measurements import Measurements
+from .preflight import preflight
+
+#: How often plain autograd is run again where an implementation did not repeat itself.
+_CHANCES = 5
+
+#: How many trials keep their evidence, for the next check that reads them.
+KEPT = 64
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one thread, so that sums are added in one order whatever machine and worker; set back afterwards."""
+    threads = torch.get_num_threads()
+    if threads == 1:  # setting it takes longer than a small check
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class RefusedError(UnsupportedError):
+    """The adapter raised ``UnsupportedError`` while it was driven."""
+
+
+class AdapterError(Exception):
+    """An adapter of somebody's own fails its pre-flight: nothing can be judged through it."""
+
+
+class Runner:
+    """Runs checks on one target, device and dtype. Each trial is run once and judged by all checks that read it."""
+
+    def __init__(  # noqa: PLR0913 (what is judged, where, and how much is done about it)
+        self,
+        target: Target,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        seed: int = DEFAULT_SEED,
+        probe: bool = False,
+        diagnose: bool = True,
+        oracles: OracleCache | None = None,
+        require_device_execution: float | None = None,
+    ) -> None:
+        """Keep what is judged, and where.
+
+        ``probe`` tries what is not claimed as well (profile ``full``), ``diagnose`` looks for the likely cause of a
+        wrong value, and ``oracles`` holds what runners of other targets have computed of plain autograd.
+        ``require_device_execution`` is the percentage of the operations that have to run on the device.
+        """
+        self._required = require_device_execution
+        self._diagnose = diagnose
+        self.target, self.device, self.dtype, self.seed, self.probe = target, device, dtype, seed, probe
+        self._oracle = Oracle(device, oracles)
+        self._trust = DeviceTrust(self._oracle)
+        self._tolerances = device_of(device).tolerances
+        self._device_faults: dict[Trial, DeviceFaultError] = {}
+        self._evidence: dict[Trial, Evidence] = {}
+        self._preflight: str | None = None
+        self._preflight_done = False
+
+    def run(self, check: Check) -> Result:
+        """Return the verdict on one check. Never raises for what the target does."""
+        started = time.perf_counter()
+        measured = Measurements()
+        try:
+            with one_thread(), tolerances_of(self._tolerances):
+                values = self._values(check, measured)
+        except RefusedError as error:
+            values = self._refused(check, error)
+        except UnsupportedError as error:
+            values = {"status": "unsupported", "message": f"not supported: {error}"}
+        except OracleError as error:
+            text = f"plain autograd on this device raised {error}"
+            values = {"status": "unsupported", "kind": "environment", "message": text, **_exhausted(error.raised)}
+        except DeviceFaultError as error:
+            values = _device_fault(check, error)
+        except DeviceLostError as error:
+            text = f"{self.device} failed: {error}"
+            values = {"status": "error", "kind": "environment", "message": text, **_exhausted(error.raised)}
+        except SystemExit as error:  # else the target would choose this process's exit code, 0 for one
+            values = {"status": "error", "kind": "adapter", "message": f"the target ended the process: {error!r}"}
+        except Exception as error:  # noqa: BLE001 (a crash of the kit is a verdict of its own, never a pass)
+            text = "".join(traceback.format_exception(error)[-3:]).strip()
+            lost = not self._oracle.answers
+            values = {
+                "status": "error",
+                "kind": "environment" if lost else "kit",
+                "message": f"{self.device} failed: {error}" if lost else f"the kit failed: {text}",
+                **_exhausted(Raised.of(error)),
+            }
+        values = {**_exhausted(*(finding.raised for finding in values.get("findings", ()))), **values}
+        taken = round(time.perf_counter() - started, 6)
+        dtype = str(self.dtype).removeprefix("torch.")
+        return check.result(str(self.device), dtype, duration_s=taken, **measured.values(), **values)
+
+    def _values(self, check: Check, measured: Measurements) -> dict[str, Any]:
+        unmet = [*check.unmet(self.target.capabilities), *self._place_unmet()]
+        if unmet and not self.probe:
+            return {"status": "unsupported", "message": f"not claimed: {', '.join(unmet)}"}
+        problem = self._adapter_problem()
+        if problem is not None and not self._place_unmet():  # a dtype or device that is not claimed may be refused
+            return {"status": "error", "kind": "adapter", "message": problem}
+        findings: list[Finding] = []
+        silent: list[Finding] = []
+        for trial in check.trials:
+            evidence = self.evidence(trial)
+            judged = list(check.judge(evidence))
+            found = findings_in(judged)
+            findings += found
+            silent += [] if any(finding.kind == "error" for finding in found) else found
+            measured.add(evidence, headrooms_in(judged))
+        below = None if self._required is None else measured.below(self._required)
+        if below is not None:
+            return _off_device(self.device, *below)
+        return _probed(unmet, findings, silent) if unmet else {"findings": findings}
+
+    def _refused(self, check: Check, error: RefusedError) -> dict[str, Any]:
+        """Return the verdict on a refusal: of what is not claimed it is fine, a claim refused is a claim not met."""
+        unmet = [*check.unmet(self.target.capabilities), *self._place_unmet()]
+        if unmet:
+            return {"status": "unsupported", "message": f"not claimed: {', '.join(unmet)}; tried, and refused"}
+        asked = ", ".join(sorted(check.needs)) or "nothing in particular"
+        text = f"claimed, but refused: {error}; support it, or withdraw the claim to one of: {asked}"
+        return {"status": "failed", "kind": "refused", "message": text}
+
+    def _place_unmet(self) -> list[str]:
+        claims = self.target.capabilities
+        dtype, device = str(self.dtype).removeprefix("torch."), self.device.type
+        unmet = [f"dtype {dtype}"] if claims.dtypes is not None and dtype not in claims.dtypes else []
+        return [*unmet, f"device {device}"] if claims.devices is not None and device not in claims.devices else unmet
+
+    def findings(self, trial: Trial, judge: Judge) -> list[Finding]:
+        """Return what one trial that belongs to no check shows.
+
+        Raises :class:`UnsupportedError` where it is refused, :class:`OracleError` where plain autograd cannot do it,
+        and :class:`AdapterError` where an adapter of somebody's own fails its pre-flight.
+        """
+        with one_thread(), tolerances_of(self._tolerances):
+            problem = self._adapter_problem()
+            if problem is not None:
+                raise AdapterError(problem)
+            return findings_in(judge(self.evidence(trial)))
+
+    def evidence(self, trial: Trial) -> Evidence:
+        """Return the evidence of a trial, from plain autograd and the implementation in turn; kept for later checks."""
+        if trial in self._evidence:
+            return self._evidence[trial]
+        if trial in self._device_faults:  # told again for every check that reads the trial, found once
+            raise self._device_faults[trial].with_traceback(None)
+        try:
+            evidence = self._new_evidence(trial)
+        except DeviceFaultError as error:
+            self._device_faults[trial] = DeviceFaultError(str(error), error.findings)  # without its frames
+            raise
+        if len(self._evidence) >= KEPT:
+            del self._evidence[next(iter(self._evidence))]
+        self._evidence[trial] = evidence
+        return evidence
+
+    def _new_evidence(self, trial: Trial) -> Evidence:
+        materials = Materials(trial, dtype=self.dtype, device=self.device, seed=self.seed)
+        divided = self.target.capabilities.loss_divided_by_microbatches
+        scale = 1.0 / trial.microbatches() if trial.loss and divided else 1.0
+        references = self._oracle.references(materials, scale)
+        oracle = self._trust.observe(references)
+        observations = self._observe(materials, trial.repeats, oracle)
+        again, spread = self._second_run(references, oracle, observations)
+        return Evidence(
+            references,
+            self.target.capabilities,
+            observations,
+            oracle,
+            again,
+            diagnose=self._diagnose,
+            spread=spread,
+            undeferred_peak=None if again is None else self._oracle.undeferred_peak(references),
+        )
+
+    def _second_run(
+        self, references: References, first: Observation, observations: tuple[Observation, ...]
+    ) -> tuple[Observation | None, dict[int, float]]:
+        """Run plain autograd again where a trial has repeats, or the device may add up in another order each time."""
+        if len(observations) == 1 and self._oracle.trusted:
+            return None, {}
+        again, spread = self._trust.observe_again(references, first)
+        if not self._oracle.trusted and same_bits(observations) is False:
+            for _ in range(_CHANCES):  # where the implementation differed from itself, plain autograd may as well
+                if spread:
+                    break
+                again, spread = self._trust.observe_again(references, first, anew=True)
+        return again, spread
+
+    def _observe(self, materials: Materials, repeats: int, oracle: Observation) -> tuple[Observation, ...]:
+        """Run the implementation ``repeats`` times; what is allocated in between moves the next run's addresses.
+
+        Where it gives what plain autograd gave, bit by bit, the ``oracle``'s copies stand for both.
+        """
+        observations: list[Observation] = []
+        ballast: list[object] = []
+        for count in range(repeats):
+            ballast += [object() for _ in range(37 * count % 101)]
+            observations.append(self._drive(materials, oracle))
+        del ballast
+        return tuple(observations)
+
+    def _drive(self, materials: Materials, oracle: Observation) -> Observation:
+        found = self._drive_once(materials, partial(drive_logged, known=oracle))
+        if self._oracle.trusted:  # no second chance: the CPU does not fail
+            return found
+        raised = None if found.raised is None else found.raised.raised
+        broken = raised is not None and raised.type in BROKEN
+        if broken and self._drive_once(materials, drive).raised is None:
+            msg = f"the implementation raised {raised}, and when it was run again it did not"
+            raise DeviceLostError(msg, raised)
+        return found
+
+    def _drive_once(self, materials: Materials, way: Callable[[Adapter, Materials], Observation]) -> Observation:
+        try:
+            return way(self.target.adapter, materials)
+        except UnsupportedError as error:
+            raise RefusedError(str(error)) from error
+
+    def _adapter_problem(self) -> str | None:
+        """Return why an adapter of somebody's own fails its pre-flight, or None; done once."""
+        if not self._preflight_done:
+            self._preflight = preflight(self.target, self.evidence) if self.target.own_adapter else None
+            self._preflight_done = True
+        return self._preflight
+
+
+def _exhausted(*raised: Raised | None) -> dict[str, str]:
+    """Return the field of a result that says that memory was used up, where one of ``raised`` tells of it."""
+    return next(({"exhausted": str(one)} for one in raised if one is not None and one.memory), {})
+
+
+def _off_device(device: torch.device, who: str, finding: Finding) -> dict[str, Any]:
+    """Return the verdict where too little runs on the device: whatever the check asks, it was asked of another one."""
+    if who == "device":
+        text = f"{device} leaves operations to the CPU\n{finding}"
+        return {"status": "error", "message": text, "findings": [finding]}
+    return {"level": "MUST", "findings": [finding]}
+
+
+def _device_fault(check: Check, error: DeviceFaultError) -> dict[str, Any]:
+    """Return the verdict on a device that is wrong: the implementation is not charged with it."""
+    line = f"{check.tried}{UNDER_PLAIN_AUTOGRAD}"
+    return {
+        "status": "error",
+        "kind": "device",
+        "message": "\n".join([str(error), line, *map(str, error.findings)]),
+        "findings": error.findings,
+    }
+
+
+def _probed(unmet: list[str], findings: list[Finding], silent: list[Finding]) -> dict[str, object]:
+    """Return the verdict on what is not claimed: refusing is fine, a silent wrong number is a failed SHOULD.
+
+    ``silent`` are the findings of the trials that refused nothing.
+    """
+    claim = f"not claimed: {', '.join(unmet)}"
+    if not silent:
+        return {"status": "unsupported", "message": f"{claim}; tried, and {'refused' if findings else 'right'}"}
+    lines = [f"{claim}; tried, and wrong without a word", *map(str, silent)]
+    return {"level": "SHOULD", "message": "\n".join(lines), "findings": silent}

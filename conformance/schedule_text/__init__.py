@@ -1,1 +1,0 @@
-"""Schedules as text, without processes: what a runtime reads, validates, places, merges and lowers, judged."""

@@ -1,0 +1,1 @@
+"""Targets: what a user names, turned into an adapter."""

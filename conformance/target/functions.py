@@ -1,0 +1,161 @@
+"""Drives a namespace with torch's three functions, or with ``stage_backward`` alone, as it stands.
+
+The signatures are those of ``torch.distributed.pipelining._backward`` (torch 2.13): ``stage_backward(stage_output,
+output_grads, input_values)``, ``stage_backward_input(stage_outputs_or_loss, output_grads, input_values, weights)`` and
+``stage_backward_weight(weights, param_groups)``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.adapter import Capabilities, StageSpec, Tree, UnsupportedError
+from gradconform.trees import as_tuple, leaves, tensors
+
+if TYPE_CHECKING:
+    from torch.autograd.graph import Node
+
+FULL = "stage_backward"
+SPLIT = ("stage_backward_input", "stage_backward_weight")
+
+#: How many positional arguments each function is called with.
+ARGUMENTS = {FULL: 3, "stage_backward_input": 4, "stage_backward_weight": 2}
+
+
+class FunctionsAdapter:
+    """An adapter over functions. It claims all that plain autograd does on the stage zoo.
+
+    A namespace may claim more, or less, in an attribute ``gradconform_capabilities`` (a mapping of names of
+    :class:`~gradconform.adapter.Capabilities`).
+    """
+
+    def __init__(self, name: str, functions: Mapping[str, Callable[..., Any]], claims: Mapping[str, Any]) -> None:
+        """Keep the functions; those that are missing are not claimed."""
+        self.name = name
+        self.functions = dict(functions)
+        split = all(function in functions for function in SPLIT)
+        found = {"full": FULL in functions, "split": split, "mixed": FULL in functions and split}
+        found |= {"param_groups": split, "weight_result": split}
+        found["weight_before_input"] = False  # without an I there is no context to call W with
+        found["retain_graph"] = split and _takes(functions[SPLIT[1]], "retain_graph")
+        self.capabilities = Capabilities.from_mapping({**found, **claims})
+
+    def open(self, stage: nn.Module, spec: StageSpec) -> FunctionsSession:
+        """Return a session on ``stage``."""
+        return FunctionsSession(self.functions, stage, spec)
+
+
+class FunctionsSession:
+    """Holds, per micro-batch, what a pipeline stage holds for the functions: arguments, outputs, weight contexts."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]], stage: nn.Module, spec: StageSpec) -> None:
+        """Change nothing in the stage."""
+        self._functions, self._stage, self._spec = functions, stage, spec
+        self._parameters = dict(stage.named_parameters())
+        self._forwards: dict[int, tuple[tuple[Any, ...], Tree]] = {}
+        self._contexts: dict[int, Any] = {}
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
+        """Run the stage, and the loss where the spec has one."""
+        outputs = self._stage(*args)
+        loss_fn = self._spec.loss_fn
+        self._forwards[mb] = (args, outputs if loss_fn is None else loss_fn(outputs, target))
+        return outputs
+
+    def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
+        """Call ``stage_backward``; outputs and gradients are passed in the structure the stage gave them."""
+        args, outputs = self._forwards.pop(mb)
+        roots = outputs if self._spec.loss_fn else as_tuple(outputs)
+        return _entries(self._function(FULL)(roots, output_grads, list(args)), args, FULL)
+
+    def backward_input(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
+        """Call ``stage_backward_input`` with flat lists, as its signature asks; keep what it returns for W."""
+        args, outputs = self._forwards.pop(mb)
+        flat_grads = output_grads
+        if output_grads is not None and _mirrors(as_tuple(outputs), output_grads):
+            given = dict(leaves(output_grads))
+            flat_grads = [given[path] for path, output in leaves(as_tuple(outputs)) if isinstance(output, Tensor)]
+        result = self._function(SPLIT[0])(tensors(outputs), flat_grads, list(args), self._stage.parameters())
+        grads, self._contexts[mb] = result
+        return _entries(grads, args, SPLIT[0])
+
+    def backward_weight(self, mb: int) -> tuple[Tensor | None, ...] | None:
+        """Call ``stage_backward_weight`` with this micro-batch's context; let go of it unless W will be repeated."""
+        if mb not in self._contexts:
+            msg = f"W of micro-batch {mb} has no param_groups to be called with: there was no I"
+            raise UnsupportedError(msg)
+        context = self._contexts[mb] if self._spec.repeats_weight else self._contexts.pop(mb)
+        options = {"retain_graph": True} if self._spec.retain_graph else {}
+        result = self._function(SPLIT[1])(self._stage.parameters(), context, **options)
+        return tuple(result) if isinstance(result, (tuple, list)) else None
+
+    def put_weight_context(self, mb: int, node: Node, grads: tuple[Tensor | None, ...]) -> None:
+        """Make a context by hand, in torch's form: one group of all trainable parameters, one intermediate node."""
+        params = {_accumulator(parameter) for parameter in self._stage.parameters() if parameter.requires_grad}
+        self._forwards.pop(mb, None)
+        self._contexts[mb] = [{"params": params, "intermediates": [node], "grads": [grads]}]
+
+    def finish(self) -> None:
+        """Do nothing: the functions have no state of their own to flush."""
+
+    def param_grads(self) -> dict[str, Tensor | None]:
+        """Return ``.grad`` of every parameter."""
+        return {name: parameter.grad for name, parameter in self._parameters.items()}
+
+    def close(self) -> None:
+        """Let go of every graph."""
+        self._forwards.clear()
+        self._contexts.clear()
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        if name not in self._functions:
+            msg = f"the target has no {name}"
+            raise UnsupportedError(msg)
+        return self._functions[name]
+
+
+def _mirrors(outputs: Tree, grads: Tree) -> bool:
+    """Tell whether ``grads`` has the structure of ``outputs``; what has not is passed on for the function to refuse."""
+    return dict(leaves(outputs)).keys() == dict(leaves(grads)).keys()
+
+
+def _entries(grads: Any, args: tuple[Any, ...], function: str) -> tuple[Tensor | None, ...]:
+    """Return one entry per argument; raise ``TypeError`` for what is no sequence of that length."""
+    if not isinstance(grads, (tuple, list)) or len(grads) != len(args):
+        what = f"{len(grads)} entries" if isinstance(grads, (tuple, list)) else type(grads).__name__
+        msg = f"{function} returned {what} for {len(args)} arguments; expected one gradient or None per argument"
+        raise TypeError(msg)
+    return tuple(grads)
+
+
+def _accumulator(parameter: Tensor) -> Node:
+    """Return the node that accumulates into ``parameter``."""
+    return torch.autograd.graph.get_gradient_edge(parameter).node
+
+
+def _takes(function: Callable[..., Any], keyword: str) -> bool:
+    """Tell whether ``function`` has a parameter of that name."""
+    try:
+        return keyword in inspect.signature(function).parameters
+    except ValueError:
+        return False
+
+
+def signature_problem(name: str, function: object) -> str | None:
+    """Return why ``function`` cannot be called as torch's function ``name`` is, or None."""
+    if not callable(function):
+        return f"{name} is {type(function).__name__}, not a function"
+    try:
+        inspect.signature(function).bind(*range(ARGUMENTS[name]))
+    except TypeError as error:
+        return (
+            f"{name}{inspect.signature(function)} cannot be called with {ARGUMENTS[name]} positional arguments: {error}"
+        )
+    except ValueError:
+        return None  # a builtin without a signature: it is called and shows by itself
+    return None

@@ -1,0 +1,269 @@
+"""Targets: what a user names, turned into an adapter.
+
+A target is a registered name (``torch``), ``package.module``, ``package.module:object``, ``path/to/file.py``,
+``path/to/file.py:object``, or an object: an adapter, an adapter class or factory, or a namespace with torch's three
+functions (or ``stage_backward`` alone).
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from gradconform.adapter import Adapter, Capabilities, NotInstalledError
+from gradconform.process.serving import Orders, Tell
+from gradconform.results import EXIT_ENVIRONMENT, UsageError
+
+from .functions import FULL, SPLIT, FunctionsAdapter, signature_problem
+
+ENTRY_POINTS = "gradconform.adapters"
+_OF_AN_ADAPTER = ("name", "capabilities", "open")
+
+
+class TargetError(UsageError):
+    """A target that cannot be found, imported or driven."""
+
+
+class TargetNotInstalledError(TargetError):
+    """A registered target whose implementation is not installed: a matter of the environment, not of usage."""
+
+    exit_code = EXIT_ENVIRONMENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A resolved target: its adapter, what it claims, and where it came from.
+
+    ``own_adapter`` says that somebody wrote an adapter for it, which has to pass a pre-flight first.
+    """
+
+    text: str
+    adapter: Adapter
+    capabilities: Capabilities
+    own_adapter: bool
+    version: str | None = None
+    file: str | None = None
+    sha256: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name the adapter gives itself."""
+        return self.adapter.name
+
+    def described(self) -> dict[str, str | None]:
+        """Return what a report says of the target, as JSON values."""
+        return {
+            "text": self.text, "name": self.name, "version": self.version, "file": self.file, "sha256": self.sha256,
+        }  # fmt: skip
+
+
+def registered_targets() -> dict[str, str]:
+    """Return the registered names and the objects they stand for (entry-point group ``gradconform.adapters``)."""
+    return _registered(ENTRY_POINTS)
+
+
+def _registered(group: str) -> dict[str, str]:
+    return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
+
+
+def resolve(target: object, extra: Mapping[str, object] | None = None) -> Target:
+    """Return the adapter of ``target``; ``extra`` holds further registered names.
+
+    Raises :class:`TargetError` that names what was looked for and the nearest names that exist.
+    """
+    if isinstance(target, Target):
+        return target
+    if not isinstance(target, str):
+        return _from_object(target, getattr(target, "__name__", type(target).__name__))
+    known = {**registered_targets(), **(extra or {})}
+    named = known.get(target, target)
+    if not isinstance(named, str):
+        return replace(_from_object(named, target), text=target)
+    found, module = load(named, target, known)
+    made = _from_object(found, target)
+    return replace(made, text=target, **_origin(_home(made, module)))
+
+
+def tell_target(orders: Orders, tell: Tell) -> None:
+    """Do the work of a process that resolves one target: tell its version and its file."""
+    found = resolve(next(orders)["target"])
+    tell({"version": found.version, "file": found.file})
+
+
+def load(named: str, target: str, known: Mapping[str, object]) -> tuple[object, ModuleType]:
+    """Return the object that ``named`` says where to find, and its module.
+
+    Raises :class:`TargetError` that speaks of ``target`` and of the nearest of the ``known`` names.
+    """
+    where, _, attribute = _split(named)
+    module = _load_file(where, target) if where.endswith(".py") else _import(where, target, known)
+    return (_attribute(module, attribute, target) if attribute else module), module
+
+
+def load_registered(target: str, group: str) -> object:
+    """Return what a name of an entry-point group, or of an object or a file, stands for; a class is called.
+
+    Raises as :func:`load` does.
+    """
+    known = _registered(group)
+    found, _ = load(known.get(target, target), target, known)
+    return found() if isinstance(found, type) else found
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    head, colon, tail = text.rpartition(":")
+    # C:\stage.py has a colon that starts no attribute.
+    return (head, colon, tail) if colon and tail.replace(".", "").isidentifier() else (text, "", "")
+
+
+def _import(name: str, target: str, known: Mapping[str, object]) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except NotInstalledError as error:
+        msg = f"target {target!r} is unsupported here: {error}"
+        raise TargetNotInstalledError(msg) from error
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if not (name == missing or name.startswith(f"{missing}.")):
+            msg = f"target {target!r} could not be imported: it needs {missing!r}, which is not installed"
+            raise TargetError(msg) from error
+        near = difflib.get_close_matches(target, known, n=3, cutoff=0.4)
+        hint = f"; nearest registered names: {', '.join(near)}" if near else f"; registered names: {', '.join(known)}"
+        msg = (
+            f"target {target!r} is no registered name and no module {missing!r} can be imported{hint}. "
+            "Expected a registered name, package.module[:object] or path/to/file.py[:object]"
+        )
+        raise TargetError(msg) from error
+    except (Exception, SystemExit) as error:  # a script that ends the process would end this one with its exit code
+        msg = f"target {target!r} could not be imported: {type(error).__name__}: {error}"
+        raise TargetError(msg) from error
+
+
+def _load_file(where: str, target: str) -> ModuleType:
+    path = Path(where).resolve()
+    if not path.is_file():
+        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=3)
+        hint = f"; files near it: {', '.join(near)}" if near else ""
+        msg = f"target {target!r}: there is no file {where!r}{hint}"
+        raise TargetError(msg)
+    name = f"gradconform_target_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        msg = f"target {target!r}: {where!r} cannot be loaded as Python"
+        raise TargetError(msg)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # a script that ends the process would end this one with its exit code
+        sys.modules.pop(name, None)
+        msg = f"target {target!r} could not be loaded: {type(error).__name__}: {error}"
+        raise TargetError(msg) from error
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def _attribute(module: ModuleType, attribute: str, target: str) -> object:
+    try:
+        return functools.reduce(getattr, attribute.split("."), cast("Any", module))
+    except AttributeError as error:
+        near = difflib.get_close_matches(attribute, [name for name in vars(module) if not name.startswith("__")], n=3)
+        hint = f"; nearest names: {', '.join(near)}" if near else ""
+        msg = f"target {target!r}: {module.__name__} has no {attribute!r}{hint}"
+        raise TargetError(msg) from error
+
+
+def _from_object(found: object, text: str) -> Target:
+    if all(hasattr(found, name) for name in _OF_AN_ADAPTER) and not isinstance(found, type):
+        return _target(cast("Adapter", found), text, own_adapter=True)
+    functions = {name: getattr(found, name) for name in (FULL, *SPLIT) if hasattr(found, name)}
+    if functions:
+        return _target(_functions_adapter(found, functions, text), text, own_adapter=False)
+    if isinstance(found, type) or (callable(found) and not isinstance(found, ModuleType)):
+        return _from_factory(cast("Callable[[], object]", found), text)
+    kind = "module" if isinstance(found, ModuleType) else type(found).__name__
+    msg = (
+        f"target {text!r} is a {kind} with neither stage_backward nor the attributes of an adapter "
+        f"({', '.join(_OF_AN_ADAPTER)}); expected torch's three functions, stage_backward alone, or an adapter"
+    )
+    raise TargetError(msg)
+
+
+def _from_factory(factory: Callable[[], object], text: str) -> Target:
+    try:
+        made = factory()
+    except Exception as error:
+        msg = (
+            f"target {text!r} could not be called without arguments to make an adapter: {type(error).__name__}: {error}"
+        )
+        raise TargetError(msg) from error
+    if not all(hasattr(made, name) for name in _OF_AN_ADAPTER):
+        msg = f"target {text!r} made a {type(made).__name__}, which is no adapter; expected {', '.join(_OF_AN_ADAPTER)}"
+        raise TargetError(msg)
+    return _target(cast("Adapter", made), text, own_adapter=True)
+
+
+def _functions_adapter(found: object, functions: dict[str, Any], text: str) -> FunctionsAdapter:
+    missing = [name for name in SPLIT if name not in functions]
+    if FULL not in functions and missing:
+        wanted = f"expected {FULL} or both {' and '.join(SPLIT)}"
+        msg = f"target {text!r} has {', '.join(functions)} but no {missing[0]}; {wanted}"
+        raise TargetError(msg)
+    problems = [problem for name, function in functions.items() if (problem := signature_problem(name, function))]
+    if problems:
+        msg = f"target {text!r}: {'; '.join(problems)}. Expected the signatures of torch.distributed.pipelining"
+        raise TargetError(msg)
+    try:
+        return FunctionsAdapter(text, functions, getattr(found, "gradconform_capabilities", {}))
+    except (ValueError, TypeError) as error:
+        msg = f"target {text!r}: gradconform_capabilities: {error}"
+        raise TargetError(msg) from error
+
+
+def _target(adapter: Adapter, text: str, *, own_adapter: bool) -> Target:
+    claims: Any = adapter.capabilities  # an adapter that imports nothing of the kit may claim by a mapping
+    try:
+        capabilities = claims if isinstance(claims, Capabilities) else Capabilities.from_mapping(claims)
+    except (ValueError, TypeError) as error:
+        msg = f"target {text!r}: its capabilities {claims!r} cannot be read: {error}"
+        raise TargetError(msg) from error
+    return Target(text=text, adapter=adapter, capabilities=capabilities, own_adapter=own_adapter)
+
+
+def _home(target: Target, module: ModuleType) -> ModuleType:
+    """Return the module that defines the code under test, which a registered namespace or adapter may only name."""
+    drives = getattr(target.adapter, "drives", None)
+    if drives is not None:
+        return importlib.import_module(drives)
+    if not isinstance(target.adapter, FunctionsAdapter):
+        return module
+    function = next(iter(target.adapter.functions.values()))
+    return sys.modules.get(getattr(function, "__module__", ""), module)
+
+
+def _origin(module: ModuleType) -> dict[str, Any]:
+    """Return version and file of a target, so that a report says what was judged."""
+    file = inspect.getsourcefile(module) if getattr(module, "__file__", None) else None
+    top = sys.modules.get(module.__name__.partition(".")[0])
+    digest = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and Path(file).is_file() else None
+    version = getattr(top, "__version__", None) or _distribution_version(module.__name__.partition(".")[0])
+    return {"version": str(version) if version else None, "file": file, "sha256": digest}
+
+
+def _distribution_version(package: str) -> str | None:
+    """Return the version of what has installed ``package``, which need not say it itself."""
+    names = importlib.metadata.packages_distributions().get(package, [])
+    return importlib.metadata.version(names[0]) if len(set(names)) == 1 else None

@@ -1,0 +1,169 @@
+"""Materials of a trial: everything random, drawn once on the CPU and rounded, then handed out as fresh copies.
+
+The implementation and plain autograd get equal copies of one draw, so what differs afterwards is the implementation's.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.devices.device import cpu_rng_state, device_of
+from gradconform.fixtures.grad_tuples import WRONG_PATTERNS, apply_pattern, draw_output_grads
+from gradconform.fixtures.inputs import draw_arguments, place_arguments
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.trees import Tree, as_tuple, leaves, map_leaves, tensors
+
+from .trial import Trial
+
+
+def stable_seed(*parts: object) -> int:
+    """Return a seed that depends on ``parts`` alone, not on the process or the order of the run."""
+    return zlib.crc32("/".join(map(str, parts)).encode())
+
+
+#: What is added to a seed for the targets of a loss, which are drawn as output gradients are.
+_TARGETS = 1_000_003
+
+_CPU = torch.device("cpu")
+
+
+class Materials:
+    """Copies of what a trial runs on, for one dtype, device and seed."""
+
+    def __init__(self, trial: Trial, *, dtype: torch.dtype, device: torch.device, seed: int) -> None:
+        """Draw nothing yet: each part is drawn when first asked for, from a seed of its own."""
+        self.trial, self.dtype, self.device, self.seed = trial, dtype, device, seed
+        self._example_args: dict[int, tuple[Any, ...]] = {}
+
+    def seed_of(self, lane: int) -> int:
+        """Return the seed of one stage: two stages of one kind are not equal, so that mixing them up shows."""
+        return self.seed + lane
+
+    def stage(self, lane: int) -> nn.Module:
+        """Return a new module for ``trial.stages[lane]``, with prior gradients where the trial asks for them."""
+        module = self.trial.stages[lane].make(dtype=self.dtype, device=self.device, seed=self.seed_of(lane))
+        if self.trial.prior_grads:
+            for parameter, grad in zip(module.parameters(), self.prior(lane), strict=True):
+                if parameter.requires_grad:
+                    parameter.grad = grad.to(self.device, copy=True)
+        return module
+
+    def prior(self, lane: int) -> list[Tensor]:
+        """Return the gradients (on the CPU) that the parameters have before the first action."""
+        module = self.trial.stages[lane].make(dtype=self.dtype, device=torch.device("cpu"), seed=self.seed_of(lane))
+        generator = torch.Generator().manual_seed(stable_seed(self.seed_of(lane), "prior"))
+        return [
+            torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.dtype)
+            for parameter in module.parameters()
+        ]
+
+    def args(self, lane: int, mb: int, stage: nn.Module) -> tuple[Any, ...]:
+        """Return fresh leaves for the arguments of micro-batch ``mb``."""
+        case = self.trial.stages[lane]
+        return place_arguments(case.inputs, self.drawn(lane, mb), stage, self.device)
+
+    def example_args(self, lane: int, stage: nn.Module) -> tuple[Any, ...]:
+        """Return arguments for their shapes, dtypes and need of a gradient; no forward gets them, nor a parameter."""
+        if lane not in self._example_args:
+            self._example_args[lane] = tuple(
+                arg.detach().clone().requires_grad_(arg.requires_grad) if isinstance(arg, nn.Parameter) else arg
+                for arg in self.args(lane, 0, stage)
+            )
+        return self._example_args[lane]
+
+    def output_grads(self, lane: int, mb: int, *, misuse: bool = False) -> Tree:
+        """Return fresh output gradients of micro-batch ``mb``, as the trial's pattern says.
+
+        A wrong pattern is handed to misuses (``B1!``) only; the other actions of the program get right gradients.
+        """
+        grads = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.seed_of(lane), mb)
+        pattern = self.trial.output_grads
+        return apply_pattern(grads, "normal" if pattern in WRONG_PATTERNS and not misuse else pattern, self.device)
+
+    def hand_grads(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:
+        """Return the gradient tuple that G puts into a weight context: one entry per output of the last node."""
+        grads = [grad for _, grad in leaves(self.output_grads(lane, mb))]
+        return tuple(grad if here else None for grad, here in zip(grads, self.trial.hand_grads, strict=True))
+
+    def target(self, lane: int, mb: int) -> Tree:
+        """Return the target of the loss for micro-batch ``mb``: values like the outputs'."""
+        drawn = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.seed_of(lane) + _TARGETS, mb)
+        return apply_pattern(drawn, "normal", self.device)
+
+    def example_outputs(self, lane: int) -> Tree:
+        """Return the outputs of a first forward, for shapes, dtypes and which of them need a gradient."""
+        return map_leaves(_bare, _example_outputs(self.trial.stages[lane], self.dtype, self.seed_of(lane)))
+
+    def rng_seed(self, mb: int) -> int:
+        """Return the seed of all generators with which every forward of ``mb`` starts."""
+        return stable_seed(self.seed, "rng", mb)
+
+    def forget(self) -> None:
+        """Let go of the tensors on the device."""
+        self._example_args.clear()
+
+    def draw_all(self) -> None:
+        """Draw what every micro-batch needs: draws are kept, and would count as growth where they come one by one."""
+        for action in self.trial.actions:
+            if action.kind == "F":
+                self.drawn(action.stage, action.mb)
+                draw = self.target if self.trial.loss_at(action.stage) else self.output_grads
+                draw(action.stage, action.mb)
+                cpu_rng_state(self.rng_seed(action.mb))
+
+    def drawn(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:
+        """Return what was drawn for the arguments of ``mb``: CPU tensors, None where nothing is random."""
+        return _drawn_arguments(
+            self.trial.stages[lane], self.dtype, self.seed_of(lane), 0 if self.trial.same_args else mb
+        )
+
+
+def mean_squares(outputs: Tree, target: Tree) -> Tensor:
+    """Return the sum over outputs of mean |output - target|², a real 0-d tensor: the loss of loss-driven trials.
+
+    Where ``target`` holds None (an output that needs no gradient) the output does not count.
+    """
+    losses = [
+        (output - wanted).abs().square().mean() if output.is_complex() else torch.nn.functional.mse_loss(output, wanted)
+        for output, (_, wanted) in zip(tensors(as_tuple(outputs)), _tensor_slots(outputs, target), strict=True)
+        if wanted is not None
+    ]
+    return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+
+def _tensor_slots(outputs: Tree, target: Tree) -> list[tuple[str, Any]]:
+    """Return the entries of ``target`` that stand where ``outputs`` has tensors."""
+    pairs = zip(leaves(as_tuple(outputs)), leaves(as_tuple(target)), strict=True)
+    return [wanted for (_, output), wanted in pairs if isinstance(output, Tensor)]
+
+
+@lru_cache(maxsize=2048)
+def _drawn_arguments(case: StageCase, dtype: torch.dtype, seed: int, mb: int) -> tuple[Tensor | None, ...]:
+    return draw_arguments(case.inputs, seed=stable_seed(seed, case.name, "args", mb), dtype=dtype)
+
+
+@lru_cache(maxsize=512)
+def _example_outputs(case: StageCase, dtype: torch.dtype, seed: int) -> Tree:
+    stage = case.make(dtype=dtype, device=_CPU, seed=seed)
+    args = place_arguments(case.inputs, _drawn_arguments(case, dtype, seed, 0), stage, _CPU)
+    with device_of(_CPU).generators_kept():
+        outputs = stage(*args)
+    return map_leaves(_bare, outputs)
+
+
+def _bare(leaf: Any) -> Any:
+    """Return a tensor of the same shape, dtype and need of a gradient that holds no graph."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return torch.zeros_like(leaf).detach().requires_grad_(leaf.requires_grad)
+
+
+@lru_cache(maxsize=2048)
+def _drawn_output_grads(case: StageCase, dtype: torch.dtype, seed: int, mb: int) -> Tree:
+    example = _example_outputs(case, dtype, seed)
+    return draw_output_grads(example, seed=stable_seed(seed, case.name, "output_grads", mb))

@@ -1,0 +1,169 @@
+"""Programs: orders of micro-batch actions, written as torch.distributed.pipelining writes them.
+
+An action is ``[stage]LETTER mb``: ``F0``, ``I2``, ``1W0``. ``!`` behind it says that it is a misuse that may raise.
+Other tokens stand for what happens around the stage: ``zero_none`` and ``zero_fill`` (``zero_grad`` with and without
+``set_to_none``), ``drop3`` (the caller lets go of the outputs and arguments of micro-batch 3), ``overwrite3`` (it
+writes over the input gradients of micro-batch 3), ``hook`` and ``unhook`` (hooks on every parameter), ``freeze2`` and
+``unfreeze2`` (of the parameter that is registered third), ``reopen`` (the session is closed, and another one opened on
+the same module) and ``finish``. ``G0`` puts a weight context in by hand
+(torch's ``param_groups``), in place of ``I0``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+_ACTION = re.compile(
+    r"(?P<stage>\d*)(?P<letter>F|B|I|W|G|drop|overwrite|freeze|unfreeze)(?P<mb>\d+)(?P<misuse>!?)"
+    r"|(?P<word>zero_none|zero_fill|hook|unhook|reopen|(?P<lane>\d*)finish(?P<loud>!?))"
+)
+
+#: Kinds that stand for themselves, without a micro-batch.
+_WORDS = {"zero_none", "zero_fill", "hook", "unhook", "reopen", "finish"}
+
+
+#: What a message says behind the programs where not the implementation but plain autograd is wrong in them.
+UNDER_PLAIN_AUTOGRAD = ", under plain autograd"
+
+
+class ProgramError(ValueError):
+    """A program that cannot be read or can never be run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One action: its kind (``F B I W G drop zero_none …``), stage and micro-batch, or number of the parameter."""
+
+    kind: str
+    mb: int = 0
+    stage: int = 0
+    misuse: bool = False
+
+    def __str__(self) -> str:
+        """Write the action as it is read; stage 0 is not written."""
+        stage = str(self.stage) if self.stage else ""
+        mb = "" if self.kind in _WORDS else str(self.mb)
+        return f"{stage}{self.kind}{mb}{'!' if self.misuse else ''}"
+
+
+@lru_cache(maxsize=1024)
+def parse(text: str) -> tuple[Action, ...]:
+    """Return the actions of ``text``; raise :class:`ProgramError` naming the token that is no action."""
+    return tuple(_parse_token(token, position) for position, token in enumerate(text.split(), 1))
+
+
+def _parse_token(token: str, position: int) -> Action:
+    match = _ACTION.fullmatch(token)
+    if match is None:
+        msg = (
+            f"token {position} of the program is {token!r}; expected an action such as F0, I1, W1, zero_none or finish"
+        )
+        raise ProgramError(msg)
+    if match["word"]:
+        kind = "finish" if "finish" in match["word"] else match["word"]
+        return Action(kind, stage=int(match["lane"] or 0), misuse=bool(match["loud"]))
+    return Action(match["letter"], int(match["mb"]), int(match["stage"] or 0), bool(match["misuse"]))
+
+
+def write(actions: Iterable[Action]) -> str:
+    """Write actions as :func:`parse` reads them."""
+    return " ".join(map(str, actions))
+
+
+def shortened(text: str, words: int = 16) -> str:
+    """Return a program for a sentence: one of more than ``words`` actions is cut and counted."""
+    tokens = text.split()
+    if len(tokens) <= words:
+        return text
+    return f"{' '.join(tokens[: words - 4])} … {tokens[-1]} ({len(tokens)} actions)"
+
+
+def programs_line(programs: Iterable[str]) -> str:
+    """Return the line of a message that names the programs of a check."""
+    return f"program {' | '.join(map(shortened, programs))}"
+
+
+def without_programs(message: str, programs: Iterable[str]) -> list[str]:
+    """Return the lines of a message but the one that names the programs."""
+    line = programs_line(programs)
+    return [one for one in message.splitlines() if one not in {line, f"{line}{UNDER_PLAIN_AUTOGRAD}"}]
+
+
+def needs(actions: tuple[Action, ...]) -> frozenset[str]:
+    """Return what the program asks of an implementation.
+
+    Names of capabilities; ``weight_order=any`` and ``backward_order=any`` where the order is not first-in-first-out,
+    and ``weight_order!=none`` where a W does not follow its I at once.
+    """
+    kinds = {action.kind for action in actions}
+    found: set[str] = set()
+    if "B" in kinds:
+        found.add("full")
+    if kinds & {"I", "W", "G"}:
+        found.add("split")
+    if "B" in kinds and "I" in kinds:
+        found.add("mixed")
+    if "G" in kinds:
+        found.add("param_groups")
+    if kinds & {"zero_none", "zero_fill"}:
+        found.add("grads_in_param_grad")
+    if "freeze" in kinds:
+        found.add("frozen_params")
+    if not _fifo(actions, {"F"}, {"B", "I"}):
+        found.add("backward_order=any")
+    if not _fifo(actions, {"I", "G"}, {"W"}):
+        found.add("weight_order=any")
+    elif _deferred(actions):
+        found.add("weight_order!=none")
+    return frozenset(found)
+
+
+def undeferred(actions: tuple[Action, ...]) -> str | None:
+    """Write the program with B in place of every I, and without W; None where that is no program, or the same one."""
+    kinds = {action.kind for action in actions}
+    if "I" not in kinds or kinds & {"G", "overwrite"} or any(action.misuse for action in actions):
+        return None
+    return write(
+        replace(action, kind="B") if action.kind == "I" else action for action in actions if action.kind != "W"
+    )
+
+
+def _deferred(actions: tuple[Action, ...]) -> bool:
+    """Tell whether some W comes after another backward than its own I."""
+    right = [action for action in actions if action.kind in {"B", "I", "W"} and not action.misuse]
+    backwards = [(action.kind, action.stage, action.mb) for action in right]
+    return any(
+        kind == "W" and ("I", stage, mb) in backwards and backwards[place - 1] != ("I", stage, mb)
+        for place, (kind, stage, mb) in enumerate(backwards)
+    )
+
+
+def _fifo(actions: tuple[Action, ...], first: set[str], then: set[str]) -> bool:
+    """Tell whether ``then`` comes in the order of ``first``, per stage, for the micro-batches that have both."""
+    for stage in {action.stage for action in actions}:
+        own = [action for action in actions if action.stage == stage and not action.misuse]
+        second = [action.mb for action in own if action.kind in then]
+        if [action.mb for action in own if action.kind in first and action.mb in second] != second:
+            return False
+    return True
+
+
+def microbatches(actions: tuple[Action, ...], stage: int = 0) -> int:
+    """Return how many micro-batches run forward on ``stage``."""
+    return len({action.mb for action in actions if action.kind == "F" and action.stage == stage})
+
+
+def frozen_at(actions: tuple[Action, ...], stage: int, mb: int) -> frozenset[int]:
+    """Return the parameters, by number, that are frozen by the program when F of ``mb`` runs on ``stage``."""
+    frozen: set[int] = set()
+    for action in actions:
+        if action.stage == stage and action.kind == "F" and action.mb == mb:
+            break
+        if action.stage == stage and action.kind == "freeze":
+            frozen.add(action.mb)
+        elif action.stage == stage and action.kind == "unfreeze":
+            frozen.discard(action.mb)
+    return frozenset(frozen)

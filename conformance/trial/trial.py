@@ -1,0 +1,81 @@
+"""Trials: stages, one program, and how they are fed. A trial is run once and judged by many checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradconform.fixtures.stages.case import StageCase
+
+from .program import Action, ProgramError, microbatches, needs, parse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What is run: ``stages[k]`` is the stage of the actions written ``kF0``.
+
+    ``chain``: the stages are one pipeline. Each is fed the outputs of the one before, detached, and given as output
+    gradients what the one behind has returned for its inputs; only the last has a loss.
+    ``loss``: backward starts at a loss. ``output_grads``: a pattern of :mod:`gradconform.fixtures.grad_tuples`.
+    ``prior_grads``: parameters have gradients before the first action. ``same_args``: every micro-batch is fed the very
+    same argument tensors. ``watch``: what is recorded beyond gradients: ``state``, ``hooks`` (on parameters),
+    ``module_hooks``, ``lifetime``, ``growth``.
+    ``retain_graph``: W is asked to keep the graph.
+    ``repeats``: how many times the implementation runs the trial, each on a new stage. ``hand_grads``: which slots of
+    the weight context that G puts in hold a gradient, e.g. ``(True, False)``.
+    """
+
+    stages: tuple[StageCase, ...]
+    program: str
+    chain: bool = False
+    loss: bool = False
+    output_grads: str = "normal"
+    prior_grads: bool = False
+    same_args: bool = False
+    watch: frozenset[str] = field(default_factory=frozenset)
+    repeats: int = 1
+    hand_grads: tuple[bool, ...] = ()
+    retain_graph: bool = False
+
+    def __hash__(self) -> int:
+        """Hash by what differs most: a trial is looked up for every check that reads it."""
+        names = tuple(case.name for case in self.stages)
+        return hash((names, self.program, self.loss, self.output_grads, self.watch, self.chain))
+
+    def __post_init__(self) -> None:
+        """Raise :class:`~gradconform.trial.program.ProgramError` for what a chain does not do."""
+        if self.chain and (
+            any(action.misuse or action.kind not in {"F", "B", "I", "W", "finish"} for action in self.actions)
+            or self.same_args
+            or self.prior_grads
+            or self.hand_grads
+        ):
+            msg = f"a chain is of F, B, I, W and finish, each stage fed by the one before; got {self}"
+            raise ProgramError(msg)
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """The program, parsed."""
+        return parse(self.program)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The capabilities the trial asks for."""
+        found = set(needs(self.actions)).union(*(case.traits for case in self.stages))
+        found |= {"loss" if self.loss_at(lane) else "mid_stage" for lane in range(len(self.stages))}
+        if self.chain:
+            found.add("global_state=False")
+        if self.output_grads.startswith(("none:", "only:")):
+            found.add("none_output_grad")
+        if self.prior_grads:
+            found.add("grads_in_param_grad")
+        if self.retain_graph:
+            found.add("retain_graph")
+        return frozenset(found)
+
+    def loss_at(self, lane: int) -> bool:
+        """Tell whether the backward of ``stages[lane]`` starts at a loss."""
+        return self.loss and (not self.chain or lane == len(self.stages) - 1)
+
+    def microbatches(self, stage: int = 0) -> int:
+        """Return how many micro-batches run forward on ``stages[stage]``."""
+        return microbatches(self.actions, stage)

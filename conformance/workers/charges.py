@@ -1,0 +1,95 @@
+"""How a check's worker ended, and who is charged with it."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from gradconform.process.worker import Exit
+from gradconform.results import Result, Status
+
+Kind = Literal["crash", "hang", "memory", "device_lost", "killed"]
+
+#: How many lines of a worker's last words, and of each thread's stack, a message holds.
+_WORDS, _FRAMES = 6, 8
+
+#: Where a stack leaves the check for the code that runs it, and the threads that run no check.
+_ENDS_AT = tuple(str(Path(__file__).parents[1] / folder) for folder in ("workers", "process"))
+_RUNS_NONE = ("in listen_to_parent", "<no Python frame>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """The end of a worker, with what follows from it for the check that it was at.
+
+    ``text`` is what happened in one line, ``details`` are last words and stacks, and ``result`` is what the check gave
+    where it gave something at all.
+    """
+
+    kind: Kind
+    text: str
+    details: tuple[str, ...] = ()
+    result: Result | None = None
+
+    @classmethod
+    def of(cls, exit_: Exit) -> Ending:
+        """Return what the end of a process means for its check."""
+        kind, text = _cause(exit_)
+        words = exit_.complaints.strip().splitlines()[-_WORDS:]
+        return cls(kind=kind, text=text, details=(*words, *_stack_lines(exit_.stacks)))
+
+    @classmethod
+    def told(cls, message: Any) -> Ending:
+        """Return the end that a worker announced: of memory or the device."""
+        memory = message["gone"] == "memory"
+        what = "memory ran out" if memory else "the device was lost"
+        result = Result.from_dict(message["result"])
+        return cls(kind="memory" if memory else "device_lost", text=f"{what}: {message['text']}", result=result)
+
+
+def _cause(exit_: Exit) -> tuple[Kind, str]:
+    if exit_.limit is not None:
+        return "hang", f"the check had no end within {exit_.limit:g} s"
+    if exit_.code is None or exit_.code >= 0:
+        return "crash", f"the process ended in the middle of the check, {exit_.words}"
+    if -exit_.code == signal.SIGKILL:
+        return "killed", f"the process was ended by {exit_.words}, as the system does where memory runs out"
+    return "crash", f"the process was ended by {exit_.words}"
+
+
+def _stack_lines(stacks: str) -> list[str]:
+    """Return what faulthandler wrote, without threads that run no check and the frames that only run it."""
+    found: list[str] = []
+    for block in stacks.split("\n\n"):
+        lines = [line.rstrip() for line in block.splitlines() if not line.startswith("Extension modules")]
+        if not any(word in line for line in lines for word in _RUNS_NONE):
+            inside = [line for line in lines if not any(folder in line for folder in _ENDS_AT)]
+            found += inside[: _FRAMES + 1]
+    return [line for line in found if line]
+
+
+def charged(begun: Result, first: Ending, again: Ending | Result, oracle: Ending | Result | None) -> Result:
+    """Return the result of a check that ended its worker.
+
+    ``begun`` says which check, ``again`` is what came of it in a new worker and by itself, ``oracle`` what came of it
+    there with plain autograd in the target's place, None where that was not asked. The target is charged only with what
+    happens again, and does not happen to plain autograd.
+    """
+    if isinstance(again, Result):
+        if again.status not in {"passed", "unexpectedly_passed"}:
+            return again
+        return _result(
+            begun, "error", "environment", f"{first.text}; run once more, by itself, the check passed", first
+        )
+    if not isinstance(oracle, Result) or oracle.status not in {"passed", "failed"}:
+        return _result(begun, "error", "environment", f"{again.text}, with plain autograd as well", again)
+    if again.result is not None and again.result.status == "failed":
+        return again.result
+    kind = "memory" if again.kind == "killed" else again.kind
+    return _result(begun, "failed", kind, f"{again.text}; plain autograd does not do that", again)
+
+
+def _result(begun: Result, status: Status, kind: str, text: str, ending: Ending) -> Result:
+    return replace(begun, status=status, kind=kind, message="\n".join([text, *ending.details]))

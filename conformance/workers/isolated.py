@@ -1,0 +1,256 @@
+"""A run in worker processes: gives them the checks of a plan, and goes on where one of them ends."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gradconform.process.pipes import Message
+from gradconform.process.worker import Exit, Worker, wait_for
+from gradconform.records import Header, as_result
+from gradconform.results import EXIT_ENVIRONMENT, Place, Result, RunRefusedError, RunStoppedError
+from gradconform.waivers.waiver import Waivers
+
+from .charges import Ending, charged
+from .serving import places_to_run
+
+if TYPE_CHECKING:
+    from gradconform.run.execution import OnResult, OnStart
+
+#: After so many checks in a row that ended their worker, the run is given up.
+GIVEN_UP_AFTER = 20
+#: And after so many workers in a row that ended at no check at all.
+_IDLE_ENDS = 3
+
+#: How many checks a worker is given at a time where there are several.
+_AT_A_TIME = 16
+
+
+@dataclass(slots=True)
+class CheckWorker:
+    """A worker that runs checks, each in at most ``limit`` seconds.
+
+    ``given`` are the places that it has no result of, ``begun`` is the check that it is at, ``header`` what it says of
+    the run, once it has made the plan; it has to be ``expected`` where that is known.
+    """
+
+    process: Worker
+    number: int
+    limit: float
+    expected: Header | None = None
+    header: Header | None = None
+    given: deque[Place] = field(default_factory=deque)
+    begun: Result | None = None
+    _announced: Ending | None = None
+
+    def give(self, places: Sequence[Place], *, oracle: bool = False) -> None:
+        """Let the worker run ``places`` after what it has."""
+        self.given.extend(places)
+        self.process.send(places_to_run(list(places), oracle=oracle))
+
+    def listen(self) -> Iterator[Result | Ending]:
+        """Yield what has come: results, a check that begins as one that is ``not_run``, and last the worker's end.
+
+        Raises as :meth:`gradconform.process.worker.Worker.listen` does.
+        """
+        for heard in self.process.listen():
+            found = (self._announced or Ending.of(heard)) if isinstance(heard, Exit) else self._take(heard)
+            if found is not None:
+                yield found
+
+    def _take(self, message: Message) -> Result | None:
+        if "gone" in message:
+            self._announced = Ending.told(message)
+            return None
+        record = message["record"]
+        if record == "started":
+            self.process.expect(self.limit)
+            self.begun = Result(
+                status="not_run", **{name: value for name, value in message.items() if name != "record"}
+            )
+            return self.begun
+        if record == "result":
+            self.process.expect(None)
+            result = as_result(message)
+            self.begun = None
+            self.given.remove(result.place)
+            return result
+        self.header = self._as_expected(Header.from_record(message))
+        return None
+
+    def _as_expected(self, header: Header) -> Header:
+        """Return ``header`` where it is of the run that the first worker began: a file may have changed since."""
+        for name, value in () if self.expected is None else self.expected.report.items():
+            if header.report.get(name) != value:
+                msg = f"{name} changed in the middle of the run, from {value!r} to {header.report.get(name)!r}"
+                raise RunRefusedError(msg, EXIT_ENVIRONMENT)
+        return header
+
+
+class IsolatedRun:
+    """A run whose checks run in worker processes. This process imports no torch.
+
+    ``header`` is what the first worker said of the run; a later one has to say the same.
+    Raises :class:`~gradconform.results.RunRefusedError` where the target, or what else was asked for, is refused.
+    """
+
+    def __init__(self, options: Mapping[str, Any], *, workers: int, check_timeout: float) -> None:
+        """Start the first worker, which resolves the target and makes the plan."""
+        self._options, self._count, self._limit = options, workers, check_timeout
+        self._live: list[CheckWorker] = []
+        self._waiting: deque[Place] = deque()
+        self._in_a_row = self._idle_ends = 0
+        self._expected: Header | None = None
+        try:
+            self._workers = [self._start()]
+            self.header = self._expected = self._first_header()
+        except RunStoppedError as error:
+            self.close()
+            raise RunRefusedError(str(error), EXIT_ENVIRONMENT) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _first_header(self) -> Header:
+        while True:
+            worker = self._workers[0]
+            wait_for([worker.process])
+            for heard in worker.listen():
+                if isinstance(heard, Ending):
+                    self._workers = [self._replace_idle(worker, heard)]
+            if worker.header is not None:
+                return worker.header
+
+    def run(self, on_result: OnResult, *, on_start: OnStart, places: Iterable[Place]) -> None:
+        """Run the checks at ``places``; what comes of each is told as it comes, in any order where workers are several.
+
+        Raises :class:`~gradconform.results.RunStoppedError` where the run is given up, and ``KeyboardInterrupt`` where
+        it is interrupted.
+        """
+        self._waiting.extend(places)
+        shares = -(-len(self._waiting) // _AT_A_TIME)
+        self._workers += [self._start() for _ in range(min(self._count, shares) - 1)]
+        try:
+            while self._waiting or any(worker.given for worker in self._workers):
+                self._give()
+                wait_for([worker.process for worker in self._workers])
+                for number in range(len(self._workers)):
+                    self._attend(number, on_result, on_start)
+        except RunRefusedError as error:
+            msg = f"a new worker could not go on: {error}"
+            raise RunStoppedError(msg, error.exit_code) from error
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End all workers."""
+        while self._live:
+            self._end(self._live[0])
+
+    def _start(self) -> CheckWorker:
+        """Start a worker; its number is the first that is free, so that workers share what they have to evenly."""
+        taken = {worker.number for worker in self._live}
+        number = next(number for number in itertools.count() if number not in taken)
+        process = Worker("gradconform.workers.serving:serve", {**self._options, "worker": number})
+        self._live.append(CheckWorker(process, number, self._limit, self._expected))
+        return self._live[-1]
+
+    def _end(self, worker: CheckWorker) -> None:
+        worker.process.close()
+        self._live.remove(worker)
+
+    def _give(self) -> None:
+        """Give each worker that is nearly done some more checks; one that is alone gets all of them."""
+        for worker in self._workers:
+            if self._waiting and len(worker.given) <= 1:
+                count = min(_AT_A_TIME if len(self._workers) > 1 else len(self._waiting), len(self._waiting))
+                worker.give([self._waiting.popleft() for _ in range(count)])
+
+    def _attend(self, number: int, on_result: OnResult, on_start: OnStart) -> None:
+        """Pass on what a worker says; put another one in its place where it ended."""
+        worker = self._workers[number]
+        for heard in worker.listen():
+            if isinstance(heard, Ending):
+                self._replace(number, worker, heard, on_result)
+            elif heard.status == "not_run":
+                on_start(heard.place, heard.level, heard.requirement)
+            else:
+                self._in_a_row = self._idle_ends = 0
+                on_result(heard)
+
+    def _replace(self, number: int, worker: CheckWorker, ending: Ending, on_result: OnResult) -> None:
+        """Put a new worker in the place of one that ended; what it has not begun waits again, first of all."""
+        result = None
+        if worker.begun is None:
+            self._workers[number] = self._replace_idle(worker, ending)
+        else:
+            result, self._workers[number] = self._run_again(worker, ending)
+            worker.given.remove(result.place)
+        self._waiting.extendleft(reversed(worker.given))
+        if result is not None:
+            on_result(result)
+            self._give_up_in_time(result)
+
+    def _give_up_in_time(self, result: Result) -> None:
+        self._in_a_row += 1
+        if self._in_a_row >= GIVEN_UP_AFTER:
+            msg = f"{GIVEN_UP_AFTER} checks in a row ended their process, the last of them {result.place.name}"
+            raise RunStoppedError(msg)
+
+    def _replace_idle(self, worker: CheckWorker, ending: Ending) -> CheckWorker:
+        """Return a worker for one that was at no check.
+
+        Raises :class:`~gradconform.results.RunStoppedError` where that goes on.
+        """
+        self._idle_ends += 1
+        if self._idle_ends >= _IDLE_ENDS:
+            told = "\n".join([ending.text, *ending.details])
+            msg = f"{_IDLE_ENDS} workers in a row ended before they began a check: {told}"
+            raise RunStoppedError(msg)
+        self._end(worker)
+        return self._start()
+
+    def _run_again(self, worker: CheckWorker, first: Ending) -> tuple[Result, CheckWorker]:
+        """Return the result of the check that ``worker`` ended in, and a worker to go on with.
+
+        The check runs once more in a worker by itself, and, where it ends that too, with plain autograd in the target's
+        place.
+        """
+        begun = worker.begun
+        assert begun is not None  # noqa: S101 (for the type: who is at no check is replaced)
+        place = begun.place
+        self._end(worker)
+        # Both workers will be needed, more often than not, and importing torch is what takes the time.
+        spare = self._start() if first.kind == "crash" else None
+        again, following = self._alone(self._start(), place, oracle=False)
+        oracle: Result | Ending | None = None
+        if isinstance(again, Ending):
+            self._end(following)
+            oracle, following = self._alone(spare or self._start(), place, oracle=True)
+        elif spare is not None:
+            self._end(spare)
+        if isinstance(oracle, Ending):
+            self._end(following)
+            following = self._start()
+        result = charged(begun, first, again, oracle)
+        return (result if result.findings else self._waived(result)), following
+
+    def _alone(self, worker: CheckWorker, place: Place, *, oracle: bool) -> tuple[Result | Ending, CheckWorker]:
+        """Return what comes of one check in a worker that runs nothing else, and the worker."""
+        worker.give([place], oracle=oracle)
+        while True:
+            wait_for([worker.process])
+            for heard in worker.listen():
+                if isinstance(heard, Ending) and worker.begun is None:
+                    worker = self._replace_idle(worker, heard)
+                    worker.give([place], oracle=oracle)
+                elif isinstance(heard, Ending) or heard.status != "not_run":
+                    return heard, worker
+
+    def _waived(self, result: Result) -> Result:
+        """Return a result that no worker has made under the waivers of the run, as a worker would have."""
+        record = self.header.report["waivers"]
+        return result if record is None else Waivers.from_record(record).settle(result)

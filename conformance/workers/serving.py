@@ -1,0 +1,99 @@
+"""The work of a worker: resolves the target, makes the plan, runs what it is told to, and says what came of it.
+
+Its first message is the run's header. Nothing here imports torch before there is work.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gradconform.devices.choice import Choice
+from gradconform.devices.flags import flags_named
+from gradconform.process.serving import Orders, Tell, leave
+from gradconform.records import finished, started
+from gradconform.results import Place, Result
+from gradconform.run.options import RunOptions
+
+if TYPE_CHECKING:
+    from gradconform.run.run import Run
+
+
+def serve(orders: Orders, tell: Tell) -> None:
+    """Make the run that the first order asks for, and run the places of the later ones.
+
+    An order with ``oracle`` runs them with plain autograd in the target's place.
+    """
+    from gradconform.reference.autograd import AutogradAdapter  # noqa: PLC0415 (it imports torch)
+    from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch)
+
+    first = next(orders)
+    options = RunOptions.from_json(first["options"])
+    choice = _made_ready(options, first)
+    run = Run(options, choice=choice)
+    tell(run.header().to_record())
+    oracle: Run | None = None
+    for order in orders:
+        if order["oracle"] and oracle is None:
+            oracle = Run(options.but(target=AutogradAdapter(), waivers=None), choice=choice)
+        asked = oracle if order["oracle"] and oracle is not None else run
+        asked.run(
+            lambda result: _tell_result(result, tell),
+            on_start=lambda *begun: tell(started(*begun)),
+            places=[Place(*place) for place in order["places"]],
+        )
+
+
+def _made_ready(options: RunOptions, first: Mapping[str, Any]) -> Choice:
+    """Take the worker's number and the choice of devices out of the first order, and make the devices ready."""
+    from gradconform.devices.ready import WORKER_VARIABLE, ready  # noqa: PLC0415 (it imports torch)
+
+    os.environ[WORKER_VARIABLE] = str(first["worker"])
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 (after torch's import: nothing in the folder can stand for it)
+    choice = Choice.from_dict(first["choice"])
+    ready(choice, flags_named(options.flags))
+    return choice
+
+
+def _tell_result(result: Result, tell: Tell) -> None:
+    """Tell a result; where it shows that memory or device are gone, so is this process: what follows would fail too."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    lost = exhaustion(result)
+    if lost is None:
+        tell(finished(result))
+        return
+    kind, text = lost
+    tell({"gone": kind, "text": text, "result": result.to_dict()})
+    leave()
+
+
+def exhaustion(result: Result) -> tuple[str, str] | None:
+    """Return ``memory`` or ``device``, and what was said, where ``result`` shows that one of them is used up.
+
+    An error of a device may stick to the process, so that all that follows fails: whether it does is tried.
+    """
+    if result.status not in {"failed", "error", "unsupported"}:
+        return None
+    if result.exhausted is not None:
+        return "memory", result.exhausted
+    problem = None if result.device.partition(":")[0] == "cpu" else _problem_of(result.device)
+    return None if problem is None else ("device", problem)
+
+
+def _problem_of(device: str) -> str | None:
+    """Return what ``device`` says to one addition that is read back, None where it is right."""
+    import torch  # noqa: PLC0415 (before there is work nothing here needs it)
+
+    try:
+        found = (torch.ones(2, device=device) + 1).cpu().tolist()
+    except Exception as error:  # noqa: BLE001 (backends raise what they like)
+        return f"{type(error).__name__}: {error}"
+    return None if found == [2.0, 2.0] else f"1 + 1 gives {found}"
+
+
+def places_to_run(places: list[Place], *, oracle: bool = False) -> Mapping[str, Any]:
+    """Return the order to run ``places``: of the target, or with plain autograd in its place."""
+    return {"places": [list(place) for place in places], "oracle": oracle}

@@ -1,0 +1,229 @@
+"""Runs of the contract within pytest, with what hooks add: one for a target, one per test with parametrize_checks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any, Literal, TypeVar, cast
+
+import pytest
+
+from gradconform import tolerance
+from gradconform.contract import checks_of
+from gradconform.contract.check import Check
+from gradconform.contract.plan import Item
+from gradconform.devices import Choice, choose
+from gradconform.devices.choice import refuse_crowd
+from gradconform.devices.flags import flags_named
+from gradconform.devices.ready import ready
+from gradconform.fixtures.programs import full_immediate, split_deferred
+from gradconform.fixtures.stages import ZOO
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.naming import SelectionError
+from gradconform.run.options import RunOptions
+from gradconform.run.run import Run
+from gradconform.target.resolve import registered_targets
+from gradconform.trial.trial import Trial
+
+T = TypeVar("T")
+Kind = Literal["contract", "added"]
+
+
+@dataclass(frozen=True, slots=True)
+class Extensions:
+    """What hooks have added."""
+
+    adapters: Mapping[str, object]
+    devices: tuple[str, ...]
+    stages: tuple[StageCase, ...]
+    tolerances: Mapping[str, float]
+
+
+_EXTENSIONS = pytest.StashKey[Extensions]()
+
+
+def extensions(config: pytest.Config) -> Extensions:
+    """Return what the hooks add; the first call asks them and sets the tolerances.
+
+    Raises ``ValueError`` for a name that is taken and for a tolerance that is no positive number.
+    """
+    if _EXTENSIONS not in config.stash:
+        hook = config.hook
+        devices = [name for names in hook.pytest_gradconform_devices(config=config) for name in names]
+        tolerances = _united("tolerances", hook.pytest_gradconform_tolerances(config=config), ())
+        tolerance.override(tolerances)
+        config.stash[_EXTENSIONS] = Extensions(
+            adapters=_united("adapters", hook.pytest_gradconform_adapters(config=config), registered_targets()),
+            devices=tuple(devices),
+            stages=_stages(config),
+            tolerances=tolerances,
+        )
+    return config.stash[_EXTENSIONS]
+
+
+def _united(what: str, mappings: Iterable[Mapping[str, T]], taken: Container[str]) -> dict[str, T]:
+    found: dict[str, T] = {}
+    for mapping in mappings:
+        twice = sorted(name for name in mapping if name in found or name in taken)
+        if twice:
+            msg = f"pytest_gradconform_{what} names {', '.join(map(repr, twice))}, which is taken; choose another name"
+            raise ValueError(msg)
+        found.update(mapping)
+    return found
+
+
+def _stages(config: pytest.Config) -> tuple[StageCase, ...]:
+    found: dict[str, StageCase] = {}
+    for case in (case for cases in config.hook.pytest_gradconform_stages(config=config) for case in cases):
+        if not isinstance(case, StageCase):
+            msg = f"pytest_gradconform_stages returned {case!r}; expected gradconform.fixtures.stages.StageCase"
+            raise ValueError(msg)  # noqa: TRY004 (all that hooks do wrong is told by one type)
+        if case.name in ZOO or case.name in found:
+            msg = f"pytest_gradconform_stages adds a stage {case.name!r}, and that name is taken; choose another name"
+            raise ValueError(msg)
+        found[case.name] = case
+    return tuple(found.values())
+
+
+#: Per kind of backward: the check of the contract that does the same on an MLP, the program, and the requirement.
+_FORMS = {
+    "full": (
+        "full.gradients.mlp",
+        full_immediate(2),
+        "B MUST return every input gradient, and accumulate every parameter gradient, of plain autograd on",
+    ),
+    "split": (
+        "split.gradients.mlp",
+        split_deferred(2),
+        "I MUST return every input gradient, and W accumulate every parameter gradient, of plain autograd on",
+    ),
+}
+
+
+def added_items(stages: Sequence[StageCase], contract: Sequence[Item], options: RunOptions) -> tuple[Item, ...]:
+    """Return the items on ``stages``, on every device and dtype of ``contract``, as far as the globs take them."""
+    cells = dict.fromkeys((item.device, item.dtype) for item in contract)
+    added = [check for case in stages for check in _checks(case) if _wanted(check.id, options)]
+    return tuple(Item(check, device, dtype) for device, dtype in cells for check in added)
+
+
+def _checks(case: StageCase) -> Iterator[Check]:
+    for kind, (like, program, requirement) in _FORMS.items():
+        trial = Trial(stages=(case,), program=program)
+        yield replace(
+            checks_of()[like],
+            id=f"added.{kind}.{case.name}",
+            requirement=f"{requirement} {case.special}.",
+            trials=(trial,),
+            needs=trial.needs,
+            seed=None,
+        )
+
+
+def _wanted(check: str, options: RunOptions) -> bool:
+    included = not options.checks or any(fnmatchcase(check, pattern) for pattern in options.checks)
+    return included and not any(fnmatchcase(check, pattern) for pattern in options.exclude_checks)
+
+
+@dataclass
+class ContractRun:
+    """One run, the items of it that are tests, and what a report of it starts from.
+
+    ``kind`` is ``added`` for the checks on stages that a hook adds: they are no part of the contract.
+    """
+
+    key: str
+    kind: Kind
+    run: Run
+    items: tuple[Item, ...]
+    extensions: Extensions
+
+    @cached_property
+    def header(self) -> dict[str, Any]:
+        """The empty report of the run, in values that any process can read."""
+        start = dict(self.run.header().report)
+        if self.extensions.tolerances:
+            start["environment"] = {**start["environment"], "tolerances_changed": dict(self.extensions.tolerances)}
+        if self.kind == "added":
+            start |= {"manifest": len(self.items), "planned": len(self.items)}
+        cells = sorted({(item.device, item.dtype) for item in self.items})
+        header = {"key": self.key, "kind": self.kind, "cells": cells, "report": start}
+        return cast("dict[str, Any]", plain(header))
+
+
+def make_runs(config: pytest.Config, options: RunOptions, key: str) -> list[ContractRun]:
+    """Return the run of the contract, and the run of the added stages where a hook adds some.
+
+    Raises ``ValueError`` with the kit's message for a target, device, dtype, profile or pattern that does not exist.
+    """
+    known = extensions(config)
+    run = Run(options, adapters=known.adapters, choice=choice_of(config, options))
+    runs = [ContractRun(key, "contract", run, run.plan.items, known)]
+    added = added_items(known.stages, run.plan.items, options)
+    if options.shard is not None:
+        added = tuple(added[position] for position in options.shard.positions(added))
+    if added:
+        runs.append(ContractRun(f"{key} (added stages)", "added", run, added, known))
+    return runs
+
+
+def plain(values: object) -> object:
+    """Return ``values`` as JSON has them: pytest-xdist takes no subclass of str, as torch's version is one."""
+    return json.loads(json.dumps(values))
+
+
+_INPUT = "gradconform_choices"
+_CHOICES = pytest.StashKey[dict[str, Choice]]()
+
+
+def choice_of(config: pytest.Config, options: RunOptions) -> Choice:
+    """Return the devices and dtypes that ``options`` ask for, ready for use in this process.
+
+    A worker of pytest-xdist takes what the controller has found out. Raises ``ValueError`` with the kit's message for
+    a device or dtype that cannot be used.
+    """
+    known = extensions(config)  # a hook may have to make a device usable first
+    choices = config.stash.setdefault(_CHOICES, _handed_down(config))
+    key = repr((options.device, options.dtype, options.device_plugins))
+    if key not in choices:
+        choices[key] = _choose(options, known.devices)
+        refuse_crowd(choices[key], _workers(config))
+    if not _only_controls(config):
+        ready(choices[key], flags_named(options.flags))
+    return choices[key]
+
+
+def _choose(options: RunOptions, offered: tuple[str, ...]) -> Choice:
+    here = {name.partition(":")[0] for name in offered} - {"cpu"}
+    try:
+        return choose(options.device, options.dtype, plugins=options.device_plugins, here=here)
+    except SelectionError as error:
+        if not offered:
+            raise
+        msg = f"{error}; pytest_gradconform_devices names: {', '.join(offered)}"
+        raise type(error)(msg) from error
+
+
+def _handed_down(config: pytest.Config) -> dict[str, Choice]:
+    found: dict[str, Any] = getattr(config, "workerinput", {}).get(_INPUT, {})
+    return {key: Choice.from_dict(values) for key, values in found.items()}
+
+
+def hand_down(config: pytest.Config, worker: Any) -> None:
+    """Let a worker of pytest-xdist know what was found out."""
+    choices = config.stash.get(_CHOICES, {})
+    worker.workerinput[_INPUT] = {key: choice.to_dict() for key, choice in choices.items()}
+
+
+def _workers(config: pytest.Config) -> int:
+    """Return how many processes will run checks."""
+    workers = getattr(config, "workerinput", {}).get("workercount")
+    return int(workers or len(getattr(config.option, "tx", None) or ()) or 1)
+
+
+def _only_controls(config: pytest.Config) -> bool:
+    """Tell whether this process leaves the checks to workers: then it takes no device, which some give to one alone."""
+    return not hasattr(config, "workerinput") and bool(getattr(config.option, "tx", None))

@@ -1,0 +1,228 @@
+"""Fixtures for anybody's own tests. torch is imported when the first of them is used, not when pytest starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from .options import OPTIONS_KEY, RUNS_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from gradconform.adapter import Adapter
+    from gradconform.drive.own_stage import Gradients
+
+    from .fixture_values import BuiltStage, OutputGrads
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="session")
+def gradconform_target(pytestconfig: pytest.Config) -> Adapter:
+    """Return the adapter of the target that ``--gradconform`` names; a test that uses it fails where there is none.
+
+    ::
+
+        from gradconform import StageSpec
+
+        def test_our_own_schedule(gradconform_target, gradconform_stage):
+            session = gradconform_target.open(gradconform_stage.module, StageSpec())
+            session.forward(0, gradconform_stage.args())
+            session.close()
+    """
+    runs = pytestconfig.stash.get(RUNS_KEY, None)
+    if runs is None:
+        pytest.fail(
+            "gradconform_target needs a target: pass --gradconform TARGET, or set gradconform_target in the ini file",
+            pytrace=False,
+        )
+    return runs[0].run.target.adapter
+
+
+@pytest.fixture
+def gradconform_device(request: pytest.FixtureRequest) -> torch.device:
+    """Return the device of ``--gradconform-device``, as ``torch.device``; the test is run once per device named.
+
+    ::
+
+        import torch
+
+        def test_our_kernel(gradconform_device):
+            ones = torch.ones(3, device=gradconform_device)
+            assert ones.sum() == 3
+    """
+    from gradconform.devices.ready import device_here, device_named  # noqa: PLC0415 (it imports torch)
+
+    from .contract_run import choice_of  # noqa: PLC0415 (as above)
+
+    options = request.config.stash[OPTIONS_KEY].run
+    choice = _asked(lambda: choice_of(request.config, options))
+    name = getattr(request, "param", choice.devices[0])
+    return device_here(choice, name) if name in choice.devices else _asked(lambda: device_named(name))
+
+
+@pytest.fixture
+def gradconform_dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    """Return the dtype of ``--gradconform-dtype``, as ``torch.dtype``; the test is run once per dtype named.
+
+    ::
+
+        import torch
+
+        def test_our_cast(gradconform_dtype):
+            assert torch.ones(3, dtype=gradconform_dtype).dtype == gradconform_dtype
+    """
+    from gradconform.devices.dtypes import dtype_named  # noqa: PLC0415 (it imports torch)
+
+    from .contract_run import choice_of  # noqa: PLC0415 (as above)
+
+    options = request.config.stash[OPTIONS_KEY].run
+    choice = _asked(lambda: choice_of(request.config, options))
+    return _asked(lambda: dtype_named(getattr(request, "param", choice.cells[0][1])))
+
+
+def _asked(find: Callable[[], T]) -> T:
+    """Return what ``find`` finds; a device or dtype that cannot be used fails the test with the kit's message."""
+    try:
+        return find()
+    except ValueError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.fixture
+def gradconform_rng(request: pytest.FixtureRequest) -> torch.Generator:
+    """Return a generator on the CPU, seeded from ``--gradconform-seed`` and the test's node id alone.
+
+    ::
+
+        import torch
+
+        def test_our_own_draw(gradconform_rng):
+            x = torch.randn(3, 5, generator=gradconform_rng)
+            assert x.shape == (3, 5)
+    """
+    import torch  # noqa: PLC0415 (start-up needs none)
+
+    from gradconform.trial.materials import stable_seed  # noqa: PLC0415 (it imports torch)
+
+    seed = stable_seed(request.config.stash[OPTIONS_KEY].run.seed, request.node.nodeid)
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def gradconform_stage(
+    request: pytest.FixtureRequest, gradconform_device: torch.device, gradconform_dtype: torch.dtype
+) -> BuiltStage:
+    """Build a stage of the zoo; the test is run once per stage, or per stage that the marker leaves.
+
+    ``.module`` is the stage, ``.args(mb)`` the arguments of a micro-batch, ``.name`` and ``.traits`` say what is
+    special about it, ``.fresh()`` is another module with the same parameters. The marker takes globs over names and
+    traits, and globs to leave out. A stage that the dtype has no form of is skipped. ::
+
+        import pytest
+
+        @pytest.mark.gradconform_stages("mlp*", "multi_output", without=("complex", "nested_output"))
+        def test_forward_runs(gradconform_stage):
+            outputs = gradconform_stage.module(*gradconform_stage.args())
+            assert outputs is not None
+    """
+    from .fixture_values import BuiltStage  # noqa: PLC0415 (it imports torch)
+
+    seed = request.config.stash[OPTIONS_KEY].run.seed
+    try:
+        stage = BuiltStage(request.param, device=gradconform_device, dtype=gradconform_dtype, seed=seed)
+        stage.args()
+    except NotImplementedError as error:
+        pytest.skip(f"stage {request.param.name} has no form in {gradconform_dtype}: {error}")
+    return stage
+
+
+@pytest.fixture
+def gradconform_output_grads(request: pytest.FixtureRequest, gradconform_stage: BuiltStage) -> OutputGrads:
+    """Make output gradients for ``gradconform_stage``; the test is run once per stage and pattern.
+
+    Call it with the outputs: it returns a tuple (or the structure of the outputs) of one gradient, or None, each. The
+    patterns are normal values, zeros, None at each position that allows it and at all, and gradients that are
+    transposed, strided and expanded in memory. The marker narrows them by globs, and may ask for the wrong ones
+    (``short``, ``long``, ``shape``, …, see ``gradconform.fixtures.grad_tuples``). ::
+
+        import pytest
+
+        @pytest.mark.gradconform_stages("two-outputs")
+        @pytest.mark.gradconform_patterns("none:0", "only:*", "layout:*")
+        def test_one_gradient_per_output(gradconform_stage, gradconform_output_grads):
+            outputs = gradconform_stage.module(*gradconform_stage.args())
+            grads = gradconform_output_grads(outputs)
+            assert len(grads) == len(outputs)
+    """
+    from .fixture_values import OutputGrads  # noqa: PLC0415 (it imports torch)
+
+    seed = request.config.stash[OPTIONS_KEY].run.seed
+    return OutputGrads(request.param, stage=gradconform_stage.name, device=gradconform_stage.device, seed=seed)
+
+
+@pytest.fixture(params=(1, 3, 10), ids="{}mb".format)
+def gradconform_microbatches(request: pytest.FixtureRequest) -> int:
+    """Return a number of micro-batches: 1, 3 and 10.
+
+    ::
+
+        def test_our_queue(gradconform_microbatches):
+            assert len(range(gradconform_microbatches)) in (1, 3, 10)
+    """
+    return int(request.param)
+
+
+@pytest.fixture
+def gradconform_oracle() -> Callable[..., Gradients]:
+    """Return plain autograd, to be called with a stage, arguments and output gradients (``autograd_gradients``).
+
+    It runs on copies and returns ``.inputs``, one gradient or None per argument, and ``.params``, by name. A list of
+    argument tuples with a list of output gradients stands for several micro-batches. ::
+
+        import pytest
+        import torch
+
+        @pytest.mark.gradconform_stages("mlp")
+        def test_gradients_are_torchs(gradconform_stage, gradconform_oracle):
+            args = gradconform_stage.args()
+            outputs = gradconform_stage.module(*args)
+            wanted = gradconform_oracle(gradconform_stage.module, args, torch.ones_like(outputs))
+            outputs.sum().backward()
+            assert torch.equal(args[0].grad, wanted.inputs[0])
+            assert torch.equal(gradconform_stage.module[0].weight.grad, wanted.params["0.weight"])
+    """
+    from gradconform.drive.own_stage import autograd_gradients  # noqa: PLC0415 (it imports torch)
+
+    return autograd_gradients
+
+
+@pytest.fixture
+def assert_matches_autograd() -> Callable[..., None]:
+    """Compare a backward you already have with plain autograd; see ``gradconform.assert_matches_autograd``.
+
+    The first argument is a callable that runs forward and backward, or the gradients that some backward has returned.
+    It fails with the kit's message: the path of each wrong tensor, the index of its worst element, expected, got,
+    error, bound and headroom. ::
+
+        import pytest
+
+        def our_backward(stage, args, output_grads):
+            outputs = stage(*args)
+            outputs.backward(output_grads[0])
+            return tuple(arg.grad for arg in args)
+
+        @pytest.mark.gradconform_stages("mlp*", "residual")
+        @pytest.mark.gradconform_patterns("normal", "layout:*")
+        def test_our_backward(gradconform_stage, gradconform_output_grads, assert_matches_autograd):
+            stage, args = gradconform_stage.module, gradconform_stage.args()
+            grads = gradconform_output_grads(stage(*args))
+            assert_matches_autograd(our_backward, stage, args, grads)
+    """
+    from gradconform.judge.matching import assert_matches_autograd  # noqa: PLC0415 (it imports torch)
+
+    return assert_matches_autograd

@@ -1,0 +1,260 @@
+"""The contract as tests: a check bound to its place, pytest's item for it, and a user's test over several."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradconform.contract.plan import Item
+from gradconform.results import NonConformingError, Result
+from gradconform.run.options import RunOptions
+from gradconform.trial.program import without_programs
+
+from .contract_run import ContractRun, make_runs, plain
+
+#: What node ids of the contract start with, e.g. ``gradconform::full.gradients.mlp[cpu-float32]``.
+COLLECTOR = "gradconform"
+
+
+class CheckFailedError(NonConformingError):
+    """A check failed, or could not be judged; the message is the kit's."""
+
+
+@dataclass(slots=True, eq=False)
+class BoundCheck:
+    """One check of the contract on one target, device and dtype; calling it runs it.
+
+    ``id``, ``requirement`` and ``level`` are the check's. ``result`` is there once it has been called.
+    """
+
+    contract_run: ContractRun
+    position: int
+    result: Result | None = field(default=None, init=False)
+
+    @property
+    def item(self) -> Item:
+        """The item of the plan."""
+        return self.contract_run.items[self.position]
+
+    @property
+    def id(self) -> str:
+        """The check's id, e.g. ``split.gradients.mlp``."""
+        return self.item.check.id
+
+    @property
+    def name(self) -> str:
+        """The id with device and dtype, e.g. ``split.gradients.mlp[cpu-float32]``."""
+        return self.item.name
+
+    @property
+    def requirement(self) -> str:
+        """The requirement, a sentence with MUST or SHOULD."""
+        return self.item.check.requirement
+
+    @property
+    def level(self) -> str:
+        """MUST or SHOULD."""
+        return self.item.check.level
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The result and the run it belongs to, in values that any process can read.
+
+        Before the call it is a result that is not there yet, for where this process does not live to see it.
+        """
+        result = self.result or self.item.check.result(self.item.device, self.item.dtype, status="not_run")
+        return {"run": self.contract_run.header, "position": self.position, "result": plain(result.to_dict())}
+
+    def __call__(self) -> None:
+        """Run the check and turn its result into the outcome of the test that calls it.
+
+        Raises :class:`CheckFailedError` for a failure and an error; skips what is unsupported; reports what is waived
+        as an expected failure (xfail), and a failed SHOULD as well, unless ``--gradconform-strict`` lets it decide.
+        """
+        __tracebackhide__ = True
+        run = self.contract_run.run
+        result = self.result = run.run_item(self.item)
+        if result.status == "unsupported":
+            pytest.skip(result.message)
+        if result.status not in {"failed", "error", "waived"}:
+            return
+        if result.status == "waived":
+            pytest.xfail(waived_because(result))
+        if not (result.decisive or (run.options.strict and result.status == "failed")):
+            seen = without_programs(result.message, result.programs)
+            pytest.xfail(f"{result.requirement} {seen[0] if seen else result.status}")
+        # reached by --runxfail as well, which lets xfail return
+        raise CheckFailedError(told_in_full(result, str(run.target.text)))
+
+
+def waived_because(result: Result) -> str:
+    """Return why a failure is expected."""
+    return "waived: {reason} ({issue}, {owner}, until {expires})".format(**result.waiver or {})
+
+
+def told_in_full(result: Result, target: str) -> str:
+    """Return the requirement, the level, where it was tried, and what was seen."""
+    status = f"error ({result.kind})" if result.status == "error" else result.status
+    place = f"{result.level} {status}: {target} on {result.device} in {result.dtype}"
+    return f"{result.requirement}\n{place}\n{result.message}"
+
+
+def properties(result: Result) -> list[tuple[str, object]]:
+    """Return what a JUnit report says of a test beside its outcome."""
+    values = {
+        "check": result.check,
+        "level": result.level,
+        "requirement": result.requirement,
+        "status": result.status,
+        "headroom": result.headroom,
+        "waiver": None if result.waiver is None else result.waiver["issue"],
+    }
+    return [(name, value) for name, value in values.items() if value is not None]
+
+
+class ContractCollector(pytest.Collector):
+    """Collects the items of runs; ``names`` narrows to the items that the command line names by node id."""
+
+    def __init__(self, *, runs: Sequence[ContractRun], names: Sequence[str], **node: Any) -> None:
+        super().__init__(name=COLLECTOR, nodeid=COLLECTOR, **node)
+        self._runs, self._names = runs, names
+
+    def collect(self) -> Iterator[CheckItem]:
+        """Yield one item per check, device and dtype, in the order of the plan."""
+        for run in self._runs:
+            for position, item in enumerate(run.items):
+                if not self._names or item.name in self._names:
+                    # pytest 9 tells the parameters in an id apart by reading it, so it has to be written out.
+                    node = f"{COLLECTOR}::{item.name}"
+                    yield CheckItem.from_parent(self, name=item.name, nodeid=node, bound=BoundCheck(run, position))
+
+
+class CheckItem(pytest.Item):
+    """One check on one device and dtype. ``-k`` matches its id, its area and its level."""
+
+    def __init__(self, *, bound: BoundCheck, **node: Any) -> None:
+        super().__init__(**node)
+        self.bound = bound
+        self.add_marker("gradconform")
+        self.extra_keyword_matches |= {bound.level, bound.item.check.area}
+
+    def runtest(self) -> None:
+        """Run the check."""
+        self.bound()
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **options: Any) -> Any:
+        """Return the kit's message alone for a failed check; a Python traceback would show the kit's own code."""
+        if isinstance(excinfo.value, CheckFailedError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, *args, **options)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Return the headline of a failure; a check has no line in the folder that is tested."""
+        return self.path, None, f"{self.bound.level} {self.name}"
+
+
+def take_named(config: pytest.Config, known: Sequence[str]) -> tuple[str, ...]:
+    """Take node ids of the contract out of the command line's arguments and return the items' names.
+
+    Raises ``pytest.UsageError`` for one that no item has, with the nearest names.
+    """
+    prefix = f"{COLLECTOR}::"
+    names = tuple(arg.removeprefix(prefix) for arg in config.args if arg.startswith(prefix))
+    for name in names:
+        if name not in known:
+            near = ", ".join(difflib.get_close_matches(name, known, n=3)) or ", ".join(known[:3])
+            msg = f"{prefix}{name}: no such check in this run; nearest: {near}"
+            raise pytest.UsageError(msg)
+    config.args = [arg for arg in config.args if not arg.startswith(prefix)]
+    return names
+
+
+class ResultWriter:
+    """Writes a check's result into its test's report, which travels from worker to controller."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Add the result to the report of the test's call, and in a worker to that of its setup which check begins."""
+        if call.when == "setup" and hasattr(item.config, "workerinput"):
+            return (yield from _begins(_bound_check_of(item)))
+        bound = _bound_check_of(item) if call.when == "call" else None
+        result = None if bound is None else bound.result
+        if result is not None:
+            item.user_properties += properties(result)  # before the report of the call, which copies them
+        report = yield
+        if bound is not None and result is not None:
+            report.__dict__["gradconform"] = bound.payload
+            if result.status == "unexpectedly_passed":
+                strict = bound.contract_run.run.options.strict or _strict(item.config)
+                _as_xpass(report, waived_because(result), strict=strict)
+        if isinstance(item, CheckItem) and report.skipped and isinstance(report.longrepr, tuple):
+            # A skipped check points at no line of the kit's code; pytest folds and prints a line of None.
+            report.longrepr = (COLLECTOR, None, report.longrepr[2])  # type: ignore[assignment] # as said above
+        return report
+
+
+def _begins(bound: BoundCheck | None) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if bound is not None and report.passed:
+        report.__dict__["gradconform_begun"] = bound.payload
+    return report
+
+
+def _as_xpass(report: pytest.TestReport, reason: str, *, strict: bool) -> None:
+    """Make a test that passed an unexpected pass, as pytest's own xfail marker does."""
+    if not report.passed:
+        return
+    if strict:
+        report.outcome, report.longrepr = "failed", f"[XPASS(strict)] {reason}"
+    else:
+        report.wasxfail = reason
+
+
+def _strict(config: pytest.Config) -> bool:
+    """Tell whether pytest's own option lets an unexpected pass fail."""
+    if config.option.runxfail:
+        return False
+    names = ("strict_xfail", "strict") if pytest.version_tuple >= (9,) else ("xfail_strict",)
+    return bool(next((value for name in names if (value := config.getini(name)) is not None), False))
+
+
+def register_writer(config: pytest.Config) -> None:
+    """Register the :class:`ResultWriter`, once per process."""
+    name = "gradconform-results"
+    if not config.pluginmanager.has_plugin(name):
+        config.pluginmanager.register(ResultWriter(), name)
+
+
+def _bound_check_of(item: pytest.Item) -> BoundCheck | None:
+    """Return the check that ``item`` runs, or None: a contract item's own, or the parameter ``check`` of a test."""
+    if isinstance(item, CheckItem):
+        return item.bound
+    callspec = getattr(item, "callspec", None)
+    check = callspec.params.get("check") if callspec is not None else None
+    return check if isinstance(check, BoundCheck) else None
+
+
+def parametrize(metafunc: pytest.Metafunc, mark: pytest.Mark, options: RunOptions) -> None:
+    """Give a test with the marker its checks.
+
+    Raises ``CollectError`` with the kit's message for what the decorator, or the options, ask for and does not exist.
+    """
+    where = metafunc.definition.nodeid
+    if mark.kwargs.get("target", options.target) is None:
+        msg = f"{where}: parametrize_checks has no target; give it one, or pass --gradconform TARGET"
+        raise pytest.Collector.CollectError(msg)
+    try:
+        runs = make_runs(metafunc.config, options.but(**mark.kwargs), where)
+    except ValueError as error:
+        msg = f"{where}: {error}"
+        raise pytest.Collector.CollectError(msg) from error
+    bound = [BoundCheck(run, position) for run in runs for position in range(len(run.items))]
+    register_writer(metafunc.config)
+    metafunc.parametrize("check", bound, ids=[check.name for check in bound])

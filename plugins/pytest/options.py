@@ -1,0 +1,235 @@
+"""A run's options under pytest: as arguments of a marker, on the command line, in the ini file, in the environment."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gradconform.run.options import OPTIONS as RUN_OPTIONS
+from gradconform.run.options import Kind, Option, RunOptions
+
+if TYPE_CHECKING:
+    import torch
+
+    from gradconform.contract.plan import Given
+    from gradconform.contract.shard import Shard
+
+    from .contract_run import ContractRun
+
+
+@dataclass(frozen=True, slots=True)
+class PluginOption:
+    """An option under the three names that it has under pytest."""
+
+    option: Option
+
+    @property
+    def flag(self) -> str:
+        """The name on the command line."""
+        return "--gradconform" if self.option.name == "target" else f"--gradconform-{self.option.word}"
+
+    @property
+    def ini(self) -> str:
+        """The name in the ini file, and of the attribute of ``config.option``."""
+        return f"gradconform_{self.option.word.replace('-', '_')}"
+
+    @property
+    def variable(self) -> str:
+        """The name of the environment variable."""
+        return self.ini.upper()
+
+    @property
+    def told(self) -> str:
+        """The help text, with the default and the two other names."""
+        several = "; repeatable" if self.option.kind in {"several", "paths"} else ""
+        names = f"default: {self.option.shown}; ini: {self.ini}; environment: {self.variable}"
+        return f"{self.option.help}{several} ({names})"
+
+
+OPTIONS = tuple(
+    PluginOption(option)
+    for option in (
+        *RUN_OPTIONS.values(),
+        Option(name="json", word="json", metavar="PATH", help="write the report to PATH as JSON"),
+        Option(
+            name="ndjson",
+            word="ndjson",
+            metavar="PATH",
+            help="append each result of --gradconform TARGET to PATH as it comes; "
+            "gradconform run --resume PATH goes on with it",
+        ),
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a user asked for. ``named`` holds the options that the command line names."""
+
+    run: RunOptions
+    json: Path | None
+    ndjson: Path | None
+    named: frozenset[str]
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add every option and its ini twin."""
+    group = parser.getgroup("gradconform", "conformance of stage backward (gradconform)")
+    for one in OPTIONS:
+        name = {} if one.option.kind == "switch" else {"metavar": one.option.metavar}
+        # %: argparse formats help texts.
+        group.addoption(
+            one.flag, dest=one.ini, default=None, help=one.told.replace("%", "%%"), **name, **_ACTIONS[one.option.kind]
+        )
+        ini_type: Any = "int" if one.option.name == "seed" and _NATIVE else _INI_TYPES[one.option.kind]
+        parser.addini(one.ini, one.told, type=ini_type, default=None)
+
+
+_ACTIONS: Mapping[Kind, dict[str, Any]] = {
+    "text": {},
+    "several": {"action": "append"},
+    "paths": {"action": "append"},
+    "switch": {"action": argparse.BooleanOptionalAction},
+}
+_INI_TYPES: Mapping[Kind, str] = {"text": "string", "several": "args", "paths": "args", "switch": "bool"}
+_NATIVE = pytest.version_tuple >= (8, 4)  # native TOML gives a number
+
+
+def read_options(config: pytest.Config) -> Options:
+    """Return what the command line says, else the ini file, else the environment, else the default.
+
+    Raises ``pytest.UsageError`` for a value that cannot be read.
+    """
+    found = {one.option.name: _value(config, one) for one in OPTIONS}
+    named = frozenset(one.option.name for one in OPTIONS if config.getoption(one.ini) is not None)
+    _read_paths(config, found, {one.option.name: _folder(config, one) for one in OPTIONS})
+    json, ndjson = found.pop("json"), found.pop("ndjson")
+    try:
+        run = RunOptions(**{name: value for name, value in found.items() if value is not None})
+    except ValueError as error:
+        msg = f"gradconform: {error}"
+        raise pytest.UsageError(msg) from error
+    return Options(run=run, json=json, ndjson=ndjson, named=named)
+
+
+def _value(config: pytest.Config, one: PluginOption) -> Any:
+    """Return what is said of an option, or None where nothing is."""
+    given = config.getoption(one.ini)
+    if given is None:
+        found = config.getini(one.ini)
+        given = found if found not in (None, "", []) else None
+    if given is None and os.environ.get(one.variable):
+        text = os.environ[one.variable]
+        several = {"several": text.replace(",", " ").split(), "paths": text.split(os.pathsep)}
+        given = several.get(one.option.kind, text)
+    if given is None or isinstance(given, list):
+        return given
+    try:
+        return _switch(given) if one.option.kind == "switch" else one.option.read(str(given))
+    except ValueError as error:
+        msg = f"{one.ini} = {error}"
+        raise pytest.UsageError(msg) from error
+
+
+_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def _switch(given: object) -> bool:
+    word = str(given).lower()
+    if word not in _WORDS:
+        msg = f"{given!r} is neither on nor off; expected one of {', '.join(_WORDS)}"
+        raise ValueError(msg)
+    return _WORDS[word]
+
+
+def _folder(config: pytest.Config, one: PluginOption) -> Path:
+    """Return the folder that a relative path is relative to: the ini file's, where that is what names the path."""
+    from_ini = config.getoption(one.ini) is None and config.getini(one.ini)
+    return config.rootpath if from_ini else config.invocation_params.dir
+
+
+def _read_paths(config: pytest.Config, found: dict[str, Any], folders: Mapping[str, Path]) -> None:
+    """Make what is found out of paths relative to the folders that name them."""
+    here = config.invocation_params.dir
+    for name in ("json", "ndjson"):
+        found[name] = None if found[name] is None else folders[name] / found[name]
+    found["schedule"] = [os.path.relpath(folders["schedule"] / path, here) for path in found["schedule"] or ()]
+    target = found["target"]
+    if target is not None and ".py" in target and not Path(target).is_absolute() and folders["target"] != here:
+        found["target"] = os.path.relpath(folders["target"] / target, here)
+    found["waivers"] = _waivers(here, found["waivers"], folders["waivers"])
+
+
+def _waivers(here: Path, given: str | None, folder: Path) -> str | None:
+    """Return the waiver file: the one named, none where the name is empty, else the one in the current folder."""
+    default = "gradconform-waivers.toml"
+    if given is None and (here / default).is_file():
+        return default
+    return os.path.relpath(folder / given, here) if given else None
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Raise ``pytest.UsageError`` where ``path`` cannot be written; a file that was not there is not left behind."""
+    existed = path.exists()
+    try:
+        with path.open("a", encoding="utf-8"):
+            pass
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        msg = f"--gradconform-json {str(path)!r} cannot be written: {error.strerror}; name a file in an existing folder"
+        raise pytest.UsageError(msg) from error
+
+
+#: The key of the run that ``--gradconform TARGET`` asks for.
+ZERO_LINES = "gradconform"
+OPTIONS_KEY: pytest.StashKey[Options] = pytest.StashKey()
+#: The runs of ``--gradconform TARGET``: the contract's, and that of added stages if there are any.
+RUNS_KEY: pytest.StashKey[list[ContractRun]] = pytest.StashKey()
+#: Names of the items that the command line names by node id.
+NAMES_KEY: pytest.StashKey[tuple[str, ...]] = pytest.StashKey()
+
+#: The marker of tests that are run once per check.
+MARKER = "gradconform_checks"
+
+
+def parametrize_checks(  # noqa: PLR0913 (these are the options a user has)
+    target: object = None,
+    *,
+    device: str | torch.device | Sequence[str | torch.device] | None = None,
+    device_plugins: Sequence[str] | str | None = None,
+    dtype: str | torch.dtype | Sequence[str | torch.dtype] | None = None,
+    flags: Mapping[str, str] | Sequence[str] | str | None = None,
+    contract: str | None = None,
+    profile: str | None = None,
+    checks: Sequence[str] | str | None = None,
+    exclude_checks: Sequence[str] | str | None = None,
+    seed: int | None = None,
+    strict: bool | None = None,
+    probe: bool | None = None,
+    require_device_execution: float | None = None,
+    schedule: Given | Sequence[Given] | None = None,
+    shard: Shard | str | None = None,
+    waivers: str | os.PathLike[str] | None = None,
+) -> pytest.MarkDecorator:
+    """Run the decorated test once per check of the contract on ``target``, device and dtype.
+
+    The test has an argument ``check``; calling it runs the check: it raises an ``AssertionError`` with the kit's
+    message for a failure, and skips what the target does not claim. What is left out is taken from the command line
+    (``--gradconform…``), the ini file and the environment. ::
+
+        import gradconform
+
+        @gradconform.parametrize_checks("torch", profile="quick", checks="full.loss.*")
+        def test_conformance(check):
+            check()
+    """
+    given = {name: value for name, value in locals().items() if value is not None}
+    decorator: pytest.MarkDecorator = getattr(pytest.mark, MARKER).with_args(**given)
+    return decorator

@@ -1,0 +1,115 @@
+"""The pytest plugin: hooks only, and nothing of the kit is imported before a test asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from . import hookspec
+from .options import (
+    MARKER,
+    NAMES_KEY,
+    OPTIONS_KEY,
+    RUNS_KEY,
+    ZERO_LINES,
+    Options,
+    add_options,
+    read_options,
+    refuse_unwritable,
+)
+from .reporter import Reporter
+
+pytest_plugins = ("gradconform.plugins.pytest.fixtures",)
+
+#: Fixtures whose values depend on the options or on a marker.
+_PARAMETRIZED = frozenset({"gradconform_device", "gradconform_dtype", "gradconform_stage", "gradconform_output_grads"})
+
+_MARKERS = (
+    f"{MARKER}: runs a test once per check of the contract; written by gradconform.parametrize_checks",
+    "gradconform: on every item that --gradconform TARGET collects",
+    "gradconform_stages(*globs, without=()): narrows gradconform_stage by globs over names and traits of stages",
+    "gradconform_patterns(*globs): narrows gradconform_output_grads to patterns that match one of the globs",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Add the hooks."""
+    pluginmanager.add_hookspecs(hookspec)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the options; with a target, make the run, so that what is wrong is refused before anything is collected."""
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
+    options = config.stash[OPTIONS_KEY] = read_options(config)
+    if config.option.help or config.option.version:
+        return
+    reporter = None
+    if not hasattr(config, "workerinput"):  # a worker of pytest-xdist hands its results to the controller
+        if options.json is not None:
+            refuse_unwritable(options.json)
+        reporter = Reporter(config, options)
+        config.pluginmanager.register(reporter, "gradconform-reporter")
+    if options.run.target is not None or options.named & {"device", "device_plugins", "dtype", "flags"}:
+        _prepare(config, options, reporter)
+
+
+def _prepare(config: pytest.Config, options: Options, reporter: Reporter | None) -> None:
+    from .contract_run import choice_of, make_runs  # noqa: PLC0415 (it imports torch)
+    from .items import register_writer, take_named  # noqa: PLC0415 (as above)
+
+    try:
+        choice_of(config, options.run)  # before the contract: a device has to be there before the first backward
+        if options.run.target is None:
+            return
+        runs = make_runs(config, options.run, ZERO_LINES)
+    except ValueError as error:
+        msg = f"gradconform: {error}"
+        raise pytest.UsageError(msg) from error
+    config.stash[RUNS_KEY] = runs
+    config.stash[NAMES_KEY] = take_named(config, [item.name for run in runs for item in run.items])
+    register_writer(config)
+    if reporter is not None:
+        reporter.expect(runs)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say that a crash of the target would end the session, where it would."""
+    if config.stash[OPTIONS_KEY].run.target is None or config.pluginmanager.has_plugin("dsession"):
+        return None
+    return "gradconform: isolation is off, a crash or hang of the target ends this session; pytest -n 1 isolates"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Collect the contract beside what the session collects from files."""
+    report = yield
+    runs = collector.config.stash.get(RUNS_KEY, None)
+    if runs is not None and isinstance(collector, pytest.Session) and report.passed:
+        from .items import ContractCollector  # noqa: PLC0415 (only a run needs it)
+
+        names = collector.config.stash[NAMES_KEY]
+        report.result = [*report.result, ContractCollector.from_parent(collector, runs=runs, names=names)]
+    return report
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a test its checks, and the fixtures that go over stages or output gradients their values."""
+    config = metafunc.config
+    mark = metafunc.definition.get_closest_marker(MARKER)
+    if mark is not None:
+        from .items import parametrize  # noqa: PLC0415 (it imports torch)
+
+        parametrize(metafunc, mark, config.stash[OPTIONS_KEY].run)
+    if not _PARAMETRIZED.isdisjoint(metafunc.fixturenames):
+        from .fixture_values import parametrize_fixtures  # noqa: PLC0415 (it imports torch)
+
+        parametrize_fixtures(metafunc, config.stash[OPTIONS_KEY].run)

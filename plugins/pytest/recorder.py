@@ -1,0 +1,156 @@
+"""What is gathered of runs in the process that reports, whichever process ran them; written down and summed up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gradconform.records import RecordsError
+from gradconform.report.lines import Line, Role
+from gradconform.report.terminal import closing, opening
+from gradconform.results import Report, Result
+from gradconform.run.execution import RecordFile
+
+from .options import ZERO_LINES
+
+if TYPE_CHECKING:
+    from .contract_run import ContractRun
+
+_MARKUP: dict[Role, dict[str, bool]] = {
+    "plain": {},
+    "heading": {"bold": True},
+    "good": {"green": True, "bold": True},
+    "bad": {"red": True, "bold": True},
+    "warning": {"yellow": True, "bold": True},
+    "faint": {"light": True},
+}
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """The results of one run so far, by position in its plan."""
+
+    header: Mapping[str, Any]
+    results: dict[int, Result] = field(default_factory=dict)
+
+    @property
+    def added(self) -> bool:
+        """Whether this is the run of added stages, which is no part of the contract."""
+        return bool(self.header["kind"] == "added")
+
+    @property
+    def cells(self) -> list[tuple[str, str]]:
+        """The devices and dtypes of the run."""
+        return [(device, dtype) for device, dtype in self.header["cells"]]
+
+    def report(self) -> Report:
+        """Return the report, its results in the order of the plan."""
+        return Report(**self.header["report"], results=[self.results[position] for position in sorted(self.results)])
+
+
+class Recorder:
+    """All runs of one pytest session, in the order in which they were heard of."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, RunRecord] = {}
+
+    def expect(self, header: Mapping[str, Any]) -> RunRecord:
+        """Note that there is a run, so that it is reported even where none of its checks comes to run."""
+        return self._runs.setdefault(str(header["key"]), RunRecord(header))
+
+    def add(self, payload: Mapping[str, Any]) -> Result:
+        """Add the result that a test's report carries, and return it; a second result of a check takes its place."""
+        result = Result.from_dict(payload["result"])
+        self.expect(payload["run"]).results[payload["position"]] = result
+        return result
+
+    def __iter__(self) -> Iterator[RunRecord]:
+        """Iterate over the runs."""
+        return iter(self._runs.values())
+
+    def __bool__(self) -> bool:
+        """Tell whether there is a run."""
+        return bool(self._runs)
+
+    @property
+    def judged_nothing(self) -> bool:
+        """Whether ``--gradconform TARGET`` has results, and all of them say that a check could not be run."""
+        run = self._runs.get(ZERO_LINES)
+        return run is not None and bool(run.results) and not run.report().summary["ran"]
+
+    @property
+    def has_idle_waivers(self) -> bool:
+        """Whether a waiver met no result in a whole run of profile ``full``."""
+        return any(run.report().idle_waivers for run in self._runs.values() if not run.added)
+
+    def write(self, path: Path) -> list[Path]:
+        """Write one JSON report per run of the contract: ``path``, then ``path`` with ``-2`` in its name, and so on."""
+        written: list[Path] = []
+        for number, run in enumerate((run for run in self._runs.values() if not run.added), 1):
+            to = path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
+            to.write_text(run.report().to_json(), encoding="utf-8")
+            written.append(to)
+        return written
+
+
+class RecordKeeper:
+    """The file of one run. A disk that fills up ends the session at once."""
+
+    def __init__(self, path: str, run: ContractRun) -> None:
+        """Open the file and write its first line; raise ``pytest.UsageError`` where that cannot be."""
+        try:
+            self._file = RecordFile(path)
+            self._file.begin(replace(run.run.header(), report=run.header["report"]))
+        except RecordsError as error:
+            msg = f"--gradconform-ndjson: {error}"
+            raise pytest.UsageError(msg) from error
+        self._key = run.header["key"]
+
+    def add(self, key: str, result: Result) -> None:
+        """Append a result of the run ``key``, if that is the one that is kept."""
+        if key == self._key:
+            try:
+                self._file.add(result)
+            except RecordsError as error:
+                pytest.exit(f"--gradconform-ndjson: {error}", pytest.ExitCode.INTERNAL_ERROR)
+
+    def close(self, report: Report | None) -> None:
+        """Close the file; a report that has a result for all that was planned is the end of it."""
+        if report is not None and len({result.place for result in report.results}) == report.planned:
+            self._file.end(report.verdict)
+        self._file.close()
+
+
+def write_summary(terminal: pytest.TerminalReporter, recorder: Recorder, written: Sequence[Path]) -> None:
+    """Write one section per run; a run of added stages has failures, but no verdict on the contract."""
+    width = min(terminal._tw.fullwidth, 120)  # noqa: SLF001 (pytest offers no other way to ask)
+    for run in recorder:
+        report = run.report()
+        if run.added:
+            terminal.write_sep("=", f"gradconform: {run.header['key']}")
+            _write(terminal, _added(run))
+            continue
+        terminal.write_sep("=", "gradconform")
+        _write(terminal, [*opening(report, run.cells, width), *closing(report, width)])
+    for path in written:
+        terminal.write_line(f"gradconform: JSON report in {path}")
+
+
+def _added(run: RunRecord) -> list[Line]:
+    counts = run.report().summary
+    told = ", ".join(f"{counts[status]} {status}" for status in ("passed", "failed", "unsupported", "error", "not_run"))
+    failures = [
+        Line(f"{result.check} [{result.device} {result.dtype}]: {result.message}", "bad")
+        for result in run.report().failures
+    ]
+    count = f"{counts['planned']} checks on added stages, no part of the contract: {told.replace('_', ' ')}"
+    return [*failures, Line(count)]
+
+
+def _write(terminal: pytest.TerminalReporter, lines: Sequence[Line]) -> None:
+    for line in lines:
+        terminal.write_line(line.text, **_MARKUP[line.role])

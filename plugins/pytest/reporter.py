@@ -1,0 +1,109 @@
+"""The hooks of the process that reports; what they gather and write is imported with the first result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .options import Options
+
+if TYPE_CHECKING:
+    from .contract_run import ContractRun
+    from .recorder import Recorder, RecordKeeper
+
+
+class Reporter:
+    """The hooks of the one process that reports: pytest's own, or the controller of pytest-xdist."""
+
+    def __init__(self, config: pytest.Config, options: Options) -> None:
+        self._config, self._options = config, options
+        self._recorder: Recorder | None = None
+        self._written: list[Path] = []
+        #: By node id, what a worker of pytest-xdist has said of a check as it began.
+        self._begun: dict[str, Mapping[str, Any]] = {}
+        self._keeper: RecordKeeper | None = None
+
+    @property
+    def recorder(self) -> Recorder:
+        """What gathers results, from the first of them on."""
+        from .recorder import Recorder  # noqa: PLC0415 (an unused plugin needs none)
+
+        self._recorder = self._recorder or Recorder()
+        return self._recorder
+
+    @property
+    def _has_run(self) -> bool:
+        """Whether there is something to report."""
+        return not self._config.option.collectonly and bool(self._recorder)
+
+    def expect(self, runs: Sequence[ContractRun]) -> None:
+        """Note the runs of ``--gradconform TARGET``, and begin the file that keeps the results of the contract's."""
+        for run in runs:
+            self.recorder.expect(run.header)
+        if self._options.ndjson is not None and not self._config.option.collectonly:
+            from .recorder import RecordKeeper  # noqa: PLC0415 (as above)
+
+            self._keeper = RecordKeeper(str(self._options.ndjson), runs[0])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Hand what was found out about devices to a worker of pytest-xdist."""
+        from .contract_run import hand_down  # noqa: PLC0415 (an unused plugin needs none)
+
+        hand_down(self._config, node)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Gather the result that a report carries, and note a check that begins."""
+        if (begun := getattr(report, "gradconform_begun", None)) is not None:
+            self._begun[report.nodeid] = begun
+        elif report.when == "call":
+            self._begun.pop(report.nodeid, None)
+        payload = getattr(report, "gradconform", None)
+        if payload is not None and report.when == "call":
+            self._add(payload)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str) -> None:
+        """Give the check that a worker of pytest-xdist crashed in a result."""
+        begun = self._begun.pop(crashitem, None)
+        if begun is None:
+            return
+        message = (
+            "the worker process of pytest-xdist ended in the middle of the check; "
+            f"gradconform run --checks {begun['result']['check']} tells whether plain autograd ends it as well, "
+            "and where"
+        )
+        told = {"status": "error", "kind": "environment", "message": message}
+        self._add({**begun, "result": {**begun["result"], **told}})
+
+    def _add(self, payload: Mapping[str, Any]) -> None:
+        result = self.recorder.add(payload)
+        if self._keeper is not None:
+            self._keeper.add(payload["run"]["key"], result)
+        self._config.hook.pytest_gradconform_result(result=result, config=self._config)
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Hand out and write the reports; a session that judged nothing must not end as if all were well."""
+        if self._keeper is not None:
+            self._keeper.close(next((run.report() for run in self.recorder), None))
+        if not self._has_run:
+            return
+        for run in self.recorder:
+            if not run.added:
+                self._config.hook.pytest_gradconform_report(report=run.report(), config=self._config)
+        if self._options.json is not None:
+            self._written = self.recorder.write(self._options.json)
+        if exitstatus == pytest.ExitCode.OK and self.recorder.judged_nothing:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+        elif exitstatus == pytest.ExitCode.OK and self.recorder.has_idle_waivers:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the summary."""
+        if self._has_run:
+            from .recorder import write_summary  # noqa: PLC0415 (as above)
+
+            write_summary(terminalreporter, self.recorder, self._written)

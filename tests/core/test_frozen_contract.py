@@ -1,0 +1,193 @@
+"""The contract's versions as files: the checks of each are what its file says, and a released one changes no more."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from expecttest import assert_expected_inline
+
+from gradconform.contract import areas, checks_of, frozen
+from gradconform.contract.check import Check
+from gradconform.contract.freezing import as_it_is, differences, freeze
+from gradconform.fixtures.programs import split_deferred
+from gradconform.fixtures.stages import ZOO
+from gradconform.naming import SelectionError
+
+ContractOf = Callable[..., None]
+
+#: Two checks on three stages, to be changed.
+GRADIENTS, TWO_STAGES = (areas.CHECKS[name] for name in ("full.gradients.mlp", "accumulate.two_stages.split"))
+
+
+@pytest.mark.parametrize("version", frozen.versions())
+def test_the_checks_of_a_version_are_what_its_file_says(version: str) -> None:
+    held = frozen.frozen(version)
+    assert held is not None, f"contract {version} has no file; run `gradconform contract --contract {version} --freeze`"
+    told = "\n".join(differences(held, as_it_is(version)))
+    assert not told, f"contract {version} is not what its file says; run `gradconform contract --freeze`:\n{told}"
+
+
+def test_contract_1_0_has_842_checks_and_761_without_profile_full() -> None:
+    held = frozen.frozen("1.0")
+    assert held is not None
+    assert len(held.checks) == 842
+    assert sum(check.profile != "full" for check in held.checks.values()) == 761
+    assert list(held.checks) == list(checks_of("1.0"))
+
+
+def test_a_file_is_one_line_per_check_and_stage_and_reads_back_as_it_was_written() -> None:
+    held = as_it_is("1.0")
+    assert frozen.frozen("1.0") == held
+    lines = held.text().splitlines()
+    assert len(lines) == len(held.checks) + len(held.stages) + 8
+    assert max(map(len, lines)) < 2000
+
+
+def test_the_lists_of_a_version_are_read_without_torch() -> None:
+    code = "import sys\nfrom gradconform.contract.frozen import frozen\nassert len(frozen('1.0').checks) == 842\n"
+    code += "print(*sorted({'torch', 'numpy', 'jsonschema', 'gradconform.contract.check'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
+def test_a_stage_that_the_zoo_gains_joins_no_version() -> None:
+    code = "from dataclasses import replace\nfrom gradconform.contract import checks_of\n"
+    code += "from gradconform.fixtures.stages import ZOO\nZOO['quite-new'] = replace(ZOO['mlp'], name='quite-new')\n"
+    code += "print(len(checks_of()), any('quite-new' in name for name in checks_of()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "842 False\n"
+
+
+def changed(**changes: Any) -> str:
+    """Say what is told of a version in which one of two checks has changed, or is another."""
+    before = as_it_is("1.0")
+    areas.CHECKS[GRADIENTS.id] = replace(GRADIENTS, **changes)
+    checks_of.cache_clear()
+    return "\n".join(differences(before, as_it_is("1.0")))
+
+
+@pytest.fixture
+def two(contract_of: ContractOf) -> None:
+    contract_of([TWO_STAGES, GRADIENTS])
+
+
+@pytest.mark.usefixtures("two")
+def test_what_changed_of_a_check_is_told_by_name() -> None:
+    (trial,) = GRADIENTS.trials
+    told = changed(
+        profile="full",
+        requirement="B MUST be right.",
+        needs=frozenset({"full"}),
+        trials=(replace(trial, program=split_deferred(2)),),
+    )
+    assert_expected_inline(
+        told,
+        """\
+changed: full.gradients.mlp: profile was 'quick', is 'full'
+changed: full.gradients.mlp: requirement was 'B MUST return every input gradient, and accumulate every parameter gradient, of plain autograd on the stage mlp (an MLP with biases).', is 'B MUST be right.'
+changed: full.gradients.mlp: needs was (full, mid_stage), is (full)
+changed: full.gradients.mlp: programs was (F0 B0 F1 B1), is (F0 I0 F1 I1 W0 W1)
+changed: full.gradients.mlp: trials was (de91e3f93c4f0792), is (0e0538f9167a0757)""",  # noqa: E501 (as it is shown)
+    )
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize(
+    "fed",
+    [
+        {"loss": True}, {"output_grads": "none:0"}, {"prior_grads": True}, {"same_args": True}, {"repeats": 2},
+        {"watch": frozenset({"state"})}, {"retain_graph": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_trial_that_is_fed_or_watched_in_another_way_is_another(fed: dict[str, Any]) -> None:
+    told = changed(trials=(replace(GRADIENTS.trials[0], **fed),))
+    assert told.startswith("changed: full.gradients.mlp: trials was (de91e3f93c4f0792), is (")
+    assert len(told.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("two")
+def test_what_is_added_and_what_is_gone_are_told_with_their_stages() -> None:
+    before = as_it_is("1.0")
+    areas.CHECKS.pop(TWO_STAGES.id)
+    areas.CHECKS["full.gradients.lstm"] = replace(GRADIENTS, id="full.gradients.lstm", trials=())
+    checks_of.cache_clear()
+    assert_expected_inline(
+        "\n".join(differences(before, as_it_is("1.0"))),
+        """\
+added: full.gradients.lstm
+gone: accumulate.two_stages.split
+gone: the stage two-outputs""",
+    )
+
+
+@pytest.mark.usefixtures("two")
+def test_a_stage_of_another_make_is_told() -> None:
+    other = replace(ZOO["mlp"], build=ZOO["mlp-no-bias"].build)
+    told = changed(trials=(replace(GRADIENTS.trials[0], stages=(other,)),))
+    assert told == ("changed: the stage mlp: its arguments, traits, source or first values are not those it had")
+
+
+@pytest.fixture
+def next_version(contract_of: ContractOf) -> None:
+    """Contract 0.9 with one check that contract 1.0 has no more, and one that it still has; 1.0 has one of its own."""
+    contract_of(
+        [
+            replace(GRADIENTS, id="full.gradients.old", since="0.9", until="1.0"),
+            replace(GRADIENTS, since="0.9"),
+            TWO_STAGES,
+        ]
+    )
+
+
+@pytest.mark.usefixtures("next_version")
+def test_a_version_has_the_checks_that_came_with_it_or_before_and_have_not_left() -> None:
+    assert frozen.versions() == ("0.9", "1.0")
+    assert sorted(checks_of("0.9")) == ["full.gradients.mlp", "full.gradients.old"]
+    assert sorted(checks_of("1.0")) == sorted(checks_of()) == ["accumulate.two_stages.split", "full.gradients.mlp"]
+
+
+@pytest.mark.usefixtures("next_version")
+def test_an_unknown_version_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(SelectionError, match=r"unknown contract version '1.1'; expected one of 0.9, 1.0"):
+        checks_of("1.1")
+
+
+def test_versions_are_ordered_by_number() -> None:
+    assert frozen.older("1.9", "1.10")
+    assert not frozen.older("1.0", "1.0")
+    assert not frozen.older("2.0", "1.10")
+
+
+@pytest.mark.usefixtures("two")
+def test_a_released_version_is_never_written_again() -> None:
+    held, _ = freeze("1.0", dt.date(2027, 1, 10))
+    assert held.released == "2027-01-10"
+    assert freeze("1.0") == (held, [])
+    areas.CHECKS.pop(TWO_STAGES.id)
+    checks_of.cache_clear()
+    with pytest.raises(SelectionError) as raised:
+        freeze("1.0")
+    assert_expected_inline(
+        str(raised.value),
+        """\
+contract 1.0 was released on 2027-01-10 and changes no more; expected its checks as they were. What is new has a later `since`, what leaves an `until`
+  gone: accumulate.two_stages.split
+  gone: the stage two-outputs""",  # noqa: E501 (as it is shown)
+    )
+    assert frozen.frozen("1.0") == held
+
+
+@pytest.mark.usefixtures("two")
+def test_a_check_that_comes_later_changes_no_released_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    freeze("1.0", dt.date(2027, 1, 10))
+    later: Check = replace(GRADIENTS, id="full.gradients.later", since="1.1")
+    monkeypatch.setitem(areas.CHECKS, later.id, later)
+    checks_of.cache_clear()
+    assert freeze("1.0")[1] == []

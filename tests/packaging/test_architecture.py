@@ -1,0 +1,184 @@
+"""ARCHITECTURE.md against the real import graph: floors, circles, and what may be imported late."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TOP = {"conformance": "gradconform", **{name: f"gradconform.{name}" for name in ("fixtures", "plugins", "reference")}}
+
+#: What takes long to import: a module that needs one of these may be imported late by one that does not.
+SLOW = {
+    "expecttest", "hypothesis", "jinja2", "jsonschema", "matplotlib", "numpy", "packaging", "pytest", "rich", "torch",
+}  # fmt: skip
+
+
+class Edge(NamedTuple):
+    """One import: from a module to a module or a library; ``late`` inside a function, ``typed`` for types alone."""
+
+    module: str
+    imported: str
+    line: int
+    late: bool
+    typed: bool
+
+
+@dataclass(frozen=True)
+class Graph:
+    """All modules of the kit by import name, and all that they import."""
+
+    modules: dict[str, Path]
+    edges: tuple[Edge, ...]
+
+    def within(self) -> Iterator[Edge]:
+        """The imports of one of the kit's modules by another; the lazy public names of the top are no imports."""
+        return (edge for edge in self.edges if edge.imported in self.modules and edge.imported != "gradconform")
+
+    def slow(self, module: str) -> frozenset[str]:
+        """The slow libraries that importing ``module`` imports, by way of whatever modules."""
+        found, seen, todo = set[str](), {module}, [module]
+        eager: dict[str, list[str]] = {}
+        for edge in self.edges:
+            if not edge.late and not edge.typed:
+                eager.setdefault(edge.module, []).append(edge.imported)
+        while todo:
+            for name in eager.get(todo.pop(), []):
+                parents = [".".join(name.split(".")[:count]) for count in range(1, name.count(".") + 2)]
+                for one in parents if name in self.modules else [name]:
+                    if one in self.modules and one not in seen:
+                        seen.add(one)
+                        todo.append(one)
+                found |= {name.partition(".")[0]} & SLOW
+        return frozenset(found)
+
+
+def named(path: Path) -> str:
+    top, *below = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join([TOP[top], *(part for part in below if part != "__init__")])
+
+
+def imports_of(name: str, path: Path, modules: dict[str, Path]) -> Iterator[Edge]:
+    package = name if path.stem == "__init__" else name.rpartition(".")[0]
+
+    def walk(node: ast.AST, *, late: bool, typed: bool) -> Iterator[Edge]:
+        for child in ast.iter_child_nodes(node):
+            inside = late or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            if isinstance(child, ast.Import):
+                names = [alias.name for alias in child.names]
+            elif isinstance(child, ast.ImportFrom):
+                parts = package.split(".")
+                above = parts[: len(parts) - child.level + 1] if child.level else []
+                base = ".".join([*above, *([child.module] if child.module else [])])
+                names = [f"{base}.{alias.name}" for alias in child.names]
+            else:
+                only_types = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+                yield from walk(child, late=inside, typed=typed or only_types)
+                continue
+            for one in names:
+                found = one
+                while found.partition(".")[0] == "gradconform" and found not in modules:
+                    found = found.rpartition(".")[0]
+                if found != name:
+                    yield Edge(name, found, child.lineno, late, typed)
+
+    yield from walk(ast.parse(path.read_text(encoding="utf-8")), late=False, typed=False)
+
+
+@cache
+def graph() -> Graph:
+    modules = {named(path): path for top in TOP for path in sorted((ROOT / top).rglob("*.py"))}
+    return Graph(modules, tuple(edge for name, path in modules.items() for edge in imports_of(name, path, modules)))
+
+
+def told_floors() -> dict[str, int]:
+    """Return the floor of each folder, as the table of ARCHITECTURE.md says it."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    return {folder: int(floor) for floor, folder in re.findall(r"^\| (\d+) \| `([\w/]+)/`", text, re.MULTILINE)}
+
+
+def folder_of(module: str) -> str:
+    """Return the folder of ARCHITECTURE.md that holds a module: the deepest one that the table names."""
+    folder = graph().modules[module].parent.relative_to(ROOT)
+    floors = told_floors()
+    return next(str(one) for one in (folder, *folder.parents) if str(one) in floors)
+
+
+def test_the_table_names_every_folder_that_is_there_and_no_other() -> None:
+    found = {path.parent.relative_to(ROOT) for path in graph().modules.values()}
+    rooms = {
+        f"conformance/{folder.parts[1]}" for folder in found if folder.parts[0] == "conformance" and folder.parts[1:]
+    }
+    assert set(told_floors()) == rooms | set(TOP)
+
+
+def test_the_page_is_short_and_each_path_that_it_names_is_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 80
+    paths = re.findall(r"`((?:conformance|fixtures|reference|plugins|tests|docs|benchmarks)/[\w/.-]*)`", text)
+    assert len(paths) > 30
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_no_module_is_loose_in_a_folder_that_has_a_plan() -> None:
+    loose = {path.name for path in (ROOT / "plugins").glob("*.py")} | {
+        p.name for p in (ROOT / "tests").glob("test_*.py")
+    }
+    assert loose == {"__init__.py"}
+
+
+def test_a_folder_imports_only_from_floors_below_its_own() -> None:
+    floors = told_floors()
+    wrong = [
+        f"{edge.module}:{edge.line} imports {edge.imported}"
+        for edge in graph().within()
+        if edge.module not in ABOVE
+        and folder_of(edge.module) != folder_of(edge.imported)
+        and floors[folder_of(edge.module)] <= floors[folder_of(edge.imported)]
+        and edge.module != "gradconform"
+    ]
+    assert wrong == []
+
+
+#: Modules that stand above their folder, each with its reason.
+ABOVE = {
+    "gradconform.__main__": "it is the command",
+    "gradconform.fixtures.strategies": "it draws whole trials for users, so it stands on trial/",
+}
+
+
+def test_there_is_no_circle_of_imports() -> None:
+    before: dict[str, set[str]] = {}
+    for edge in graph().within():
+        if edge.module != "gradconform":
+            before.setdefault(edge.module, set()).add(edge.imported)
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError as error:
+        pytest.fail("a circle of imports: " + " -> ".join(error.args[1]))
+
+
+#: What every pytest session imports, used or not: here whatever an unused plugin does not need may come late.
+AT_PYTESTS_START = {"gradconform.plugins.pytest.plugin", "gradconform.plugins.pytest.reporter"}
+
+
+def test_an_import_is_late_only_where_it_spares_a_start_what_is_slow() -> None:
+    wrong = [
+        f"{edge.module}:{edge.line} imports {edge.imported} late"
+        for edge in graph().edges
+        if edge.late and edge.imported in graph().modules and graph().slow(edge.imported) <= graph().slow(edge.module)
+    ]
+    wrong = [found for found in wrong if found.partition(":")[0] not in AT_PYTESTS_START]
+    assert wrong == []
+
+
+def test_nothing_imports_a_test_or_a_benchmark() -> None:
+    assert {edge.imported.partition(".")[0] for edge in graph().edges} & {"tests", "benchmarks"} == set()

@@ -1,0 +1,289 @@
+"""What every script runs is held against the driver and its adapters: the same is seen, whatever the program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradconform.adapter import Adapter
+from gradconform.contract import checks_of
+from gradconform.contract.check import Judge
+from gradconform.drive.driver import _ACTS, drive
+from gradconform.drive.observation import Observation, State, Step
+from gradconform.fixtures.grad_tuples import WRONG_PATTERNS
+from gradconform.fixtures.stages import ZOO
+from gradconform.judge import gradients
+from gradconform.reference.autograd import AutogradAdapter
+from gradconform.replay.script import _COMPARED, Replayed, ScriptError
+from gradconform.target.functions import FunctionsAdapter
+from gradconform.target.resolve import resolve
+from gradconform.trial.materials import Materials
+from gradconform.trial.trial import Trial
+
+CHECKS = checks_of()
+_SEED = 20
+_WATCHED = {"state": frozenset({"state"}), "hooks": frozenset({"hooks"}), "modules": frozenset({"module_hooks"})}
+
+
+def of(*names: str, program: str, **options: Any) -> Trial:
+    return Trial(stages=tuple(ZOO[name] for name in names), program=program, **options)
+
+
+PLAIN = of("mlp", program="F0 B0")
+#: One trial per kind of program and way of feeding it; together they have every kind of action.
+TRIALS = {
+    "full": of("mlp", program="F0 F1 B1 B0 finish", watch=_WATCHED["state"]),
+    "split": of("two-inputs", program="F0 F1 I0 I1 W1 W0", watch=_WATCHED["state"]),
+    "mixed": of("two-outputs", program="F0 I0 F1 B1 W0"),
+    "hooks": of("tied-parallel", program="F0 I0 F1 I1 W0 W1 F2 B2", watch=_WATCHED["hooks"]),
+    "module-hooks": of("mlp", program="F0 B0 F1 I1 W1", watch=_WATCHED["modules"]),
+    "hooks-later": of("mlp", program="F0 B0 hook F1 B1 F2 I2 W2 unhook F3 B3"),
+    "zero": of("mlp", program="F0 B0 zero_fill F1 B1 zero_none F2 I2 W2"),
+    "drop": of("residual", program="F0 F1 I0 drop0 I1 drop1 W0 W1"),
+    "overwrite": of("added-parameter", program="F0 F1 I0 overwrite0 I1 overwrite1 W0 W1", watch=_WATCHED["state"]),
+    "freeze": of("mlp", program="F0 B0 freeze1 F1 I1 W1 unfreeze1 F2 B2", watch=_WATCHED["state"]),
+    "reopen": of("mlp", program="F0 F1 I0 W0 reopen F2 I2 W2"),
+    "by-hand": of("output-unbound", program="F0 G0 W0 F1 G1 W1", hand_grads=(True, False, True), prior_grads=True),
+    "weight-twice": of("mlp", program="F0 I0 W0 W0! F1 I1 W1 finish!"),
+    "weight-of-none": of("mlp", program="F0 F1 I0 W0 finish! F2 B2"),
+    "two-stages": of("mlp", "two-outputs", program="F0 1F0 I0 1I0 W0 1W0 F1 1F1 1B1 B1 1finish"),
+    "chain": of("mlp", "mlp", program="F0 1F0 1I0 F1 I0 1W0 1F1 1B1 B1 W0", chain=True, loss=True),
+    "chain-without-loss": of("mlp", "mlp", program="F0 1F0 1B0 B0", chain=True),
+    "loss": of("five-outputs", program="F0 F1 I0 I1 W0 W1", loss=True),
+    "loss-kept": of("mlp", program="F0 I0 W0 F1 B1", loss=True, retain_graph=True),
+    "kept": of("tied-apart", program="F0 F1 I0 I1 W0 W1", retain_graph=True),
+    "same-args": of("mlp", program="F0 F1 I0 B1 W0", same_args=True, watch=_WATCHED["state"]),
+    "prior": of("frozen-layer", program="F0 B0 F1 I1 W1", prior_grads=True),
+    "dict": of("dict-output", program="F0 B0 F1 I1 W1", output_grads="reordered"),
+    "repeats": of("mlp", program="F0 I0 W0", repeats=2),
+    "parameter": of("parameter-input", program="F0 B0 F1 I1 W1"),
+    "random": of("checkpoint-dropout", program="F0 F1 B0 I1 W1", watch=_WATCHED["state"]),
+    "buffers": of("batch-norm", program="F0 B0 F1 B1", watch=_WATCHED["state"]),
+    "sparse": of("embedding-sparse", program="F0 B0 F1 I1 W1"),
+    **{
+        f"grads-{pattern}": of("three-outputs", program="F0 B0 F1 I1 W1", output_grads=pattern)
+        for pattern in ("none:1", "only:2", "none:all", "layout:transposed", "layout:strided", "zeros", "nan", "inf")
+    },
+    "grads-expanded": of("mlp", program="F0 B0 F1 I1 W1", output_grads="layout:expanded", watch=_WATCHED["state"]),
+    **{
+        f"wrong-{pattern}-{letter}": of(
+            "two-outputs", program=f"F0 B0 F1 {letter}1! F2 {letter}2", output_grads=pattern, watch=_WATCHED["state"]
+        )
+        for pattern in WRONG_PATTERNS
+        for letter in "BI"
+    },
+}
+#: Two trials that differ in one field, for every field that a trial has.
+DIFFERING = {
+    "stages": (PLAIN, replace(PLAIN, stages=(ZOO["residual"],))),
+    "program": (PLAIN, replace(PLAIN, program="F0 I0 W0")),
+    "chain": (TRIALS["chain"], replace(TRIALS["chain"], chain=False)),
+    "loss": (PLAIN, replace(PLAIN, loss=True)),
+    "output_grads": (PLAIN, replace(PLAIN, output_grads="zeros")),
+    "prior_grads": (PLAIN, replace(PLAIN, prior_grads=True)),
+    "same_args": (PLAIN, replace(PLAIN, same_args=True)),
+    "watch": (PLAIN, replace(PLAIN, watch=_WATCHED["hooks"])),
+    "repeats": (PLAIN, replace(PLAIN, repeats=2)),
+    "hand_grads": (TRIALS["by-hand"], replace(TRIALS["by-hand"], hand_grads=(True, True, True))),
+    "retain_graph": (TRIALS["kept"], replace(TRIALS["kept"], retain_graph=False)),
+}
+
+
+def replayed(trial: Trial, target: str = "reference-split", judge: Judge = gradients, **claims: Any) -> Replayed:
+    check = replace(CHECKS["full.gradients.mlp"], trials=(trial,), judge=judge)
+    found = resolve(target)
+    found = replace(found, capabilities=replace(found.capabilities, **claims))
+    return Replayed(check, found, "float32", "cpu", _SEED)
+
+
+def by_slot(values: Any) -> dict[int, Any]:
+    return dict(enumerate(values or ()))
+
+
+def hooks_of(step: Step) -> dict[str, dict[Any, Any]]:
+    found: dict[str, dict[Any, Any]] = {}
+    for kind in ("tensor", "post_accumulate", "module"):
+        calls = [call for call in step.hook_calls if call.kind == kind]
+        found[f"calls of the {kind} hook of"] = Counter(call.name for call in calls)
+        counted: Counter[str] = Counter()
+        given = found[f"the gradient given to the {kind} hook of"] = {}
+        for call in calls:
+            given[call.name, counted[call.name]] = call.grad
+            counted[call.name] += 1
+    return found
+
+
+def weights(step: Step) -> dict[str, dict[Any, Any]]:
+    if step.weight_result is None:
+        return {}
+    named = dict(zip(step.param_grads, step.weight_result, strict=True))
+    return {"what W returns for": {**named, "all parameters, in number": len(named)}}
+
+
+def shared(step: Step) -> dict[str, dict[Any, Any]]:
+    def of_stored(pair: tuple[str, str]) -> bool:
+        return any(name.startswith("gradient of ") for name in pair)
+
+    return {
+        "shared with a stored gradient:": {pair: True for pair in step.shared if of_stored(pair)},
+        "shared with a returned gradient:": {pair: True for pair in step.shared if not of_stored(pair)},
+    }
+
+
+Shown = Callable[[Any], Mapping[str, Mapping[Any, Any]]]
+#: How a script shows each field of a step, or why it does not.
+STEP: dict[str, Shown | str] = {
+    "action": "the script's token",
+    "position": "the place in the script's list",
+    "raised": "compared by itself",
+    "outputs": lambda step: {"output": by_slot(step.outputs)},
+    "loss": "the script's own function computes it, and its gradients show it",
+    "input_grads": lambda step: {"the gradient of input": by_slot(step.input_grads)},
+    "arg_grads": lambda step: {".grad of input": by_slot(step.arg_grads)} if step.action.kind in {"B", "I"} else {},
+    "param_grads": lambda step: {"the gradient of": step.param_grads},
+    "weight_result": weights,
+    "tracked": lambda step: {"requires_grad of the gradient of input": dict.fromkeys(step.tracked, True)},
+    "hook_calls": hooks_of,
+    "state": lambda step: {} if step.state is None else shown(STATE, step.state),
+    "shared": shared,
+    "grad_addresses": "each run has addresses of its own; what moved is compared by itself",
+    "alive": "lifetimes are refused",
+    "live_tensors": "growth is refused",
+    "misplaced": "a script runs on one device, and reads tensors wherever they are",
+}
+STATE: dict[str, Shown | str] = {
+    "args": lambda state: {"argument": state.args},
+    "output_grads": lambda state: {"output gradient": state.output_grads},
+    "params": lambda state: {"parameter": state.params},
+    "buffers": lambda state: {"buffer": state.buffers},
+    "requires_grad": lambda state: {"requires_grad of": state.requires_grad},
+    "rng": lambda state: {"the generator's state": {"": state.rng}},
+}
+OBSERVATION: dict[str, Shown | str] = {
+    "steps": "compared one by one",
+    "changed_later": lambda seen: {"changed later:": dict.fromkeys(seen.changed_later, True)},
+    "close_raised": "torch's three functions have nothing to close",
+    "executed": "operations are counted by the kit alone",
+}
+
+
+def shown(how: dict[str, Shown | str], thing: Any) -> dict[str, dict[Any, Any]]:
+    found: dict[str, dict[Any, Any]] = {}
+    for name in [field.name for field in fields(thing)]:
+        show = how[name]
+        if not isinstance(show, str):
+            found |= {what: dict(values) for what, values in show(thing).items()}
+    return found
+
+
+def plain_values(values: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return what can be compared by ``==``, without what is False or not there."""
+    there = {name: value for name, value in values.items() if isinstance(value, Tensor) or value or value is None}
+    return {name: _comparable(value) for name, value in there.items()}
+
+
+def _comparable(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    dense = value.detach().to_dense()
+    return (
+        str(dense.dtype),
+        tuple(dense.shape),
+        repr(torch.view_as_real(dense).tolist() if dense.is_complex() else dense.tolist()),
+    )
+
+
+def hold(script: list[dict[str, Any]], kit: Observation) -> None:
+    """Assert that a script's run saw what the driver saw, action by action."""
+    *steps, end = script
+    seen = {step.position: step for step in kit.steps if step.position < len(steps)}
+    for position, own in enumerate(steps):
+        if position not in seen:  # its stage had ended
+            assert own.keys() == {"token", "lane", "misuse", "raised"}
+            continue
+        step = seen[position]
+        assert own["token"] == str(step.action)
+        assert (own["token"], own["raised"] is None) == (own["token"], step.raised is None)
+        for what, values in shown(STEP, step).items():
+            assert (what, own["token"], plain_values(own.get(what, {}))) == (what, own["token"], plain_values(values))
+    assert plain_values(end["changed later:"]) == plain_values(shown(OBSERVATION, kit)["changed later:"])
+
+
+def run_script(text: str, adapter: Adapter | None) -> list[dict[str, Any]]:
+    names: dict[str, Any] = {"__name__": "script"}
+    exec(compile(text, "script.py", "exec"), names)  # noqa: S102 (it is what a user would run)
+    functions = SimpleNamespace(**adapter.functions) if isinstance(adapter, FunctionsAdapter) else None
+    with torch.random.fork_rng(devices=[]):
+        found: list[dict[str, Any]] = names["run"](functions)
+    return found
+
+
+@pytest.mark.parametrize("target", ["reference-split", "torch"])
+@pytest.mark.parametrize("name", TRIALS)
+def test_a_script_sees_what_the_driver_sees(name: str, target: str) -> None:
+    trial = TRIALS[name]
+    one = replayed(trial, target, loss_divided_by_microbatches=name == "loss")
+    materials = Materials(trial, dtype=torch.float32, device=torch.device("cpu"), seed=_SEED)
+    scale = 1 / trial.microbatches() if name == "loss" else 1.0
+    text = one.text()
+    for adapter in (AutogradAdapter(), one.target.adapter):
+        hold(run_script(text, adapter), with_results(drive(adapter, materials, loss_scale=scale)))
+
+
+def with_results(observation: Observation) -> Observation:
+    """Return an observation in which W returns what stands after it where it returned nothing, as in a script."""
+    steps = tuple(
+        replace(step, weight_result=tuple(step.param_grads.values()))
+        if step.action.kind == "W" and step.weight_result is None and step.raised is None
+        else step
+        for step in observation.steps
+    )
+    return replace(observation, steps=steps)
+
+
+def test_every_kind_of_action_is_in_a_program_that_was_compared() -> None:
+    assert {action.kind for trial in TRIALS.values() for action in trial.actions} == set(_ACTS)
+
+
+@pytest.mark.parametrize(("how", "kind"), [(STEP, Step), (STATE, State), (OBSERVATION, Observation)])
+def test_every_field_of_what_is_seen_is_compared_or_has_a_reason(how: dict[str, Any], kind: type[Any]) -> None:
+    assert set(how) == {field.name for field in fields(kind)}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Trial)])
+def test_every_field_of_a_trial_changes_its_script(name: str) -> None:
+    one, other = DIFFERING[name]
+    assert [field.name for field in fields(Trial) if getattr(one, field.name) != getattr(other, field.name)] == [name]
+    assert body(one) != body(other)
+
+
+def body(trial: Trial) -> str:
+    """Return a script without its docstring, which may say what the lines do not do."""
+    return replayed(trial).text().split('"""', 2)[2]
+
+
+def test_what_a_trial_watches_is_written_or_refused() -> None:
+    watched = frozenset().union(*(trial.watch for check in CHECKS.values() for trial in check.trials))
+    for what in sorted(watched):
+        trial = replace(PLAIN, watch=frozenset({what}))
+        if what in {"lifetime", "growth"}:
+            with pytest.raises(ScriptError, match=rf"watches what no script of torch alone can show \({what}\)"):
+                replayed(trial).text()
+        else:
+            assert f"WATCHED, LANES = ['{what}'], [0]" in replayed(trial).text()
+
+
+def test_what_every_judge_reads_is_in_a_script_or_refused() -> None:
+    refused = set()
+    for check in CHECKS.values():
+        judge = getattr(check.judge, "func", check.judge)
+        if judge not in _COMPARED:
+            refused.add(judge.__name__)
+    assert refused == {"released", "outputs_released_by_input_pass", "no_growth"}

@@ -1,0 +1,242 @@
+"""``read_report``: what the kit wrote is read, and all else is refused with what, where and what was expected."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from expecttest import assert_expected_inline
+
+from gradconform import ReportError
+from gradconform.reading.report import read_report
+from gradconform.results import Report
+
+Values = dict[str, Any]
+#: The places of a report's values, and what stands there.
+Leaf = tuple[Any, Any]
+
+
+def refusal(given: Any) -> str:
+    with pytest.raises(ReportError) as refused:
+        read_report(given)
+    return str(refused.value)
+
+
+def test_a_path_a_text_and_bytes_are_read_alike(real: Report, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text(real.to_json(), encoding="utf-8")
+    for given in (path, str(path), real.to_json(), real.to_json().encode(), b"\xef\xbb\xbf" + real.to_json().encode()):
+        assert read_report(given).to_dict() == real.to_dict()
+
+
+def test_what_another_kit_version_wrote_keeps_its_version(values: Values) -> None:
+    read = read_report(json.dumps({**values, "kit": "9.9.9"}))
+    assert read.to_dict()["kit"] == "9.9.9"
+
+
+def edited(values: Values, *place: Any, to: Any) -> str:
+    within: Any = values
+    for part in place[:-1]:
+        within = within[part]
+    within[place[-1]] = to
+    return json.dumps(values)
+
+
+EDITS: list[tuple[tuple[Any, ...], Any, str]] = [
+    (("schema",), "junit", "schema is 'junit'; expected 'gradconform-report'"),
+    (("schema_version",), 2, "schema_version is 2; expected 1, which this kit reads; install the version of"),
+    (("schema_version",), True, "schema_version is True; expected 1"),
+    (("seed",), "20", "seed is '20'; expected integer"),
+    (("seed",), -1, "seed is -1; expected a number from 0"),
+    (("seed",), 10**19, "seed is 10000000000000000000; expected a number up to 9223372036854775807"),
+    (("seed",), 10**30, "holds the number 1000000000000000000000000000000 of 31 digits; expected no more than 20"),
+    (("profile",), "whole", "profile is 'whole'; expected one of 'quick', 'standard', 'full'"),
+    (("colour",), "red", "the report has 'colour', which the schema does not know; expected only schema, "),
+    (("results",), {}, "results is an object of 0 names; expected array"),
+    (("results", 0, "status"), "fine", "results[0].status is 'fine'; expected one of 'passed', "),
+    (("results", 0, "headroom"), -1, "results[0].headroom is -1; expected a number from 0"),
+    (("results", 0, "check"), "full", "results[0].check is 'full'; expected text of the form "),
+    (("results", 0, "check"), "full.gradients.mpl", "results[0].check is 'full.gradients.mpl', no check of"),
+    (("results", 0, "waiver"), {}, "results[0].waiver has no 'check', "),
+    (("results", 0, "status"), "error", "(full.gradients.batch-norm[cpu-float32]) is error and has no kind"),
+    (("results", 0, "requirement"), "B MAY be right.", "results[0] does not say of full.gradients.batch-norm what"),
+    (("results", 1), None, "results[1] is null; expected object"),
+    (("summary", "passed"), 700, "summary.passed is 700, and the results give "),
+    (("summary", "planned"), 700, "summary.not_run is 0, and the results give "),
+    (("summary", "manifest"), 700, "summary.manifest is 700, and contract 1.0 has "),
+    (("summary", "manifest"), 1, "a manifest of 1, and none of the three can be larger than the next"),
+    (("verdict",), "conforms", "verdict is 'conforms', and the results give 'does not conform'"),
+    (("conforms",), True, "conforms is True, and the results give False"),
+    (("environment", "torch"), None, "environment.torch is null; expected string"),
+    (("target", "sha256"), "abc", "target.sha256 is 'abc'; expected text of the form ^[0-9a-f]{64}$"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "to", "told"),
+    EDITS,
+    ids=[f"{number}-{edit[0][-1]}" for number, edit in enumerate(EDITS)],
+)
+def test_what_was_edited_is_named_with_its_place_and_what_was_expected(
+    values: Values, place: tuple[Any, ...], to: Any, told: str
+) -> None:
+    assert told in refusal(edited(values, *place, to=to))
+
+
+def test_a_check_that_is_there_twice_is_refused(values: Values) -> None:
+    values["results"][3] = copy.deepcopy(values["results"][0])
+    assert "results[0] and results[3] are both of full.gradients.batch-norm[cpu-float32]" in refusal(json.dumps(values))
+
+
+def test_a_waived_result_names_its_waiver(values: Values) -> None:
+    failed = next(result for result in values["results"] if result["status"] == "failed")
+    failed["status"] = "waived"
+    assert "is waived and names no waiver" in refusal(json.dumps(values))
+
+
+def test_a_waiver_of_a_result_is_one_that_the_report_lists(values: Values) -> None:
+    waiver = {"check": "*", "verdict": ["error"], "reason": "r", "issue": "i", "owner": "o", "expires": "2999-12-31"}
+    failed = next(result for result in values["results"] if result["status"] == "failed")
+    failed.update(status="waived", waiver={**waiver, "when": {}})
+    assert "names a waiver that the report does not list" in refusal(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+    ("shard", "told"),
+    [
+        ({"index": 3}, "shard.index is 3 of 2 shards"),
+        ({"positions": [0, 0]}, "shard.positions names 1 checks, and "),
+        ({"selected": 10**6}, "shard.selected is 1000000 of a manifest of "),
+        ({"selected": 1}, "shard.selected is 1 of a manifest of "),
+    ],
+)
+def test_a_shard_agrees_with_itself(values: Values, shard: dict[str, Any], told: str) -> None:
+    planned = values["summary"]["planned"]
+    right = {"index": 1, "count": 2, "selected": planned, "sha256": "0" * 64, "positions": list(range(planned))}
+    assert told in refusal(json.dumps({**values, "shard": {**right, **shard}}))
+
+
+def test_messages_are_whole(real: Report, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_bytes(real.to_json().encode()[:-4000])
+    cut = refusal(path).replace(str(tmp_path), "")
+    assert cut.startswith("/report.json: line ")
+    assert cut.endswith("; the text ends there, as a truncated file does; expected JSON")
+    path.write_bytes(b'{"schema": "\xff"}')
+    deep = "{" + '"a":{' * 100_000
+    given = (
+        path,
+        tmp_path / "none",
+        b"[1]",
+        '{"schema": NaN}',
+        '{"schema": 1e999}',
+        '{"schema": 1, "schema": 2}',
+        deep,
+    )
+    assert_expected_inline(
+        "\n".join(map(refusal, given)).replace(str(tmp_path), ""),
+        """\
+/report.json: byte 12 is b'\\xff'; expected text in UTF-8
+/none: cannot be read: No such file or directory; expected a report that gradconform run --json has written
+the report: holds an array of 1 entries; expected an object with a schema, a summary and results
+the report: holds NaN, which is no JSON; expected a number or null
+the report: holds the number 1e999; expected one that a float can hold
+the report: holds an object with 'schema' twice; expected each name once
+the report: is nested deeper than any report; expected one that gradconform run --json has written""",
+    )
+
+
+@pytest.mark.parametrize("cut", ['{"seed": 2', '{"headroom": 0.', '{"strict": tru', '{"kit": "0.', '{"seed": 20,', "{"])
+def test_a_text_that_was_cut_off_is_told_as_such_wherever_the_cut_is(cut: str) -> None:
+    assert refusal(cut).endswith("; the text ends there, as a truncated file does; expected JSON")
+
+
+def test_a_folder_an_empty_file_and_a_path_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    assert "Is a directory" in refusal(tmp_path)
+    assert "line 1, column 1: Expecting value; the text ends there" in refusal(tmp_path / "empty")
+    assert "cannot be read" in refusal("\0")
+
+
+def leaves(values: Any, place: tuple[Any, ...] = ()) -> Iterator[Leaf]:
+    inner = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    for key, value in inner:
+        yield (*place, key), value
+        yield from leaves(value, (*place, key))
+
+
+def truncated(text: str, chance: random.Random) -> bytes:
+    return text.rstrip().encode()[: chance.randrange(1, len(text.rstrip()))]
+
+
+def with_a_wrong_type(text: str, chance: random.Random) -> bytes:
+    values = json.loads(text)
+    place, _ = chance.choice(list(leaves(values)))
+    return edited(values, *place, to={"a": [1]}).encode()
+
+
+def with_a_huge_number(text: str, chance: random.Random) -> bytes:
+    values = json.loads(text)
+    numbers = [place for place, value in leaves(values) if isinstance(value, (int, float))]
+    huge = chance.choice(["1e400", "9" * 5000, "-1e999", "1" + "0" * 40])
+    return edited(values, *chance.choice(numbers), to="HUGE").replace('"HUGE"', huge).encode()
+
+
+def with_bad_utf8(text: str, chance: random.Random) -> bytes:
+    content, at = text.encode(), chance.randrange(len(text))
+    return content[:at] + chance.choice([b"\xff", b"\xc3(", b"\xe2\x82", b"\xf0\x28\x8c\x28"]) + content[at:]
+
+
+def with_a_name_lost(text: str, chance: random.Random) -> bytes:
+    values = json.loads(text)
+    named = [place for place, _ in leaves(values) if isinstance(place[-1], str)]
+    place = chance.choice([place for place in named if not {"variables", "backends"} & {*place[:-1]}])
+    within: Any = values
+    for part in place[:-1]:
+        within = within[part]
+    del within[place[-1]]
+    return json.dumps(values).encode()
+
+
+def with_a_result_lost(text: str, chance: random.Random) -> bytes:
+    values = json.loads(text)
+    del values["results"][chance.randrange(len(values["results"]))]
+    return json.dumps(values).encode()
+
+
+def with_a_count_edited(text: str, chance: random.Random) -> bytes:
+    values = json.loads(text)
+    name = chance.choice(list(values["summary"]))
+    values["summary"][name] += chance.randrange(1, 9)
+    return json.dumps(values).encode()
+
+
+def with_lines_exchanged_for_noise(text: str, chance: random.Random) -> bytes:
+    lines = text.splitlines()
+    lines[chance.randrange(len(lines))] = "".join(chance.choices('{}[]",:0e', k=20))
+    return "\n".join(lines).encode()
+
+
+CORRUPTIONS: tuple[Callable[[str, random.Random], bytes], ...] = (
+    truncated, with_a_wrong_type, with_a_huge_number, with_bad_utf8, with_a_name_lost, with_a_result_lost,
+    with_a_count_edited, with_lines_exchanged_for_noise,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("corrupt", CORRUPTIONS, ids=lambda corrupt: corrupt.__name__)
+def test_200_corrupted_reports_are_each_a_clear_error(
+    corrupt: Callable[[str, random.Random], bytes], real: Report, tmp_path: Path
+) -> None:
+    path, text = tmp_path / "report.json", real.to_json()
+    for seed in range(25):
+        path.write_bytes(corrupt(text, random.Random(f"{corrupt.__name__} {seed}")))  # noqa: S311 (no secret)
+        told = refusal(path)
+        assert told.startswith(f"{path}: ")
+        assert "xpected" in told
+        assert len(told) < len(str(path)) + 1200, told
+        assert "\n" not in told

@@ -1,0 +1,54 @@
+"""A section of a report is computed once, and told by the terminal, the page and Markdown alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gradconform.report import sections
+from gradconform.report.page.pages import report_markdown, report_page
+from gradconform.report.sections import Item, Section, by_cause
+from gradconform.report.terminal import closing
+from gradconform.results import Report
+
+
+def layouts(report: Report) -> list[str]:
+    """Return the report as each layout tells it, white space made alike."""
+    lines = "\n".join(map(str, closing(report, 100)))
+    return [" ".join(made.split()) for made in (lines, report_page(report), report_markdown(report))]
+
+
+def test_every_layout_tells_every_section_by_its_heading(real: Report) -> None:
+    failed = [result for result in real.results if result.status == "failed"]
+    waiver = {"reason": "known", "issue": "#7", "owner": "ada", "expires": "2027-01-31"}
+    changes = (
+        {"status": "error", "kind": "device", "findings": ()},
+        {"status": "error", "kind": "kit", "findings": ()},
+        {"level": "SHOULD"},
+        {"status": "waived", "waiver": waiver},
+        {"status": "unexpectedly_passed", "waiver": waiver},
+        {"status": "unsupported", "findings": ()},
+        {"level": "MUST"},
+    )
+    report = replace(real, results=[replace(failed[0], check=f"a.b.{n}", **change) for n, change in enumerate(changes)])
+    found = sections.sections(report)
+    assert len(found) == len(sections.SECTIONS) == len(changes)
+    for made in layouts(report):
+        assert [section.heading for section in found if section.heading not in made] == []
+
+
+def test_a_section_that_is_added_is_told_by_every_layout(real: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slowest(report: Report) -> Section:
+        result = max(report.results, key=lambda result: result.duration_s)
+        return Section(heading="the slowest check", items=(Item(text=f"{result.level} {result.dtype}"),))
+
+    def first(report: Report) -> Section:
+        return Section(heading="the first check", note="It comes first.", causes=tuple(by_cause(report.results[:1])))
+
+    monkeypatch.setattr(sections, "SECTIONS", (slowest, first))
+    for made in layouts(real):
+        assert "the slowest check" in made
+        assert "MUST float32" in made
+        assert "the first check" in made
+        assert "It comes first." in made

@@ -1,0 +1,125 @@
+"""What follows from the end of a worker: who is accused, and of what."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradconform.devices.choice import choose
+from gradconform.process.worker import Exit
+from gradconform.results import Result, RunStoppedError
+from gradconform.run.options import RunOptions
+from gradconform.workers import isolated
+from gradconform.workers.charges import Ending, charged
+from gradconform.workers.isolated import IsolatedRun
+from gradconform.workers.serving import exhaustion
+
+BEGUN = Result(
+    check="full.gradients.mlp",
+    level="SHOULD",
+    device="cpu",
+    dtype="float32",
+    status="not_run",
+    requirement="It SHOULD.",
+)
+CRASH = Ending(kind="crash", text="the process was ended by SIGSEGV", details=("last words",))
+KILLED = Ending(kind="killed", text="the process was ended by SIGKILL")
+
+
+def result(status: Any, **values: Any) -> Result:
+    return Result(**{**BEGUN.to_dict(), "findings": (), "status": status, **values})
+
+
+WRONG = result("failed", kind="error", findings=({"kind": "error", "text": "raised MemoryError: no more"},))
+
+
+@pytest.mark.parametrize(
+    ("again", "oracle", "status", "kind"),
+    [
+        (CRASH, result("passed"), "failed", "crash"),
+        (KILLED, result("passed"), "failed", "memory"),
+        (CRASH, result("failed"), "failed", "crash"),
+        (CRASH, CRASH, "error", "environment"),
+        (CRASH, result("unsupported"), "error", "environment"),
+        (CRASH, result("error", kind="kit"), "error", "environment"),
+        (result("passed"), None, "error", "environment"),
+        (result("unexpectedly_passed"), None, "error", "environment"),
+        (result("unsupported"), None, "unsupported", None),
+        (WRONG, None, "failed", "error"),
+        (Ending(kind="memory", text="memory ran out", result=WRONG), result("passed"), "failed", "error"),
+        (Ending(kind="memory", text="memory ran out", result=WRONG), CRASH, "error", "environment"),
+        (
+            Ending(kind="device_lost", text="lost", result=result("unsupported")),
+            result("passed"),
+            "failed",
+            "device_lost",
+        ),
+    ],
+)
+def test_the_target_is_charged_with_what_happens_again_and_not_to_plain_autograd(
+    again: Ending | Result, oracle: Ending | Result | None, status: str, kind: str | None
+) -> None:
+    found = charged(BEGUN, CRASH, again, oracle)
+    assert (found.status, found.kind) == (status, kind)
+    assert (found.check, found.level, found.requirement) == ("full.gradients.mlp", "SHOULD", "It SHOULD.")
+
+
+def test_the_message_has_the_cause_first_then_last_words_and_stacks() -> None:
+    stacks = (
+        "Fatal Python error: Aborted\n\n"
+        'Thread 0x1 (most recent call first):\n  File "worker.py", line 1 in listen_to_parent\n\n'
+        "Thread 0x2 (most recent call first):\n  <no Python frame>\n\n"
+        'Current thread 0x3 (most recent call first):\n  File "ours.py", line 3 in stuck\n'
+        f'  File "{Path(isolated.__file__).parent}/worker.py", line 9 in main\n\nExtension modules: a, b\n'
+    )
+    ending = Ending.of(Exit(code=-signal.SIGABRT, complaints="one\ntwo\n", stacks=stacks))
+    assert charged(BEGUN, ending, ending, result("passed")).message.splitlines() == [
+        "the process was ended by SIGABRT; plain autograd does not do that",
+        "one",
+        "two",
+        "Fatal Python error: Aborted",
+        "Current thread 0x3 (most recent call first):",
+        '  File "ours.py", line 3 in stuck',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "gone"),
+    [
+        (result("passed", message="MemoryError"), None),
+        (result("waived", exhausted="MemoryError: no more"), None),
+        (result("failed", message="raised MemoryError: of another's making"), None),
+        (result("failed", exhausted="MemoryError: no more"), ("memory", "MemoryError: no more")),
+        (result("error", kind="kit", device="meta"), "device"),
+    ],
+)
+def test_a_result_that_tells_of_memory_or_of_a_lost_device_is_known(found: Result, gone: Any) -> None:
+    told = exhaustion(found)
+    assert told == gone if not isinstance(gone, str) else told is not None and told[0] == gone
+
+
+def test_a_crash_can_be_waived_and_a_run_of_crashes_is_given_up(
+    tmp_path: Path, target: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = target("def trouble(outputs):\n    os._exit(7)")
+    (tmp_path / "waivers.toml").write_text(
+        '[[waiver]]\ncheck = "full.gradients.conv2d"\nverdict = "crash"\nreason = "it does"\n'
+        'issue = "https://example.org/1"\nowner = "ada"\nexpires = 2999-01-01\n',
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(isolated, "GIVEN_UP_AFTER", 2)
+    options = RunOptions.of(name, checks="full.gradients.*", waivers="waivers.toml").to_json()
+    choice = choose(["cpu"], ["float32"]).to_dict()
+    run = IsolatedRun({"options": options, "choice": choice}, workers=1, check_timeout=60)
+    places = [place for place in run.header.places if place.check.endswith((".conv2d", ".linear-3d", ".mlp"))]
+    seen: list[Result] = []
+    with pytest.raises(RunStoppedError, match=r"2 checks in a row ended their process, the last of them full\.grad"):
+        run.run(seen.append, on_start=lambda *_: None, places=places)
+    assert [found.status for found in seen] == ["waived", "failed"]
+    report = run.header.report_of(dict(zip(places, seen, strict=False)))
+    assert (report.verdict, report.summary["not_run"] > 0) == ("does not conform", True)

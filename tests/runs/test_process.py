@@ -1,0 +1,100 @@
+"""A process of the kit: it answers, and whatever it does, its end is told, with stacks where it hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradconform.process.worker import Exit, Worker
+from gradconform.results import RunRefusedError
+
+WORK = """
+import os, signal, sys, time
+
+def echo(orders, tell):
+    for order in orders:
+        tell(order)
+
+def leaves(orders, tell):
+    print("last words", file=sys.stderr)
+    os._exit(3)
+
+def aborts(orders, tell):
+    os.abort()
+
+def sleeps(orders, tell):
+    time.sleep(600)
+
+def is_stopped(orders, tell):
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+def refuses(orders, tell):
+    error = ValueError("not with me")
+    error.exit_code = 2
+    raise error
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Worker]:
+    """Start a process on one of the works above; it may take a second where it has a limit."""
+    (tmp_path / "odd_work.py").write_text(WORK, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def begin(work: str, limit: float | None = None) -> Worker:
+        worker = Worker(f"odd_work:{work}", {"first": 1}, quiet=True)
+        worker.expect(limit)
+        return worker
+
+    return begin
+
+
+def end_of(worker: Worker) -> Any:
+    with closing(worker):
+        *_, end = worker.told()
+    return end
+
+
+def test_orders_of_any_size_are_answered_and_a_closed_process_is_gone(start: Callable[..., Worker]) -> None:
+    with closing(start("echo")) as worker:
+        long = {"text": "x" * 1_000_000}
+        worker.send(long)
+        told = worker.told()
+        assert [next(told), next(told)] == [{"first": 1}, long]
+    assert list(worker.listen()) == [Exit(code=-signal.SIGKILL)]
+
+
+@pytest.mark.parametrize(
+    ("work", "code", "words", "last"),
+    [("echo", -signal.SIGKILL, "SIGKILL", ""), ("leaves", 3, "exit code 3", "last words"),
+     ("aborts", -signal.SIGABRT, "SIGABRT", "")],
+)  # fmt: skip
+def test_the_end_of_a_process_is_told(
+    start: Callable[..., Worker], work: str, code: int, words: str, last: str
+) -> None:
+    worker = start(work)
+    if work == "echo":
+        os.kill(worker.process, signal.SIGKILL)
+    end = end_of(worker)
+    assert (end.code, end.limit, end.words, end.last_line) == (code, None, words, last)
+    assert ("in aborts" in end.stacks) == (work == "aborts")
+
+
+@pytest.mark.parametrize(("work", "stacks"), [("sleeps", True), ("is_stopped", False)])
+def test_a_process_that_takes_too_long_is_ended_and_tells_where_it_was_if_it_can(
+    start: Callable[..., Worker], work: str, *, stacks: bool
+) -> None:
+    end = end_of(start(work, 5.0))
+    assert (end.code, end.limit, f"in {work}" in end.stacks) == (None, 5.0, stacks)
+
+
+def test_what_the_work_raises_is_told_with_its_exit_code(start: Callable[..., Worker]) -> None:
+    with pytest.raises(RunRefusedError, match="not with me") as raised:
+        end_of(start("refuses"))
+    assert raised.value.exit_code == 2
