@@ -22,11 +22,6 @@ def render(template: str, **values: Any) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def stylesheet() -> Markup:
-    """Return the rules that all pages of the kit share."""
-    return _own("style.css")
-
-
 def _own(name: str) -> Markup:
     return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))  # noqa: S704 (the kit's own file, no input)
 
