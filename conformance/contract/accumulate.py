@@ -6,10 +6,8 @@ from gradconform.fixtures import programs
 from gradconform.judge import gradients
 from gradconform.judge.state import accumulates_in_place
 
-from .cases import of, of_two
+from .cases import of, of_two, ways
 from .check import Judge, family
-
-_STATE = frozenset({"state"})
 
 
 @family(
@@ -108,15 +106,15 @@ def prior() -> Judge:
 @family(
     "accumulate.steps",
     {
-        f"{mode}-{between.replace('_', '-')}": of("mlp", f"{first} {token} {second}".replace("  ", " "))
-        for mode, first, second in (
+        f"{way}-{between}": of("mlp", f"{first} {tokens} {second}")
+        for way, first, second in (
             ("full", "F0 B0 F1 B1", "F2 B2 F3 B3"),
             ("split", "F0 I0 F1 I1 W0 W1", "F2 I2 W2 F3 I3 W3"),
         )
-        for between, token in (
-            ("no_zero", "finish"),
-            ("zero_none", "finish zero_none"),
-            ("zero_fill", "finish zero_fill"),
+        for between, tokens in (
+            ("no-zero", "finish"),
+            ("zero-none", "finish zero_none"),
+            ("zero-fill", "finish zero_fill"),
         )
     },
     needs=("grads_in_param_grad",),
@@ -172,10 +170,7 @@ def reused_input() -> Judge:
 
 @family(
     "accumulate.in_place",
-    {
-        "full": of("mlp", programs.full_immediate(3), watch=_STATE),
-        "split": of("mlp", programs.split_deferred(3), watch=_STATE),
-    },
+    ways("mlp", full=programs.full_immediate(3), split=programs.split_deferred(3), watch=frozenset({"state"})),
     level="SHOULD",
     needs=("grads_in_param_grad",),
 )

@@ -51,9 +51,10 @@ def _seed_mlp() -> nn.Module:
 SEED_SIZE = (StageCase("mlp-512", "an MLP of width 512 on a batch of 256", _seed_mlp, (Normal((256, 512)),)),)
 
 
-def over(stages: Iterable[StageCase], program: str, **options: Any) -> dict[str, Trial]:
-    """Return one trial per stage, by the stage's name."""
-    return {case.name: Trial(stages=(case,), program=program, **options) for case in stages}
+def over(stages: Iterable[StageCase | str], program: str, **options: Any) -> dict[str, Trial]:
+    """Return one trial per stage, by the stage's name; a name alone is one of the zoo's."""
+    cases = [ZOO[stage] if isinstance(stage, str) else stage for stage in stages]
+    return {case.name: Trial(stages=(case,), program=program, **options) for case in cases}
 
 
 def of(name: str, program: str, **options: Any) -> Trial:
@@ -64,3 +65,17 @@ def of(name: str, program: str, **options: Any) -> Trial:
 def of_two(first: str, second: str, program: str, **options: Any) -> Trial:
     """Return a trial of two stages, both alive: ``1F0`` is an action of the second."""
     return Trial(stages=(ZOO[first], ZOO[second]), program=program, **options)
+
+
+def ways(names: str | Iterable[str], *, full: str = "", split: str = "", **options: Any) -> dict[str, Trial]:
+    """Return a trial per stage of the zoo and program that is given, by the stage's name and the way it is run.
+
+    Of a stage that is named alone the way says all.
+    """
+    alone = isinstance(names, str)
+    return {
+        way if alone else f"{name}-{way}": of(name, program, **options)
+        for name in ((names,) if alone else names)
+        for way, program in (("full", full), ("split", split))
+        if program
+    }

@@ -2,47 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gradconform.fixtures.programs import full_immediate, split_deferred
 from gradconform.judge import gradients
 from gradconform.judge.refusal import refused, refused_or_without_effect, right_or_refused, right_where_claimed
 from gradconform.trial.trial import Trial
 
-from .cases import of
+from .cases import of, ways
 from .check import Judge, family
 
-FULL, SPLIT = full_immediate(2), split_deferred(2)
-_STATE = frozenset({"state"})
+#: How trials are run here: two micro-batches; one on gradients that are there before; one, and another that is refused.
+_TWICE = {"full": full_immediate(2), "split": split_deferred(2)}
+_ON_PRIOR: dict[str, Any] = {"full": "F0 B0", "split": "F0 I0 W0", "prior_grads": True}
+_REFUSED: dict[str, Any] = {"full": "F0 B0 F1 B1!", "split": "F0 I0 W0 F1 I1!", "watch": frozenset({"state"})}
 
 
-def _both(name: str, pattern: str) -> dict[str, Trial]:
-    return {f"{way}": of(name, program, output_grads=pattern) for way, program in (("full", FULL), ("split", SPLIT))}
-
-
-def _named(cases: dict[str, tuple[str, str]]) -> dict[str, Trial]:
+def _fed(cases: dict[str, tuple[str, str]], **fed: Any) -> dict[str, Trial]:
+    """Return a full and a split trial per case, which names its stage and the pattern of its output gradients."""
     return {
-        f"{case}-{way}": trial for case, (name, pattern) in cases.items() for way, trial in _both(name, pattern).items()
+        f"{case}-{way}": trial
+        for case, (name, pattern) in cases.items()
+        for way, trial in ways(name, output_grads=pattern, **{**_TWICE, **fed}).items()
     }
-
-
-_NONE = {
-    "first": ("three-outputs", "none:0"),
-    "middle": ("three-outputs", "none:1"),
-    "last": ("three-outputs", "none:2"),
-    "all-but-last": ("five-outputs", "only:4"),
-    "lone": ("mlp", "none:all"),
-    "all": ("three-outputs", "none:all"),
-    "chunk": ("output-chunks", "none:0"),
-    "dict": ("dict-output", "none:1"),
-}
 
 
 @family(
     "grad_tuple.none",
-    {
-        f"{case}-{way}": of(name, program, output_grads=pattern, prior_grads=True)
-        for case, (name, pattern) in _NONE.items()
-        for way, program in (("full", "F0 B0"), ("split", "F0 I0 W0"))
-    },
+    _fed(
+        {
+            "first": ("three-outputs", "none:0"),
+            "middle": ("three-outputs", "none:1"),
+            "last": ("three-outputs", "none:2"),
+            "all-but-last": ("five-outputs", "only:4"),
+            "lone": ("mlp", "none:all"),
+            "all": ("three-outputs", "none:all"),
+            "chunk": ("output-chunks", "none:0"),
+            "dict": ("dict-output", "none:1"),
+        },
+        **_ON_PRIOR,
+    ),
     without=("none_output_grad",),
 )
 def none() -> Judge:
@@ -57,13 +56,7 @@ def none() -> Judge:
     return right_or_refused
 
 
-@family(
-    "grad_tuple.none_scalar",
-    {
-        "full": of("five-outputs", "F0 B0", output_grads="none:0", prior_grads=True),
-        "split": of("five-outputs", "F0 I0 W0", output_grads="none:0", prior_grads=True),
-    },
-)
+@family("grad_tuple.none_scalar", ways("five-outputs", output_grads="none:0", **_ON_PRIOR))
 def none_scalar() -> Judge:
     """None for a 0-d output MUST mean that no gradient flows there where none_output_grad is claimed, on {stage}.
 
@@ -76,7 +69,7 @@ def none_scalar() -> Judge:
 
 @family(
     "grad_tuple.size",
-    _named(
+    _fed(
         {
             "one": ("mlp", "normal"),
             "two": ("two-outputs", "normal"),
@@ -97,7 +90,7 @@ def size() -> Judge:
 
 @family(
     "grad_tuple.layout",
-    _named(
+    _fed(
         {
             "transposed": ("mlp", "layout:transposed"),
             "strided": ("mlp", "layout:strided"),
@@ -118,7 +111,7 @@ def layout() -> Judge:
     return gradients
 
 
-@family("grad_tuple.dict_order", _both("dict-output", "reordered"))
+@family("grad_tuple.dict_order", ways("dict-output", output_grads="reordered", **_TWICE))
 def dict_order() -> Judge:
     """Output gradients in a dict MUST go to the outputs of their keys, in whatever order they come, in {program}.
 
@@ -129,7 +122,7 @@ def dict_order() -> Judge:
     return gradients
 
 
-@family("grad_tuple.nonfinite", _named({"nan": ("mlp", "nan"), "inf": ("mlp", "inf")}))
+@family("grad_tuple.nonfinite", _fed({"nan": ("mlp", "nan"), "inf": ("mlp", "inf")}))
 def nonfinite() -> Judge:
     """NaN and inf in an output gradient ({grads}) MUST reach exactly the elements that plain autograd's reach.
 
@@ -140,14 +133,14 @@ def nonfinite() -> Judge:
     return gradients
 
 
-_WRONG = {
-    f"{pattern}-{way}": of("two-outputs", f"F0 {action}0 {w}F1 {action}1!", output_grads=pattern, watch=_STATE)
-    for pattern in ("short", "shape", "broadcast", "number", "structure")
-    for way, action, w in (("full", "B", ""), ("split", "I", "W0 "))
-}
+_WRONG = {name: ("two-outputs", name) for name in ("short", "shape", "broadcast", "number", "structure")}
 
 
-@family("grad_tuple.wrong", _WRONG, seed={"short-split": "test_stage_backward_weight_grad_validation"})
+@family(
+    "grad_tuple.wrong",
+    _fed(_WRONG, **_REFUSED),
+    seed={"short-split": "test_stage_backward_weight_grad_validation"},
+)
 def wrong() -> Judge:
     """Output gradients that fit no output ({grads}) MUST raise and leave nothing changed, in {program}.
 
@@ -158,14 +151,7 @@ def wrong() -> Judge:
     return refused
 
 
-@family(
-    "grad_tuple.absent",
-    {
-        "full": of("mlp", "F0 B0 F1 B1!", output_grads="absent", watch=_STATE),
-        "split": of("mlp", "F0 I0 W0 F1 I1!", output_grads="absent", watch=_STATE),
-    },
-    level="SHOULD",
-)
+@family("grad_tuple.absent", ways("mlp", output_grads="absent", **_REFUSED), level="SHOULD")
 def absent() -> Judge:
     """No output gradients at all, for an output that is no 0-d loss, SHOULD raise or change nothing, in {program}.
 
@@ -176,14 +162,7 @@ def absent() -> Judge:
     return refused_or_without_effect
 
 
-@family(
-    "grad_tuple.too_long",
-    {
-        "full": of("two-outputs", "F0 B0 F1 B1!", output_grads="long", watch=_STATE),
-        "split": of("two-outputs", "F0 I0 W0 F1 I1!", output_grads="long", watch=_STATE),
-    },
-    level="SHOULD",
-)
+@family("grad_tuple.too_long", ways("two-outputs", output_grads="long", **_REFUSED), level="SHOULD")
 def too_long() -> Judge:
     """More output gradients than outputs SHOULD raise and leave nothing changed, in {program}.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from gradconform.judge import gradients, hooks
-from gradconform.trial.trial import Trial
 
-from .cases import of
+from .cases import ways
 from .check import Judge, family
 
 _HOOKS = frozenset({"hooks"})
@@ -15,14 +14,9 @@ _MODULES = frozenset({"module_hooks"})
 _STAGES = ("mlp", "tied-parallel", "frozen-layer")
 
 
-def _cases(
-    program: str, way: str, names: tuple[str, ...] = _STAGES, watch: frozenset[str] = _HOOKS
-) -> dict[str, Trial]:
-    return {f"{name}-{way}": of(name, program, watch=watch) for name in names}
-
-
-_FULL = _cases("F0 F1 B0 B1", "full")
-_SPLIT = _cases("F0 I0 F1 I1 W0 W1", "split")
+_FULL_PROGRAM, _SPLIT_PROGRAM = "F0 F1 B0 B1", "F0 I0 F1 I1 W0 W1"
+_FULL = ways(_STAGES, full=_FULL_PROGRAM, watch=_HOOKS)
+_SPLIT = ways(_STAGES, split=_SPLIT_PROGRAM, watch=_HOOKS)
 
 
 @family("hooks.tensor", _FULL, level="SHOULD")
@@ -76,7 +70,7 @@ def post_accumulate_grad() -> Judge:
 
 @family(
     "hooks.module",
-    _cases("F0 F1 B0 B1", "full", ("mlp", "frozen-layer"), _MODULES),
+    ways(("mlp", "frozen-layer"), full=_FULL_PROGRAM, watch=_MODULES),
     level="SHOULD",
     needs=("module_hooks",),
 )
@@ -92,7 +86,7 @@ def module() -> Judge:
 
 @family(
     "hooks.module_at_all",
-    _cases("F0 I0 F1 I1 W0 W1", "split", ("two-inputs",), _MODULES),
+    ways(("two-inputs",), split=_SPLIT_PROGRAM, watch=_MODULES),
     level="SHOULD",
     needs=("module_hooks",),
 )
@@ -108,7 +102,7 @@ def module_at_all() -> Judge:
 
 @family(
     "hooks.last_module",
-    _cases("F0 F1 B0 B1", "full", ("mlp",), _MODULES) | _cases("F0 I0 F1 I1 W0 W1", "split", ("mlp",), _MODULES),
+    ways(("mlp",), full=_FULL_PROGRAM, split=_SPLIT_PROGRAM, watch=_MODULES),
     needs=("module_hooks",),
 )
 def last_module() -> Judge:

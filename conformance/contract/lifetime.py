@@ -5,19 +5,16 @@ from __future__ import annotations
 from gradconform.judge import gradients
 from gradconform.judge.lifetime import no_growth, outputs_released_by_input_pass, released
 
-from .cases import of
+from .cases import over, ways
 from .check import Judge, family
 
 _LIFETIME = frozenset({"lifetime"})
 _GROWTH = frozenset({"growth"})
+_DROPPED_BETWEEN = "F0 I0 drop0 W0 F1 I1 drop1 W1"
 _STAGES = ("mlp", "residual", "three-outputs", "tied-parallel", "lstm", "custom-linear", "two-inputs", "checkpoint")
 
 
-@family(
-    "lifetime.full",
-    {name: of(name, "F0 F1 B0 drop0 B1 drop1", watch=_LIFETIME) for name in _STAGES},
-    level="SHOULD",
-)
+@family("lifetime.full", over(_STAGES, "F0 F1 B0 drop0 B1 drop1", watch=_LIFETIME), level="SHOULD")
 def after_full() -> Judge:
     """Outputs, saved tensors and arguments SHOULD be gone after B without the garbage collector, on {stage}.
 
@@ -28,11 +25,7 @@ def after_full() -> Judge:
     return released
 
 
-@family(
-    "lifetime.split",
-    {name: of(name, "F0 F1 I0 drop0 I1 drop1 W0 W1", watch=_LIFETIME) for name in _STAGES},
-    level="SHOULD",
-)
+@family("lifetime.split", over(_STAGES, "F0 F1 I0 drop0 I1 drop1 W0 W1", watch=_LIFETIME), level="SHOULD")
 def after_split() -> Judge:
     """Outputs, saved tensors and arguments SHOULD be gone after W without the garbage collector, on {stage}.
 
@@ -45,10 +38,7 @@ def after_split() -> Judge:
 
 @family(
     "lifetime.loss",
-    {
-        "full": of("mlp", "F0 B0 drop0 F1 B1 drop1", loss=True, watch=_LIFETIME),
-        "split": of("mlp", "F0 I0 drop0 W0 F1 I1 drop1 W1", loss=True, watch=_LIFETIME),
-    },
+    ways("mlp", full="F0 B0 drop0 F1 B1 drop1", split=_DROPPED_BETWEEN, loss=True, watch=_LIFETIME),
     level="SHOULD",
 )
 def after_loss() -> Judge:
@@ -63,7 +53,7 @@ def after_loss() -> Judge:
 
 @family(
     "lifetime.outputs_between",
-    {name: of(name, "F0 I0 drop0 W0 F1 I1 drop1 W1", watch=_LIFETIME) for name in ("mlp", "three-outputs", "residual")},
+    over(("mlp", "three-outputs", "residual"), _DROPPED_BETWEEN, watch=_LIFETIME),
     level="SHOULD",
 )
 def outputs_between() -> Judge:
@@ -78,10 +68,7 @@ def outputs_between() -> Judge:
 
 @family(
     "lifetime.dropped",
-    {
-        name: of(name, "F0 F1 I0 drop0 I1 drop1 W1 W0")
-        for name in ("mlp", "two-outputs", "lstm", "chunk", "tied-parallel", "checkpoint")
-    },
+    over(("mlp", "two-outputs", "lstm", "chunk", "tied-parallel", "checkpoint"), "F0 F1 I0 drop0 I1 drop1 W1 W0"),
 )
 def dropped() -> Judge:
     """W MUST be right after its micro-batch's outputs and inputs were freed, in {program} on {stage}.
@@ -95,14 +82,11 @@ def dropped() -> Judge:
 
 @family(
     "lifetime.reopened",
-    {
-        f"{name}-{way}": of(name, program)
-        for name in ("mlp", "tied-parallel", "layer-norm")
-        for way, program in (
-            ("full", "F0 B0 zero_none finish reopen F1 B1 finish"),
-            ("split", "F0 I0 W0 zero_none finish reopen F1 I1 W1 finish"),
-        )
-    },
+    ways(
+        ("mlp", "tied-parallel", "layer-norm"),
+        full="F0 B0 zero_none finish reopen F1 B1 finish",
+        split="F0 I0 W0 zero_none finish reopen F1 I1 W1 finish",
+    ),
 )
 def reopened() -> Judge:
     """A second session on a module, opened when the first is closed, MUST be right, in {program} on {stage}.
@@ -117,10 +101,7 @@ def reopened() -> Judge:
 
 @family(
     "lifetime.after_error",
-    {
-        "full": of("mlp", "F0 B0! drop0", output_grads="shape", watch=_LIFETIME),
-        "split": of("mlp", "F0 I0! drop0", output_grads="shape", watch=_LIFETIME),
-    },
+    ways("mlp", full="F0 B0! drop0", split="F0 I0! drop0", output_grads="shape", watch=_LIFETIME),
     level="SHOULD",
 )
 def after_error() -> Judge:
@@ -137,11 +118,7 @@ def _many(letters: str) -> str:
     return " ".join(f"{' '.join(f'{letter}{mb}' for letter in letters)} drop{mb}" for mb in range(50))
 
 
-@family(
-    "lifetime.growth",
-    {"full": of("mlp", _many("FB"), watch=_GROWTH), "split": of("mlp", _many("FIW"), watch=_GROWTH)},
-    level="SHOULD",
-)
+@family("lifetime.growth", ways("mlp", full=_many("FB"), split=_many("FIW"), watch=_GROWTH), level="SHOULD")
 def growth() -> Judge:
     """The number of live tensors SHOULD NOT grow over 50 micro-batches.
 

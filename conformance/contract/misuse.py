@@ -6,7 +6,7 @@ from functools import partial
 
 from gradconform.judge import gradients
 
-from .cases import of, of_two
+from .cases import of, of_two, ways
 from .check import Judge, family
 
 
@@ -85,10 +85,7 @@ def next_session() -> Judge:
 
 @family(
     "misuse.next_microbatch",
-    {
-        "full": of("mlp", "F0 B0 F1 B1! F2 B2", output_grads="shape"),
-        "split": of("mlp", "F0 I0 F1 I1! W0 F2 I2 W2", output_grads="shape"),
-    },
+    ways("mlp", full="F0 B0 F1 B1! F2 B2", split="F0 I0 F1 I1! W0 F2 I2 W2", output_grads="shape"),
 )
 def next_microbatch() -> Judge:
     """After an error the other micro-batches of the session MUST be right, in {program}.

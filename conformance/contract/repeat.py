@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradconform.judge import gradients
 from gradconform.judge.repeatable import bit_equal
 
-from .cases import BUILDS, of
+from .cases import BUILDS, of, over
 from .check import Judge, family
 
 #: Stages whose parameters meet the input's graph at several places: an implementation keeps those places in a set.
@@ -15,7 +15,7 @@ _STAGES = (
 )  # fmt: skip
 
 
-@family("repeat.graph_builds", {name: of(name, BUILDS) for name in _STAGES})
+@family("repeat.graph_builds", over(_STAGES, BUILDS))
 def graph_builds() -> Judge:
     """I and W MUST be right on each of 30 graphs built anew, on {stage}.
 

@@ -9,24 +9,20 @@ from gradconform.judge import gradients
 from gradconform.judge import state as judge
 from gradconform.trial.trial import Trial
 
-from .cases import of
+from .cases import of, over, ways
 from .check import Judge, family
 
 _STATE = frozenset({"state"})
 
 
 def _both(*names: str) -> dict[str, Trial]:
-    """Return a full and a split trial per stage; the case is named by the way alone where there is one stage."""
-    return {
-        f"{name}-{way}" if len(names) > 1 else way: of(name, program, watch=_STATE)
-        for name in names
-        for way, program in (("full", full_all_forwards_first(2)), ("split", split_interleaved(2)))
-    }
+    """Return a full and a split trial per stage."""
+    return ways(names, full=full_all_forwards_first(2), split=split_interleaved(2), watch=_STATE)
 
 
 @family(
     "state.input_pass",
-    {name: of(name, "F0 F1 I0 I1 W1 W0") for name in ("mlp", "layer-norm", "tied-parallel", "bare-bias")}
+    over(("mlp", "layer-norm", "tied-parallel", "bare-bias"), "F0 F1 I0 I1 W1 W0")
     | {"prior": of("mlp", "F0 I0 W0", prior_grads=True)},
     needs=("input_pass_touches_params=False",),
     seed="test_stage_backward_input",
@@ -161,10 +157,7 @@ def returned_storage() -> Judge:
 
 @family(
     "state.returned_same_args",
-    {
-        "full": of("mlp", full_all_forwards_first(3), watch=_STATE, same_args=True),
-        "split": of("mlp", split_interleaved(3), watch=_STATE, same_args=True),
-    },
+    ways("mlp", full=full_all_forwards_first(3), split=split_interleaved(3), watch=_STATE, same_args=True),
 )
 def returned_same_args() -> Judge:
     """A returned gradient of an input that several micro-batches use MUST stay as it was returned, in {program}.
@@ -179,14 +172,11 @@ def returned_same_args() -> Judge:
 
 @family(
     "state.returned_owned",
-    {
-        f"{name}-{way}": of(name, program)
-        for name in ("added-parameter", "mlp", "residual")
-        for way, program in (
-            ("full", "F0 F1 B0 overwrite0 B1 overwrite1"),
-            ("split", "F0 F1 I0 overwrite0 I1 overwrite1 W0 W1"),
-        )
-    },
+    ways(
+        ("added-parameter", "mlp", "residual"),
+        full="F0 F1 B0 overwrite0 B1 overwrite1",
+        split="F0 F1 I0 overwrite0 I1 overwrite1 W0 W1",
+    ),
 )
 def returned_owned() -> Judge:
     """Writing over a returned input gradient MUST NOT change a parameter's, in {program} on {stage}.
@@ -199,15 +189,7 @@ def returned_owned() -> Judge:
     return gradients
 
 
-@family(
-    "state.returned_layout",
-    {
-        f"{name}-{way}": of(name, program)
-        for name in ("mlp", "transposed-use")
-        for way, program in (("full", "F0 B0"), ("split", "F0 I0 W0"))
-    },
-    level="SHOULD",
-)
+@family("state.returned_layout", ways(("mlp", "transposed-use"), full="F0 B0", split="F0 I0 W0"), level="SHOULD")
 def returned_layout() -> Judge:
     """The gradient returned for a contiguous input SHOULD be contiguous, in {program} on {stage}.
 
