@@ -22,8 +22,7 @@ pytest_plugins = ["pytester"]
 for name in (
     "judge.matching", "drive.own_stage", "run.run", "plugins.pytest.contract_run", "plugins.pytest.fixture_values",
     "plugins.pytest.items", "reference.split",
-    "reference.autograd", "run.preflight",
-    "plugins.adapters.torch_functions", "contract.areas",
+    "reference.autograd", "plugins.adapters.torch_functions", "contract.areas",
 ):  # fmt: skip
     importlib.import_module(f"gradconform.{name}")
 

@@ -72,10 +72,10 @@ def ways(names: str | Iterable[str], *, full: str = "", split: str = "", **optio
 
     Of a stage that is named alone the way says all.
     """
-    alone = isinstance(names, str)
+    stages = {"": names} if isinstance(names, str) else {f"{name}-": name for name in names}
     return {
-        way if alone else f"{name}-{way}": of(name, program, **options)
-        for name in ((names,) if alone else names)
+        f"{prefix}{way}": of(name, program, **options)
+        for prefix, name in stages.items()
         for way, program in (("full", full), ("split", split))
         if program
     }

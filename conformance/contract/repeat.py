@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradconform.judge import gradients
-from gradconform.judge.repeatable import bit_equal
+from gradconform.judge.state import bit_equal
 
 from .cases import BUILDS, of, over
 from .check import Judge, family

@@ -19,7 +19,6 @@ from gradconform.fixtures.grad_tuples import WRONG_PATTERNS
 from gradconform.judge import gradients, hooks, state, whole
 from gradconform.judge.chain import chained
 from gradconform.judge.refusal import refused, refused_or_without_effect, right_or_refused, right_where_claimed
-from gradconform.judge.repeatable import bit_equal
 from gradconform.judge.whole import fires_hooks
 from gradconform.results import UsageError
 from gradconform.run.run import Run
@@ -55,7 +54,7 @@ _COMPARED: dict[Callable[..., object], tuple[str, ...]] = {
     right_where_claimed: _GRADIENTS,
     refused: ("refusal", "the gradient of", "requires_grad of"),
     refused_or_without_effect: ("refusal or nothing", "the gradient of", "requires_grad of"),
-    bit_equal: (*_GRADIENTS, "bits"),
+    state.bit_equal: (*_GRADIENTS, "bits"),
     state.as_under_autograd: ("{}",),
     state.buffers_as_under_autograd: ("buffer",),
     state.params_untouched_by_input_pass: ("the gradient of",),

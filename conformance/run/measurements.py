@@ -11,7 +11,7 @@ from torch import Tensor
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Executed
 from gradconform.judge.finding import Finding
-from gradconform.judge.repeatable import same_bits
+from gradconform.judge.state import same_bits
 from gradconform.results import finite
 
 #: How many operations that ran off the device a message names.

@@ -6,10 +6,11 @@ import contextlib
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from gradconform.adapter import Adapter, UnsupportedError
 from gradconform.contract.check import Check, Judge
@@ -20,9 +21,12 @@ from gradconform.drive.observation import Observation, Raised
 from gradconform.drive.operation_log import drive_logged
 from gradconform.drive.oracle import BROKEN, DeviceLostError, Oracle, OracleError
 from gradconform.drive.reference64 import OracleCache, References
+from gradconform.fixtures.inputs import Normal
+from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust
 from gradconform.judge.finding import Finding, findings_in, headrooms_in
-from gradconform.judge.repeatable import same_bits
+from gradconform.judge.gradients import gradients
+from gradconform.judge.state import same_bits
 from gradconform.naming import DEFAULT_SEED
 from gradconform.results import Result
 from gradconform.target.resolve import Target
@@ -32,13 +36,15 @@ from gradconform.trial.program import UNDER_PLAIN_AUTOGRAD
 from gradconform.trial.trial import Trial
 
 from .measurements import Measurements
-from .preflight import preflight
 
 #: How often plain autograd is run again where an implementation did not repeat itself.
 _CHANCES = 5
 
 #: How many trials keep their evidence, for the next check that reads them.
 KEPT = 64
+
+#: What the pre-flight of an adapter runs.
+_LINEAR = StageCase("preflight-linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))
 
 
 @contextlib.contextmanager
@@ -92,8 +98,6 @@ class Runner:
         self._tolerances = device_of(device).tolerances
         self._device_faults: dict[Trial, DeviceFaultError] = {}
         self._evidence: dict[Trial, Evidence] = {}
-        self._preflight: str | None = None
-        self._preflight_done = False
 
     def run(self, check: Check) -> Result:
         """Return the verdict on one check. Never raises for what the target does."""
@@ -134,9 +138,8 @@ class Runner:
         unmet = [*check.unmet(self.target.capabilities), *self._place_unmet()]
         if unmet and not self.probe:
             return {"status": "unsupported", "message": f"not claimed: {', '.join(unmet)}"}
-        problem = self._adapter_problem()
-        if problem is not None and not self._place_unmet():  # a dtype or device that is not claimed may be refused
-            return {"status": "error", "kind": "adapter", "message": problem}
+        if self._adapter_problem and not self._place_unmet():  # a dtype or device that is not claimed may be refused
+            return {"status": "error", "kind": "adapter", "message": self._adapter_problem}
         findings: list[Finding] = []
         silent: list[Finding] = []
         for trial in check.trials:
@@ -173,9 +176,8 @@ class Runner:
         and :class:`AdapterError` where an adapter of somebody's own fails its pre-flight.
         """
         with one_thread(), tolerances_of(self._tolerances):
-            problem = self._adapter_problem()
-            if problem is not None:
-                raise AdapterError(problem)
+            if self._adapter_problem:
+                raise AdapterError(self._adapter_problem)
             return findings_in(judge(self.evidence(trial)))
 
     def evidence(self, trial: Trial) -> Evidence:
@@ -257,12 +259,28 @@ class Runner:
         except UnsupportedError as error:
             raise RefusedError(str(error)) from error
 
+    @cached_property
     def _adapter_problem(self) -> str | None:
-        """Return why an adapter of somebody's own fails its pre-flight, or None; done once."""
-        if not self._preflight_done:
-            self._preflight = preflight(self.target, self.evidence) if self.target.own_adapter else None
-            self._preflight_done = True
-        return self._preflight
+        """Why an adapter of somebody's own fails its pre-flight, B or else I and W of one Linear; None where it passes.
+
+        A wrong adapter accuses the innocent: it has to get that right before anything is judged.
+        """
+        claims, adapter = self.target.capabilities, f"adapter {self.target.name!r}"
+        if not self.target.own_adapter:
+            return None
+        if not (claims.full or claims.split):
+            return f"{adapter} claims neither full nor split: there is nothing to judge"
+        trial = Trial(stages=(_LINEAR,), program="F0 B0" if claims.full else "F0 I0 W0", loss=not claims.mid_stage)
+        try:
+            told = "; ".join(map(str, findings_in(gradients(self.evidence(trial)))))
+        except UnsupportedError as error:
+            told = f"it claims {'full' if claims.full else 'split'} and refuses it: {error}"
+        if not told:
+            return None
+        return (
+            f"{adapter} failed its pre-flight (one Linear, one micro-batch, {trial.program}): {told}. "
+            "Nothing is judged before this is right: look at the adapter first, then at the implementation"
+        )
 
 
 def _exhausted(*raised: Raised | None) -> dict[str, str]:
