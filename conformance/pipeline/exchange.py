@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -123,3 +124,11 @@ def read_mark(path: Path) -> Mark | None:
         return Mark(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return None
+
+
+def remove(folder: Path) -> None:
+    """Remove the folder of ranks that may still be writing: under another name they find it no more."""
+    ended = folder.with_name(f"{folder.name}-ended")
+    with contextlib.suppress(OSError):
+        folder.rename(ended)
+    shutil.rmtree(ended, ignore_errors=True)

@@ -19,7 +19,7 @@ from gradconform.process.worker import Exit, Worker, ask_for_stacks
 from gradconform.results import Result
 
 from .cases import Case
-from .exchange import Job, Mark, Outcome, read_mark, read_outcomes
+from .exchange import Job, Mark, Outcome, read_mark, read_outcomes, remove
 from .verdicts import Ended, Verdict, charged, verdict_of, verdict_on
 
 #: What stands in the target's place to tell whether a failure is torch's runtime's, or the machine's.
@@ -101,10 +101,13 @@ def _of_reference(wrong: list[str], job: Job, machines: Machines) -> dict[str, V
 def _run_all(job: Job, machines: Machines, on_verdict: Callable[[Verdict], None]) -> str | None:
     left = job.cases
     for start in range(STARTS):
-        with tempfile.TemporaryDirectory(prefix="gradconform-", ignore_cleanup_errors=True) as name:
-            for found in _one_start(replace(job, cases=left), machines, Path(name), start):
+        folder = Path(tempfile.gettempdir(), f"gradconform-{uuid.uuid4().hex}")
+        try:
+            for found in _one_start(replace(job, cases=left), machines, folder, start):
                 on_verdict(found)
                 left = left[1:]
+        finally:
+            remove(folder)
         if not left:
             return None
         if machines.machines > 1:
@@ -114,8 +117,7 @@ def _run_all(job: Job, machines: Machines, on_verdict: Callable[[Verdict], None]
 
 def _one_start(job: Job, machines: Machines, folder: Path, start: int) -> Iterator[Verdict]:
     """Start the ranks once; yield the verdict on each case, the last of them on the one they ended in."""
-    (folder / "job.json").write_text(job.to_json(), encoding="utf-8")
-    given = {"folder": str(folder), "options": machines.launch_options(start)}
+    given = {"folder": str(folder), "job": job.to_json(), "options": machines.launch_options(start)}
     with closing(Worker("gradconform.pipeline.launcher:launch", given, quiet=True)) as launcher:
         ranks = _Ranks(launcher, folder, machines.ranks, job.timeout)
         for case in job.cases:

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import os
-import shutil
-import signal
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
-from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from gradconform.process.serving import Orders, Tell, end_with
+from gradconform.process.serving import Orders, Tell, tidy_without
+
+from .exchange import remove
 
 _SHUTDOWN_S = 5
 
 
 def launch(orders: Orders, tell: Tell) -> None:
-    """Do the work of the launcher's process: start the ranks of this machine, wait for them, tell those that failed."""
+    """Do the work of the launcher's process: start the ranks of this machine, wait for them, tell those that failed.
+
+    The folder that they share is made here, where it is removed if the command is killed; ranks end with this process.
+    """
     order = next(orders)
     folder = Path(order["folder"])
-    # A signal that leaves time to end the ranks and to remove what they wrote, where nobody else will.
-    signal.signal(signal.SIGTERM, _give_up)
-    end_with(os.getppid(), signal.SIGTERM)
+    tidy_without(os.getppid(), lambda: remove(folder))
+    folder.mkdir()
+    (folder / "job.json").write_text(order["job"], encoding="utf-8")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    try:
-        tell({"failed": _exit_codes(folder, order["options"])})
-    except (SystemExit, SignalException):
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    tell({"failed": _exit_codes(folder, order["options"])})
 
 
 def _exit_codes(folder: Path, options: dict[str, Any]) -> dict[int, int]:
@@ -43,7 +41,3 @@ def _exit_codes(folder: Path, options: dict[str, Any]) -> dict[int, int]:
     except ChildFailedError as error:
         return {rank: failure.exitcode for rank, failure in error.failures.items()}
     return {}
-
-
-def _give_up(*_: object) -> NoReturn:
-    raise SystemExit

@@ -55,27 +55,47 @@ def main() -> None:
     leave()
 
 
-def end_with(parent: int, how: signal.Signals = signal.SIGKILL) -> None:
-    """Let this process end by signal ``how`` when its parent is gone, even while a target holds the interpreter.
+def end_with(parent: int) -> None:
+    """Let this process be killed when its parent is gone, even while a target holds the interpreter.
 
     On Linux the system does it; elsewhere a thread looks, which has to wait for the interpreter.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, how)
-        _end_without(parent, how)  # it may be gone already
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it may be gone already
+            _kill_this()
     else:
-        threading.Thread(target=_watch, args=(parent, how), name="end with the parent", daemon=True).start()
+        _when_gone(parent, _kill_this)
 
 
-def _watch(parent: int, how: signal.Signals) -> None:
-    while True:
-        _end_without(parent, how)
-        time.sleep(_PERIOD)
+def tidy_without(parent: int, tidy: Callable[[], None]) -> None:
+    """Let this process call ``tidy`` and end when its parent is gone, in place of being killed.
+
+    A thread does it, not the handler of a signal: an exception of a handler is lost where it meets an ``except``.
+    """
+
+    def act() -> None:
+        try:
+            tidy()
+        finally:
+            os._exit(1)
+
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
+    _when_gone(parent, act)
 
 
-def _end_without(parent: int, how: signal.Signals) -> None:
-    if os.getppid() != parent:
-        os.kill(os.getpid(), how)
+def _when_gone(parent: int, act: Callable[[], None]) -> None:
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PERIOD)
+        act()
+
+    threading.Thread(target=watch, name="look after the parent", daemon=True).start()
+
+
+def _kill_this() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def write_stacks_to(file: int | IO[str]) -> None:

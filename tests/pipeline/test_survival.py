@@ -118,13 +118,14 @@ def test_ranks_killed_at_ten_random_moments_cost_a_verdict_on_their_case_and_no_
     assert nothing_left(tmp_path)
 
 
-def test_ranks_end_when_the_command_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("begun", "later"), [("launcher", 0.1), ("launcher", 1.5), ("rank", 0), ("rank", 2)])
+def test_nothing_is_left_when_the_command_is_killed(begun: str, later: float, tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(TARGET.format(does="time.sleep(1e6)"))
     run = started("target.py", *ONE, folder=tmp_path)
-    while "rank" not in processes(tmp_path).values():
+    while begun not in processes(tmp_path).values():
         assert run.poll() is None
         time.sleep(0.05)
-    time.sleep(2)
+    time.sleep(later)
     run.kill()
     run.communicate()
     assert nothing_left(tmp_path)
