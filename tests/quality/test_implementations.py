@@ -34,8 +34,9 @@ SCRIPTS = [(folder.name, script) for folder in FOLDERS for script in sorted(TABL
 PATTERNS = [(name, glob) for name, table in TABLES.items() for globs in table["scripts"].values() for glob in globs]
 
 # What a library runs as its own process does is told apart from what the scripts before it left: one process a folder.
+# It ends without the interpreter's own ending, in which a library's worker threads that still run can abort it.
 RUN_ALL = """
-import contextlib, io, json, runpy, sys, traceback
+import contextlib, io, json, os, runpy, sys, traceback
 seen = {}
 for path in sys.argv[1:]:
     printed = io.StringIO()
@@ -48,7 +49,8 @@ for path in sys.argv[1:]:
         except BaseException:
             code = traceback.format_exc()
     seen[path] = [code, printed.getvalue()]
-print(json.dumps(seen))
+print(json.dumps(seen), flush=True)
+os._exit(0)
 """
 
 
