@@ -1,4 +1,4 @@
-"""Runs a session and shows how far it is: a bar on a terminal, one line per area elsewhere."""
+"""Makes a run and shows how far it is: a bar on a terminal, one line per area elsewhere."""
 
 from __future__ import annotations
 

@@ -351,10 +351,10 @@ def test_what_is_equal_to_what_was_seen_before_is_one_copy_and_what_differs_is_i
     plain = drive(AutogradAdapter(), materials)
     again = drive(AutogradAdapter(), materials, known=plain)
     for one, other in zip(plain.steps, again.steps, strict=True):
-        assert one.outputs is other.outputs is None or one.outputs[0] is other.outputs[0]  # type: ignore[index]
-        assert one.input_grads is other.input_grads is None or one.input_grads[0] is other.input_grads[0]  # type: ignore[index]
+        assert one.outputs is other.outputs is None or one.outputs[0] is other.outputs[0]  # type: ignore[index] # None would fail the test
+        assert one.input_grads is other.input_grads is None or one.input_grads[0] is other.input_grads[0]  # type: ignore[index] # None would fail the test
         assert all(one.param_grads[name] is grad for name, grad in other.param_grads.items())
-        assert all(one.state.params[name] is kept for name, kept in other.state.params.items())  # type: ignore[union-attr]
+        assert all(one.state.params[name] is kept for name, kept in other.state.params.items())  # type: ignore[union-attr] # None would fail the test
     wrong = drive(EditsGrads(lambda grad: grad.data.add_(1e-3), of="parameters"), materials, known=plain)
     for name in ("weight", "bias"):
         expected, got = plain.at(1).param_grads[name], wrong.at(1).param_grads[name]
@@ -381,7 +381,7 @@ def test_what_is_of_another_form_is_never_taken_for_what_was_seen_before(edit: C
     expected = plain.at(1).input_grads
     assert got is not None
     assert expected is not None
-    wanted = edit(expected[0])  # type: ignore[arg-type]
-    assert (got[0].dtype, got[0].layout) == (wanted.dtype, wanted.layout)  # type: ignore[union-attr]
-    assert wanted.layout != torch.strided or got[0].stride() == wanted.stride()  # type: ignore[union-attr]
-    assert torch.equal(got[0].to_dense(), wanted.to_dense())  # type: ignore[union-attr]
+    wanted = edit(expected[0])  # type: ignore[arg-type] # None would fail the test
+    assert (got[0].dtype, got[0].layout) == (wanted.dtype, wanted.layout)  # type: ignore[union-attr] # None would fail the test
+    assert wanted.layout != torch.strided or got[0].stride() == wanted.stride()  # type: ignore[union-attr] # None would fail the test
+    assert torch.equal(got[0].to_dense(), wanted.to_dense())  # type: ignore[union-attr] # None would fail the test
