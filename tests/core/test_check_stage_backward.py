@@ -1,4 +1,4 @@
-"""A session: what can be wrong with its arguments is refused before anything runs."""
+"""The run that the library makes: what is wrong with its arguments is refused first, and what is asked for is run."""
 
 from __future__ import annotations
 
