@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import argparse
 import os
+import pkgutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,44 @@ import pytest
 
 from gradconform import results
 from gradconform.cli import EXIT_BROKEN_PIPE
+from gradconform.cli.arguments import parser
 from gradconform.run.run import Run
 from gradconform.target.resolve import registered_targets
 
 Command = Callable[..., Any]
+
+
+def works(parser: argparse.ArgumentParser) -> Iterator[str | None]:
+    """Yield what a parser, or each of those below it, names as its work."""
+    below = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+    for action in below:
+        for one in action.choices.values():
+            yield from works(one)
+    if not below:
+        yield parser.get_default("command")
+
+
+@pytest.mark.parametrize("work", list(works(parser())))
+def test_the_work_that_a_command_names_is_a_function(work: str) -> None:
+    assert callable(pkgutil.resolve_name(work))
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(results.UsageError("no such thing"), results.EXIT_USAGE), (ValueError("no such thing"), results.EXIT_KIT)],
+    ids=["of the user", "of the kit"],
+)
+def test_what_the_user_gave_wrong_gives_2_and_any_other_wrong_value_is_a_crash_of_the_kit(
+    command: Command, monkeypatch: pytest.MonkeyPatch, error: ValueError, code: int
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Run, "run", fails)
+    done = command("run", "autograd")
+    assert done.code == code
+    assert ("error of the kit" in done.err) == ("Traceback" in done.err) == (code == results.EXIT_KIT)
+    assert "no such thing" in done.err
 
 
 def test_a_crash_of_the_kit_gives_3_with_its_traceback_and_no_verdict(
