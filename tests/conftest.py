@@ -30,7 +30,7 @@ for name in (
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
-_NIGHTLY = "python -m pytest -m nightly"
+_NIGHTLY = "python -m pytest -m nightly -o faulthandler_timeout=7200"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
