@@ -194,7 +194,7 @@ def run_campaign(  # noqa: PLR0913 (these are the options a user has)
         _round(hunt, count, seed + number, machine=bool(number % 2))
         number += 1
         # What hypothesis leaves out (it knows when a space is exhausted) counts as tried, so that this ends.
-        hunt.examples = max(hunt.examples, before + (1 if hunt.settle() is not None else count))
+        hunt.examples = max(hunt.examples, before + (1 if hunt.reduce_found() is not None else count))
         campaign.examples, campaign.defects = hunt.examples, list(hunt.defects)
         campaign.trials, campaign.failing, campaign.unjudged = hunt.trials, hunt.failing, hunt.unjudged
         campaign.seconds, campaign.out_of_time = time.monotonic() - started, hunt.over

@@ -231,7 +231,7 @@ class Hunt:
         except UnsupportedError as error:
             return [Finding("error", "the session", "", f"refused what is claimed: {error}")]
 
-    def settle(self) -> Defect | None:
+    def reduce_found(self) -> Defect | None:
         """Reduce what was found since the last time, make it known, and return it."""
         if self._found is None:
             return None

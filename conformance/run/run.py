@@ -96,7 +96,7 @@ class Run:
             result = self._runners[key].run(item.check)
         # Whichever index a worker has taken, the result is that of the device that was named.
         result = replace(result, device=item.device)
-        return result if self.waivers is None else self.waivers.settle(result)
+        return result if self.waivers is None else self.waivers.apply(result)
 
     def _waivers(self, path: str) -> Waivers:
         """Return the waivers as this run applies them; refuse those of checks that do not exist."""
@@ -154,7 +154,7 @@ class Run:
         ``on_result`` sees each result as it comes.
         """
         report = self.empty_report()
-        with _settled_objects(), one_thread():
+        with _frozen_objects(), one_thread():
             for place in self._items if places is None else places:
                 item = self._items[place]
                 if on_start is not None:
@@ -171,7 +171,7 @@ class Run:
 
 
 @contextlib.contextmanager
-def _settled_objects() -> Iterator[None]:
+def _frozen_objects() -> Iterator[None]:
     """Keep the collector from walking through all of torch again and again: what is there before a run stays."""
     frozen_by_others = gc.get_freeze_count() > 0
     if not frozen_by_others:

@@ -109,7 +109,7 @@ class Waivers:
         """The entries that are for this run."""
         return [waiver for position, waiver in enumerate(self.entries) if position not in self.elsewhere]
 
-    def settle(self, result: Result) -> Result:
+    def apply(self, result: Result) -> Result:
         """Return what a result is under the waivers.
 
         A failure whose findings are all of a pinned kind is ``waived``, a pass ``unexpectedly_passed``. Any other

@@ -253,4 +253,4 @@ class IsolatedRun:
     def _waived(self, result: Result) -> Result:
         """Return a result that no worker has made under the waivers of the run, as a worker would have."""
         record = self.header.report["waivers"]
-        return result if record is None else Waivers.from_record(record).settle(result)
+        return result if record is None else Waivers.from_record(record).apply(result)

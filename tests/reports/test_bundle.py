@@ -83,7 +83,7 @@ def waived(whole: Report, folder: Path) -> Report:
     cells = [("cpu", "float32")]
     applied = read_waivers("waivers.toml").within(adapter="mine", torch="2.13.0", cells=cells)
     failed = [replace(r, status="failed", kind="mismatch") if r.check == WAIVED else r for r in whole.results]
-    return replace(whole, results=[applied.settle(result) for result in failed], waivers=applied.record())
+    return replace(whole, results=[applied.apply(result) for result in failed], waivers=applied.record())
 
 
 def files_of(report: Report, **sources: Any) -> Files:

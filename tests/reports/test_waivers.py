@@ -136,14 +136,14 @@ def test_an_error_is_no_failure_that_can_be_expected(kind: str) -> None:
     given = Waiver(check="*", verdict=verdicts(), reason="r", issue="i", owner="o", expires=LAST_DAY)
     error = Result(check="a.b", level="MUST", device="cpu", dtype="float32", status="error", kind=kind, requirement="r")
     applied = Waivers(file="f", sha256="0", entries=(given,))
-    assert applied.settle(error) == error
+    assert applied.apply(error) == error
     for status in ("unsupported", "not_run"):
-        assert applied.settle(replace(error, status=status)) == replace(error, status=status)  # type: ignore[arg-type] # each is one that mypy knows
+        assert applied.apply(replace(error, status=status)) == replace(error, status=status)  # type: ignore[arg-type] # each is one that mypy knows
     lost = replace(error, status="failed", kind="device_lost")
-    assert applied.settle(lost).status == "waived"
+    assert applied.apply(lost).status == "waived"
     only = Waivers(file="f", sha256="0", entries=(replace(given, verdict=("mismatch",)),))
-    assert only.settle(lost).status == "failed"
-    assert applied.settle(applied.settle(lost)) == applied.settle(lost)
+    assert only.apply(lost).status == "failed"
+    assert applied.apply(applied.apply(lost)) == applied.apply(lost)
 
 
 def test_what_can_be_pinned_are_the_kinds_of_findings_and_the_ways_to_fail_without_one() -> None:
@@ -243,7 +243,7 @@ def full(real: Report) -> Report:
     entry = Waiver(check="hooks.*", verdict=("hooks",), reason="r", issue="i", owner="o", expires=LAST_DAY)
     entries = (entry, replace(entry, check="nothing.*"), replace(entry, check="here.not"))
     applied = Waivers(file="w.toml", sha256="0" * 64, entries=entries, elsewhere=(2,))
-    results = [applied.settle(result) for result in real.results if result.check.startswith("hooks.")]
+    results = [applied.apply(result) for result in real.results if result.check.startswith("hooks.")]
     return replace(
         real, profile="full", manifest=len(results), planned=len(results), results=results, waivers=applied.record()
     )

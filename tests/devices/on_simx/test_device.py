@@ -38,7 +38,7 @@ def _load() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_load")
-def test_what_a_backward_held_is_gone_once_the_device_has_settled() -> None:
+def test_what_a_backward_held_is_gone_once_the_devices_thread_has_let_go() -> None:
     """Without that, in one of ten cases under load, the device's thread still holds the results that it handed over."""
     device, held = Device("simx:0"), 0
     layer = nn.Linear(5, 5).to(device.torch_device)
