@@ -100,6 +100,11 @@ class Result:
         return Place(self.check, self.device, self.dtype)
 
     @property
+    def preamble(self) -> list[str]:
+        """The lines of the message that stand before those on its findings; of one without findings all of them."""
+        return self.message.removesuffix("\n".join(map(finding_line, self.findings))).splitlines()
+
+    @property
     def decisive(self) -> bool:
         """Whether this result alone decides against conformance, SHOULD left aside."""
         return self.status == "error" or (self.status == "failed" and self.level == "MUST")
@@ -353,6 +358,13 @@ def named(sort: str, where: str) -> str:
         return where
     article = "the" if sort.startswith(".") else "an" if sort[0] in "aeiou" else "a"
     return f"{article} {sort}"
+
+
+def finding_line(finding: Mapping[str, Any]) -> str:
+    """Return the line of a message on one finding, given as JSON values."""
+    place = f"{finding['where']}, after {finding['action']}" if finding["action"] else finding["where"]
+    why = f"; likely cause: {finding['cause']['text']}" if finding["cause"] else ""
+    return f"{place}: {finding['text']}{why}"
 
 
 def finite(value: float | None) -> float | None:

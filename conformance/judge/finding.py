@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from gradconform.diagnosis.cause import Cause
 from gradconform.drive.observation import Raised
-from gradconform.results import Sort, finite
+from gradconform.results import Sort, finding_line, finite
 
 Kind = Literal[
     "mismatch", "nonfinite", "missing", "unexpected", "shape", "dtype", "device", "layout",
@@ -58,8 +58,7 @@ class Finding:
 
     def __str__(self) -> str:
         """Return one line of a message."""
-        place = f"{self.where}, after {self.action}" if self.action else self.where
-        return f"{place}: {self.text}{f'; likely cause: {self.cause}' if self.cause else ''}"
+        return finding_line(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON values, with numbers that JSON knows."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from gradconform.results import STATUSES, Report, Result
+from gradconform.results import STATUSES, Report, Result, finding_line
 from gradconform.version import KIT_VERSION
 
 from .lines import Line, Role, count, heading, wrapped
@@ -209,15 +209,14 @@ def _checks(cause: Cause, seen: dict[str, _Seen], width: int, cells: bool) -> li
 
 
 def _seen(result: Result) -> _Seen:
-    """Read a message: the programs, then one line per finding."""
-    said = result.message.splitlines()
-    told = len(result.findings)
-    if not told:
+    """Return what a result saw: what its message says before the findings, such as the programs, and each of these."""
+    said = result.preamble
+    if not result.findings:
         # Of a crash of the kit the last line is the cause, of all else the first one.
         return _Seen("", tuple(said if result.kind == "kit" and len(said) > 1 else said[1:]), ())
-    head, findings = said[:-told], said[-told:]
+    findings = list(map(finding_line, result.findings))
     places = [str(finding["where"]) for finding in result.findings]
-    where = "; ".join(head)
+    where = "; ".join(said)
     if result.findings[0]["kind"] == "error":  # what was raised stands in the cause's line
         where += f", raised at {result.findings[0]['action']}"
         findings, places = findings[1:], places[1:]

@@ -19,7 +19,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from gradconform.naming import nearest
 from gradconform.reading.report import schema
-from gradconform.results import Place, Result, UsageError
+from gradconform.results import Place, Result, UsageError, finding_line
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -127,7 +127,8 @@ class Waivers:
             if waiver.expects(result):
                 return replace(result, status="waived", waiver=waiver.to_dict())
         expected = " or ".join(sorted({kind for waiver in covering for kind in waiver.verdict}))
-        return replace(result, message=_with(result, f"waived is only {expected}, in {self.file}, and this is not"))
+        note = f"waived is only {expected}, in {self.file}, and this is not"
+        return replace(result, message="\n".join([*result.preamble, note, *map(finding_line, result.findings)]))
 
     def record(self) -> dict[str, Any]:
         """Return what a report says of the waivers, as JSON values."""
@@ -143,13 +144,6 @@ class Waivers:
         """Return the waivers that :meth:`record` gave."""
         entries = tuple(Waiver.from_dict(entry) for entry in record["entries"])
         return cls(file=record["file"], sha256=record["sha256"], entries=entries, elsewhere=tuple(record["elsewhere"]))
-
-
-def _with(result: Result, note: str) -> str:
-    """Return the message with a note before the lines on its findings, which are the last ones."""
-    lines = result.message.splitlines()
-    at = len(lines) - len(result.findings)
-    return "\n".join([*lines[:at], note, *lines[at:]])
 
 
 #: Looked for in the current folder by the command and the plugin.

@@ -18,8 +18,8 @@ def result(check: str, status: str = "passed", **values: Any) -> Result:
 
 def failed(check: str, where: str, text: str, **values: Any) -> Result:
     kind, action = values.pop("kind", "mismatch"), values.pop("action", "W0")
-    finding = {"kind": kind, "where": where, "action": action, "text": text, "raised": values.pop("raised", None)}
-    finding["sort"] = values.pop("sort", "parameter gradient")
+    finding = {"kind": kind, "where": where, "action": action, "text": text, "cause": None}
+    finding |= {"raised": values.pop("raised", None), "sort": values.pop("sort", "parameter gradient")}
     message = f"program F0 I0 W0\n{where}, after {action}: {text}"
     return result(check, "failed", kind=kind, findings=(finding,), message=message, **values)
 
