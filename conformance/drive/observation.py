@@ -25,12 +25,14 @@ _CPU_ALLOCATOR = re.compile(r"can't allocate memory|not enough memory")
 class Raised:
     """An exception, as text: the object itself would keep frames, and with them tensors, alive.
 
-    ``memory`` says that it tells of memory that is used up.
+    ``memory`` says that it tells of memory that is used up, ``broken`` that it says nothing of an operation: the device
+    is out of memory, or gone.
     """
 
     type: str
     message: str
     memory: bool = False
+    broken: bool = False
 
     @classmethod
     def of(cls, error: BaseException) -> Raised:
@@ -39,7 +41,12 @@ class Raised:
         while error.__cause__ is not None and id(error.__cause__) not in met:
             error = error.__cause__
             met.add(id(error))
-        return cls(type(error).__name__, re.sub(r"0x[0-9a-f]{6,}", "0x…", str(error)), _tells_of_memory(error))
+        return cls(
+            type(error).__name__,
+            re.sub(r"0x[0-9a-f]{6,}", "0x…", str(error)),
+            memory=_tells_of_memory(error),
+            broken=isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)),
+        )
 
     def __str__(self) -> str:
         """Return the type and the first lines of the message."""

@@ -16,9 +16,6 @@ from .observation import Observation, Raised
 from .operation_log import drive_logged, is_logged
 from .reference64 import Computed, OracleCache, References
 
-#: Exceptions that say nothing of an operation: the device is out of memory, or gone.
-BROKEN = frozenset({"OutOfMemoryError", "AcceleratorError"})
-
 
 class UnjudgedError(Exception):
     """Nothing can be judged here; ``raised`` is what was raised, where anything was."""
@@ -122,7 +119,7 @@ class Oracle:
 
     def _raise_if_lost(self, problem: str, raised: Raised | None) -> None:
         """Raise :class:`DeviceLostError` where the device is out of memory, or does not even add two numbers."""
-        if (raised is not None and raised.type in BROKEN) or not self.answers:
+        if (raised is not None and raised.broken) or not self.answers:
             msg = f"plain autograd raised {problem}"
             raise DeviceLostError(msg, raised)
 

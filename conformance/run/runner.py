@@ -19,7 +19,7 @@ from gradconform.drive.driver import drive
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Raised
 from gradconform.drive.operation_log import drive_logged
-from gradconform.drive.oracle import BROKEN, DeviceLostError, Oracle, OracleError
+from gradconform.drive.oracle import DeviceLostError, Oracle, OracleError
 from gradconform.drive.reference64 import OracleCache, References
 from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.stages.case import StageCase
@@ -247,8 +247,7 @@ class Runner:
         if self._oracle.trusted:  # no second chance: the CPU does not fail
             return found
         raised = None if found.raised is None else found.raised.raised
-        broken = raised is not None and raised.type in BROKEN
-        if broken and self._drive_once(materials, drive).raised is None:
+        if raised is not None and raised.broken and self._drive_once(materials, drive).raised is None:
             msg = f"the implementation raised {raised}, and when it was run again it did not"
             raise DeviceLostError(msg, raised)
         return found

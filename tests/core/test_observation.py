@@ -97,6 +97,26 @@ def test_an_exception_that_only_speaks_of_memory_tells_nothing_of_it(error: Exce
     assert not Raised.of(error).memory
 
 
+class OutOfMemoryError(RuntimeError):
+    """Named as torch's is, and another."""
+
+
+@pytest.mark.parametrize(
+    ("error", "broken"),
+    [
+        (torch.OutOfMemoryError("simx out of memory"), True),
+        (torch.AcceleratorError("device lost"), True),
+        (type("DeviceLostError", (torch.AcceleratorError,), {})("a maker's own"), True),
+        (OutOfMemoryError("in a pool of the implementation's own"), False),
+        (MemoryError(), False),
+        (RuntimeError("CUDA error: device lost"), False),
+    ],
+    ids=str,
+)
+def test_an_exception_of_a_device_is_known_by_what_it_is_and_not_by_its_name(error: Exception, *, broken: bool) -> None:
+    assert Raised.of(error).broken == broken
+
+
 def test_the_first_step_that_raised_and_is_no_misuse_is_the_one() -> None:
     error = Raised("ValueError", "")
     steps = (
