@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
+from .finding_text import finding_line
 from .version import CONTRACT_VERSION, KIT_VERSION
 
 SCHEMA = "gradconform-report"
@@ -350,21 +351,6 @@ def too_much_unsupported(results: Sequence[Result]) -> list[str]:
         for key in counts
         if raised[key] > counts[key] * (AREA_SHARE if key[1] else WHOLE_SHARE)
     ]
-
-
-def named(sort: str, where: str) -> str:
-    """Return in words what sort of tensor a finding is about; its own name differs from stage to stage."""
-    if sort == "thing":
-        return where
-    article = "the" if sort.startswith(".") else "an" if sort[0] in "aeiou" else "a"
-    return f"{article} {sort}"
-
-
-def finding_line(finding: Mapping[str, Any]) -> str:
-    """Return the line of a message on one finding, given as JSON values."""
-    place = f"{finding['where']}, after {finding['action']}" if finding["action"] else finding["where"]
-    why = f"; likely cause: {finding['cause']['text']}" if finding["cause"] else ""
-    return f"{place}: {finding['text']}{why}"
 
 
 def finite(value: float | None) -> float | None:

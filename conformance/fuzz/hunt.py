@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -13,18 +12,18 @@ from typing import Any
 
 from gradconform.adapter import UnsupportedError
 from gradconform.diagnosis.cause import Mistake
+from gradconform.drive.observation import Raised
 from gradconform.drive.oracle import DeviceLostError, OracleError
+from gradconform.finding_text import letter_of, named, numberless
 from gradconform.fixtures.inputs import Constant, Input, Integers, Mask, Normal, ParameterNamed, SameAs
 from gradconform.fixtures.random_stages import Line, Recipe, Weight, recipe_of, stage_of
 from gradconform.judge import whole
 from gradconform.judge.device_trust import DeviceFaultError
 from gradconform.judge.finding import Finding
-from gradconform.results import UsageError, named
+from gradconform.results import UsageError
 from gradconform.run.runner import Runner
 from gradconform.trial.program import Action, needs, parse, write
 from gradconform.trial.trial import Trial
-
-_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?|\[.*\]")
 
 #: Likely causes that say that something is not there.
 _LOST = frozenset({
@@ -79,8 +78,8 @@ class Defect:
 
 
 def key_of(finding: Finding) -> str:
-    """Return what a finding says without its names and numbers: two that say the same may be one defect."""
-    letter = re.sub(r"[\d!]", "", finding.action)
+    """Return what a finding is of, without names and numbers: two that are of the same may be one defect."""
+    letter = letter_of(finding.action)
     where = named(finding.sort, finding.where)
     causes = [] if finding.cause is None else list(finding.cause.every)
     if finding.kind == "missing" or (finding.kind == "mismatch" and any(cause.kind in _LOST for cause in causes)):
@@ -88,9 +87,8 @@ def key_of(finding: Finding) -> str:
     if finding.kind == "mismatch":
         why = next((_NAMED[cause.kind].format(cause=cause) for cause in causes if cause.kind in _NAMED), None)
         return f"a value is wrong: {where}, after {letter}{f', {why}' if why else ''}"
-    text = f"raised {finding.raised}" if finding.raised is not None else finding.text.partition(": expected")[0]
-    said = _NUMBER.sub("n", text)
-    return f"{finding.kind}: {where}, after {letter or 'the end'}, {said}"
+    said = "" if finding.raised is None else f", raised {numberless(str(finding.raised))}"
+    return f"{finding.kind}: {where}, after {letter or 'the end'}{said}"
 
 
 def size_of(trial: Trial) -> tuple[int, ...]:
@@ -229,7 +227,7 @@ class Hunt:
             self.unjudged += 1
             return []
         except UnsupportedError as error:
-            return [Finding("error", "the session", "", f"refused what is claimed: {error}")]
+            return [Finding("error", "the session", "", f"refused what is claimed: {error}", raised=Raised.of(error))]
 
     def reduce_found(self) -> Defect | None:
         """Reduce what was found since the last time, make it known, and return it."""

@@ -8,7 +8,8 @@ from typing import Any, Literal, TypeVar
 
 from gradconform.diagnosis.cause import Cause
 from gradconform.drive.observation import Raised
-from gradconform.results import Sort, finding_line, finite
+from gradconform.finding_text import finding_line
+from gradconform.results import Sort, finite
 
 Kind = Literal[
     "mismatch", "nonfinite", "missing", "unexpected", "shape", "dtype", "device", "layout",

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from gradconform.clause import Clause
+from gradconform.drive.observation import Raised
 from gradconform.judge.finding import Finding, Judged, findings_in
 from gradconform.results import Result
 
@@ -34,4 +35,5 @@ def _findings(subject: Any, judge: Judge) -> list[Finding]:
     try:
         return findings_in(judge(subject))
     except Exception as error:  # noqa: BLE001 (what is judged may raise anything)
-        return [Finding("error", "the call", "", f"raised {type(error).__name__}: {' '.join(str(error).split())}")]
+        raised = Raised.of(error)
+        return [Finding("error", "the call", "", f"raised {raised}", raised=raised)]

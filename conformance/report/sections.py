@@ -6,17 +6,15 @@ are told by cause: one defect fails many checks, and a reader wants to see the d
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradconform.results import Report, Result, named
+from gradconform.finding_text import letter_of, named, numberless
+from gradconform.results import Report, Result
 
 from .lines import Role, count
-
-_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 #: What a kind of finding says of a tensor, where the finding's own text is all numbers.
 _OF_TENSORS = {
@@ -30,10 +28,21 @@ _OF_TENSORS = {
     "layout": "has a wrong layout",
 }
 
+#: What any other kind of finding says where the results of a cause do not say it in the same words.
+_IN_GENERAL = {
+    "error": "raised",
+    "no_error": "was accepted where an error was expected",
+    "changed": "changed",
+    "shared": "shares storage",
+    "alive": "is kept alive",
+    "hooks": "has hooks that were not called as under plain autograd",
+    "not_repeatable": "is not the same in every run",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Results whose first finding says the same thing of the same letter of action."""
+    """Results whose first finding is of the same kind, on the same sort of tensor, after the same letter of action."""
 
     text: str
     results: tuple[Result, ...]
@@ -49,35 +58,55 @@ class Cause:
 
 def by_cause(results: Iterable[Result]) -> list[Cause]:
     """Group results by cause, the cause of most checks first; every result is in exactly one group."""
-    found: dict[str, list[Result]] = {}
+    found: dict[tuple[str, ...], list[Result]] = {}
     for result in results:
-        found.setdefault(_NUMBER.sub("n", cause(result)), []).append(result)
-    causes = [Cause(_text(alike, group), tuple(group)) for alike, group in found.items()]
+        found.setdefault(_alike(result), []).append(result)
+    causes = [Cause(_text(group), tuple(group)) for group in found.values()]
     return sorted(causes, key=lambda group: (-len(group.checks), group.results[0].check))
 
 
-def _text(alike: str, group: list[Result]) -> str:
-    """Return the cause with its numbers where all have the same ones."""
+def _alike(result: Result) -> tuple[str, ...]:
+    """Return what results of one cause have in common; of what was raised, and of a mere message, all but numbers."""
+    if _has_message_alone(result):
+        return ("message", numberless(cause(result)))
+    first = result.findings[0]
+    about = numberless(named(str(first["sort"]), str(first["where"])))
+    raised = "" if first["raised"] is None else numberless(str(first["raised"]))
+    return (str(first["kind"]), about, letter_of(str(first["action"])), raised)
+
+
+def _text(group: list[Result]) -> str:
+    """Return what all results of a cause say: word for word, without numbers, or else in general."""
     texts = {cause(result) for result in group}
-    return texts.pop() if len(texts) == 1 else alike
+    texts = texts if len(texts) == 1 else set(map(numberless, texts))
+    return texts.pop() if len(texts) == 1 else _of(group[0].findings[0], _IN_GENERAL)
+
+
+def _has_message_alone(result: Result) -> bool:
+    return not result.findings or (result.kind == "device" and result.status == "error")
 
 
 def cause(result: Result) -> str:
     """Return in one line what the first finding of ``result`` says, without the name of the tensor."""
-    if not result.findings or (result.kind == "device" and result.status == "error"):
+    if _has_message_alone(result):
         lines = [line for line in result.message.splitlines() if line.strip()] or ["no message"]
         # The last line of a traceback names the exception, the first one of any other message says what is wrong.
         return lines[-1].strip() if result.kind == "kit" else lines[0].strip()
     first = result.findings[0]
     kind, text = str(first["kind"]), str(first["text"])
-    letter = re.sub(r"[\d!]", "", str(first["action"]))
+    letter = letter_of(str(first["action"]))
     if kind == "error":
         return f"{letter} {text}" if first["raised"] is None else f"{letter} raised {first['raised']}"
-    after, about = f"after {letter}, " if letter else "", named(str(first["sort"]), str(first["where"]))
     if kind in _OF_TENSORS:
-        return f"{after}{about} {_OF_TENSORS[kind]}"
+        return _of(first, _OF_TENSORS)
     said = text.partition(": ")[0]
-    return f"{after}{said}" if kind == "hooks" else f"{after}{about} {said}"
+    return f"{f'after {letter}, ' if letter else ''}{said}" if kind == "hooks" else _of(first, {kind: said})
+
+
+def _of(finding: Mapping[str, Any], says: Mapping[str, str]) -> str:
+    """Return after which letter of action, and of what sort of tensor, a finding says what its kind ``says``."""
+    letter, about = letter_of(str(finding["action"])), named(str(finding["sort"]), str(finding["where"]))
+    return f"{f'after {letter}, ' if letter else ''}{about} {says[str(finding['kind'])]}"
 
 
 #: Of so many checks that one waiver meets the ids are written out, of more the count alone.

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from gradconform.results import STATUSES, Report, Result, finding_line
+from gradconform.finding_text import finding_line
+from gradconform.results import STATUSES, Report, Result
 from gradconform.version import KIT_VERSION
 
 from .lines import Line, Role, count, heading, wrapped

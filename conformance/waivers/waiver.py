@@ -17,9 +17,10 @@ from typing import Any, NoReturn
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from gradconform.finding_text import finding_line
 from gradconform.naming import nearest
 from gradconform.reading.report import schema
-from gradconform.results import Place, Result, UsageError, finding_line
+from gradconform.results import Place, Result, UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from expecttest import assert_expected_inline
 
+from gradconform.judge.finding import Kind
 from gradconform.report.sections import by_cause, cause
 from gradconform.report.sentences import verdict
 from gradconform.report.terminal import closing
@@ -114,6 +115,25 @@ def test_causes_that_differ_in_a_number_only_are_one_and_the_largest_comes_first
         ("W raised IndexError: n of n", 3),
         ("after W, a parameter gradient has a wrong value", 1),
     ]
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_findings_of_one_kind_on_one_sort_of_tensor_are_one_cause_in_whatever_words_they_are_told(kind: str) -> None:
+    found = by_cause(failed(f"a.b.{said}", said, f"is {said}", kind=kind) for said in ("here", "there"))
+    assert [(group.text.startswith("after W, a parameter gradient "), len(group.results)) for group in found] == [
+        (True, 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    "other", [{"kind": "alive"}, {"action": "I0"}, {"sort": "output gradient"}, {"raised": "KeyError: 'x'"}], ids=str
+)
+def test_findings_that_differ_in_a_value_are_two_causes_although_they_are_told_alike(other: dict[str, str]) -> None:
+    values = {"kind": "error", "action": "W0", "sort": "parameter gradient", "raised": "KeyError: 'y'"}
+    found = by_cause(
+        [failed("a.b.c", "weight", "is wrong", **values), failed("a.b.d", "weight", "is wrong", **{**values, **other})]
+    )
+    assert len(found) == 2
 
 
 def test_an_error_of_the_kit_is_told_with_its_traceback_and_its_check() -> None:

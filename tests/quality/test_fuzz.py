@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gradconform.drive.observation import Raised
 from gradconform.fixtures.random_stages import recipe_of
 from gradconform.fuzz.campaign import Campaign, run_campaign
-from gradconform.fuzz.hunt import BlobError, Hunt, from_blob, to_blob
+from gradconform.fuzz.hunt import BlobError, Hunt, from_blob, key_of, to_blob
+from gradconform.judge.finding import Finding, Kind
 from gradconform.reference.faults import FAULTS
 from gradconform.reference.variants import VARIANTS
 from gradconform.run.runner import Runner
@@ -49,6 +51,15 @@ def test_fuzzing_accuses_nothing_right(name: str) -> None:
 def test_fuzzing_accuses_no_right_variant(name: str) -> None:
     found = campaign(resolve(VARIANTS[name]()), 60, torch.float64)
     assert [defect.key for defect in found.defects] == []
+
+
+def test_findings_are_of_one_key_by_their_values_whatever_their_words() -> None:
+    def key(text: str = "", kind: Kind = "changed", raised: str = "") -> str:
+        error = Raised("RuntimeError", raised) if raised else None
+        return key_of(Finding(kind, "weight", "W0", text, raised=error, sort="parameter gradient"))
+
+    assert key("changed to 3") == key("is another tensor now") != key("changed to 3", "shared")
+    assert key("", "error", "no 3") == key("another sentence", "error", "no 4") != key("", "error", "not so")
 
 
 def test_a_seed_tries_the_same_trials_again() -> None:
