@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gradconform.adapter import StageSpec
 from gradconform.target.resolve import Target
 
-from .alterations import Functions, Graph, each_input_grad, param_grads, per_session, target
+from .alterations import Functions, Graph, alters, each_input_grad, param_grads, per_session, target
 from .registry import fault
 
 
@@ -21,14 +21,11 @@ from .registry import fault
     "accumulate.prior.*",
     cause=("overwritten", {"kind": "missing", "microbatches": [None]}),
 )
-def overwrite() -> Target:
+@alters(param_grads)
+def overwrite(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
     """Each micro-batch's parameter gradients replace those that stand."""
-
-    def edit(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
-        parameter.grad = None
-        return added
-
-    return target(param_grads(edit))
+    parameter.grad = None
+    return added
 
 
 @fault("accumulate.iterations.*", "full.gradients.mlp", "split.gradients.mlp", cause="counted_twice")
@@ -49,16 +46,13 @@ def first_microbatch_only() -> Target:
 
 
 @fault("accumulate.iterations.full-3", "accumulate.iterations.split-3", cause={"kind": "scaled", "factors": [0.5]})
-def averaged_with_what_stands() -> Target:
+@alters(param_grads)
+def averaged_with_what_stands(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
     """A running mean takes the place of the sum."""
-
-    def edit(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
-        if parameter.grad is None:
-            return added
-        parameter.grad = parameter.grad * 0.5
-        return added * 0.5
-
-    return target(param_grads(edit))
+    if parameter.grad is None:
+        return added
+    parameter.grad = parameter.grad * 0.5
+    return added * 0.5
 
 
 @fault(
@@ -67,55 +61,46 @@ def averaged_with_what_stands() -> Target:
     "accumulate.iterations.split-10-deferred",
     cause={"kind": "counted_twice", "microbatches": [5]},
 )
-def wrong_after_the_fifth_call() -> Target:
+@alters(per_session)
+def wrong_after_the_fifth_call(_: StageSpec) -> Functions:
     """From the sixth micro-batch of a session on, gradients are added twice."""
+    calls: Counter[int] = Counter()
 
-    def make(_: StageSpec) -> Functions:
-        calls: Counter[int] = Counter()
+    def edit(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
+        calls[id(parameter)] += 1
+        return added if calls[id(parameter)] <= 5 else 2.0 * added
 
-        def edit(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
-            calls[id(parameter)] += 1
-            return added if calls[id(parameter)] <= 5 else 2.0 * added
-
-        return param_grads(edit)
-
-    return per_session(make)
+    return param_grads(edit)
 
 
 @fault("accumulate.prior.*", cause={"kind": "overwritten", "microbatches": [0]})
-def first_call_assigns() -> Target:
+@alters(per_session)
+def first_call_assigns(_: StageSpec) -> Functions:
     """The first micro-batch of a session assigns, whatever stands there; the others add."""
+    met: set[int] = set()
 
-    def make(_: StageSpec) -> Functions:
-        met: set[int] = set()
+    def edit(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
+        if id(parameter) not in met:
+            met.add(id(parameter))
+            parameter.grad = None
+        return added
 
-        def edit(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
-            if id(parameter) not in met:
-                met.add(id(parameter))
-                parameter.grad = None
-            return added
-
-        return param_grads(edit)
-
-    return per_session(make)
+    return param_grads(edit)
 
 
 @fault("accumulate.steps.*-zero-none", "accumulate.steps.*-zero-fill", cause="added")
-def written_behind_zero_grad() -> Target:
+@alters(per_session)
+def written_behind_zero_grad(_: StageSpec) -> Functions:
     """The sum is kept by the implementation and written to .grad, so that zero_grad clears a copy."""
+    sums: dict[int, Tensor] = {}
 
-    def make(_: StageSpec) -> Functions:
-        sums: dict[int, Tensor] = {}
+    def edit(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
+        before = sums.get(id(parameter), parameter.grad)
+        sums[id(parameter)] = added.clone() if before is None else before + added
+        parameter.grad = None
+        return sums[id(parameter)]
 
-        def edit(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
-            before = sums.get(id(parameter), parameter.grad)
-            sums[id(parameter)] = added.clone() if before is None else before + added
-            parameter.grad = None
-            return sums[id(parameter)]
-
-        return param_grads(edit)
-
-    return per_session(make)
+    return param_grads(edit)
 
 
 @fault(
@@ -130,24 +115,18 @@ def divided_by_microbatches() -> Target:
 
 
 @fault("accumulate.in_place.*")
-def new_tensor_per_microbatch() -> Target:
+@alters(param_grads)
+def new_tensor_per_microbatch(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
     """The sum moves to a new tensor with every micro-batch, out of the bucket that .grad was a view of."""
-
-    def edit(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
-        if parameter.grad is not None:
-            parameter.grad = parameter.grad.clone()
-        return added
-
-    return target(param_grads(edit))
+    if parameter.grad is not None:
+        parameter.grad = parameter.grad.clone()
+    return added
 
 
 @fault("accumulate.reused_input.*", cause="added")
-def running_sum_of_an_input() -> Target:
+@alters(each_input_grad)
+def running_sum_of_an_input(value: Any, grad: Tensor) -> Tensor | None:
     """An input's gradient is accumulated in its .grad, and what stands there is returned."""
-
-    def edit(value: Any, grad: Tensor) -> Tensor | None:
-        if value.is_leaf:
-            value.grad = grad if value.grad is None else value.grad + grad
-        return value.grad if value.is_leaf else grad
-
-    return target(each_input_grad(edit))
+    if value.is_leaf:
+        value.grad = grad if value.grad is None else value.grad + grad
+    return value.grad if value.is_leaf else grad

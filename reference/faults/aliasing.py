@@ -19,6 +19,8 @@ from .alterations import (
     Functions,
     Grads,
     Graph,
+    Passed,
+    alters,
     each_input_grad,
     input_grads,
     param_grads,
@@ -31,20 +33,17 @@ from .registry import fault
 
 
 @fault("state.returned.*")
-def returned_buffer_reused() -> Target:
+@alters(per_session)
+def returned_buffer_reused(_: StageSpec) -> Functions:
     """Input gradients are returned in one buffer per slot, which the next micro-batch fills again."""
+    buffers: dict[tuple[Any, ...], Tensor] = {}
 
-    def make(_: StageSpec) -> Functions:
-        buffers: dict[tuple[Any, ...], Tensor] = {}
+    def stored(slot: int, grad: Tensor | None) -> Tensor | None:
+        if grad is None:
+            return None
+        return buffers.setdefault((slot, grad.shape, grad.dtype), torch.empty_like(grad)).copy_(grad)
 
-        def stored(slot: int, grad: Tensor | None) -> Tensor | None:
-            if grad is None:
-                return None
-            return buffers.setdefault((slot, grad.shape, grad.dtype), torch.empty_like(grad)).copy_(grad)
-
-        return input_grads(lambda _, grads: tuple(stored(slot, grad) for slot, grad in enumerate(grads)))
-
-    return per_session(make)
+    return input_grads(lambda _, grads: tuple(stored(slot, grad) for slot, grad in enumerate(grads)))
 
 
 @fault("state.returned_owned.added-parameter-*", cause={"kind": "written_over", "action": "overwrite0"})
@@ -80,21 +79,18 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
 
 
 @fault("state.returned.mlp-*", "state.returned.sum-of-inputs-*")
-def returned_gradient_summed_into() -> Target:
+@alters(per_session)
+def returned_gradient_summed_into(_: StageSpec) -> Functions:
     """The gradient returned for the first micro-batch is also the buffer in which later ones are summed for logging."""
+    first: dict[int, Tensor] = {}
 
-    def make(_: StageSpec) -> Functions:
-        first: dict[int, Tensor] = {}
+    def edit(_: Sequence[Any], grads: Grads) -> Grads:
+        for slot, grad in enumerate(grads):
+            if grad is not None and first.setdefault(slot, grad) is not grad and first[slot].shape == grad.shape:
+                first[slot].add_(grad)
+        return grads
 
-        def edit(_: Sequence[Any], grads: Grads) -> Grads:
-            for slot, grad in enumerate(grads):
-                if grad is not None and first.setdefault(slot, grad) is not grad and first[slot].shape == grad.shape:
-                    first[slot].add_(grad)
-            return grads
-
-        return input_grads(edit)
-
-    return per_session(make)
+    return input_grads(edit)
 
 
 def _adopt(parameters: Iterable[nn.Parameter], given: Sequence[Tensor]) -> None:
@@ -124,30 +120,24 @@ def output_gradient_stored() -> Target:
 
 
 @fault("state.stored_storage.mlp-*", "state.stored_storage.residual-*", "*.gradients.mlp", cause="one_buffer")
-def two_parameters_share_a_buffer() -> Target:
+@alters(stored_as)
+def two_parameters_share_a_buffer(parameters: list[nn.Parameter]) -> None:
     """All parameter gradients are written to the start of one buffer."""
-
-    def replace(parameters: list[nn.Parameter]) -> None:
-        held = [one for one in parameters if one.grad is not None and one.grad.layout == torch.strided]
-        size = max((parameter.numel() for parameter in held), default=0)
-        buffer = torch.empty(size, dtype=held[0].dtype) if held else torch.empty(0)
-        for parameter in held:
-            if parameter.dtype == buffer.dtype and parameter.grad is not None:
-                parameter.grad = buffer[: parameter.numel()].view(parameter.shape).copy_(parameter.grad)
-
-    return stored_as(replace)
+    held = [one for one in parameters if one.grad is not None and one.grad.layout == torch.strided]
+    size = max((parameter.numel() for parameter in held), default=0)
+    buffer = torch.empty(size, dtype=held[0].dtype) if held else torch.empty(0)
+    for parameter in held:
+        if parameter.dtype == buffer.dtype and parameter.grad is not None:
+            parameter.grad = buffer[: parameter.numel()].view(parameter.shape).copy_(parameter.grad)
 
 
 @fault("state.params.mlp-*", "state.stored_storage.mlp-*")
-def gradient_written_into_the_parameter() -> Target:
+@alters(stored_as)
+def gradient_written_into_the_parameter(parameters: list[nn.Parameter]) -> None:
     """A parameter's gradient lies in the parameter's own storage."""
-
-    def replace(parameters: list[nn.Parameter]) -> None:
-        for parameter in parameters:
-            if parameter.grad is not None and parameter.grad.layout == torch.strided and parameter.dim() == 1:
-                parameter.grad = parameter.data.copy_(parameter.grad)
-
-    return stored_as(replace)
+    for parameter in parameters:
+        if parameter.grad is not None and parameter.grad.layout == torch.strided and parameter.dim() == 1:
+            parameter.grad = parameter.data.copy_(parameter.grad)
 
 
 @fault("state.returned_storage.sum-of-inputs-*")
@@ -160,7 +150,7 @@ def output_gradient_returned() -> Target:
     def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         return passed_on(RIGHT.full(outputs, grads, inputs), grads)
 
-    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any) -> tuple[Grads, Context]:
+    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any) -> Passed:
         found, context = RIGHT.input_pass(outputs, grads, inputs, weights)
         return passed_on(found, grads), context
 
@@ -176,25 +166,19 @@ def gradient_returned_in_the_input() -> Target:
 
 
 @fault("state.returned_same_args.*")
-def grad_attribute_of_the_input_returned() -> Target:
+@alters(input_grads)
+def grad_attribute_of_the_input_returned(inputs: Sequence[Any], grads: Grads) -> Grads:
     """What is returned is the .grad of the input, to which the next micro-batch of the same input adds."""
-
-    def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
-        found: list[Tensor | None] = []
-        for value, grad in zip(inputs, grads, strict=True):
-            if grad is not None and value.is_leaf and not isinstance(value, nn.Parameter):
-                value.grad = grad if value.grad is None else value.grad.add_(grad)
-            found.append(grad if grad is None or isinstance(value, nn.Parameter) else value.grad)
-        return tuple(found)
-
-    return target(input_grads(edit))
+    found: list[Tensor | None] = []
+    for value, grad in zip(inputs, grads, strict=True):
+        if grad is not None and value.is_leaf and not isinstance(value, nn.Parameter):
+            value.grad = grad if value.grad is None else value.grad.add_(grad)
+        found.append(grad if grad is None or isinstance(value, nn.Parameter) else value.grad)
+    return tuple(found)
 
 
 @fault("state.returned_layout.*")
-def returned_as_a_transpose() -> Target:
+@alters(each_input_grad)
+def returned_as_a_transpose(_: Any, grad: Tensor) -> Tensor:
     """Input gradients are returned as views of a transposed copy."""
-
-    def transposed(_: Any, grad: Tensor) -> Tensor:
-        return grad if grad.dim() < 2 or grad.layout != torch.strided else grad.mT.contiguous().mT
-
-    return target(each_input_grad(transposed))
+    return grad if grad.dim() < 2 or grad.layout != torch.strided else grad.mT.contiguous().mT

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
@@ -75,6 +76,10 @@ class Graph:
 
 Grads = tuple[Tensor | None, ...]
 Context = list[dict[str, Any]]
+Weights = Iterator[nn.Parameter]
+
+#: What I returns: one gradient per input, and the context for W.
+Passed = tuple[Grads, Context]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ class Functions:
     """The three functions of a split backward."""
 
     full: Callable[..., Grads] = split.stage_backward
-    input_pass: Callable[..., tuple[Grads, Context]] = split.stage_backward_input
+    input_pass: Callable[..., Passed] = split.stage_backward_input
     weight_pass: Callable[..., Grads] = split.stage_backward_weight
 
     def named(self) -> dict[str, Callable[..., Any]]:
@@ -125,6 +130,28 @@ def with_session(session: type[FunctionsSession], functions: Functions = RIGHT, 
     return _target(lambda stage, spec: session(functions.named(), stage, spec), claims)
 
 
+Wrong = TypeVar("Wrong", bound=Callable[..., Any])
+
+
+def alters(way: Callable[[Wrong], Functions | Target]) -> Callable[[Wrong], Callable[[], Target]]:
+    """Make a fault of what does something wrong: an edit, a function or a session, such as ``way`` takes."""
+
+    def decorate(wrong: Wrong) -> Callable[[], Target]:
+        @functools.wraps(wrong, updated=())
+        def make() -> Target:
+            altered = way(wrong)
+            return altered if isinstance(altered, Target) else target(altered)
+
+        return make
+
+    return decorate
+
+
+def replaces(name: str) -> Callable[[Callable[..., Any]], Callable[[], Target]]:
+    """Make a fault of what stands in the place of one of the three functions: full, input_pass or weight_pass."""
+    return alters(lambda wrong: Functions(**{name: wrong}))
+
+
 class Backwards(FunctionsSession):
     """Runs B and I through one method."""
 
@@ -158,7 +185,7 @@ def backwards(around: Around, functions: Functions = RIGHT) -> Functions:
     def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
         return around(functions.full, outputs, grads, inputs)
 
-    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]) -> Any:
+    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Weights) -> Any:
         return around(lambda *given: functions.input_pass(*given, weights), outputs, grads, inputs)
 
     return replace(functions, full=full, input_pass=input_pass)
@@ -169,7 +196,7 @@ def weight_passes(
 ) -> Functions:
     """Run W inside ``around(run, parameters, groups)``, which calls ``run`` with such two; gradients are returned."""
 
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+    def weight_pass(weights: Weights, groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
         def run(chosen: list[nn.Parameter], given: Context, *, retain: bool = retain_graph) -> Grads:
             return functions.weight_pass(iter(chosen), given, retain)
 
@@ -178,6 +205,16 @@ def weight_passes(
         return tuple(parameter.grad for parameter in parameters)
 
     return replace(functions, weight_pass=weight_pass)
+
+
+def input_passes(around: Callable[[Callable[[], Passed], list[Any], list[nn.Parameter]], Passed]) -> Functions:
+    """Run I inside ``around(run, outputs, parameters)``, which calls ``run`` and returns what I does."""
+
+    def input_pass(outputs: list[Any], grads: Any, inputs: Sequence[Any], weights: Weights) -> Passed:
+        parameters = list(weights)
+        return around(lambda: RIGHT.input_pass(outputs, grads, inputs, iter(parameters)), outputs, parameters)
+
+    return Functions(input_pass=input_pass)
 
 
 def accumulating(
@@ -262,7 +299,7 @@ def input_grads(edit: Callable[[Sequence[Any], Grads], Any], functions: Function
     def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
         return edit(inputs, functions.full(outputs, grads, inputs))
 
-    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]) -> Any:
+    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Weights) -> Any:
         found, context = functions.input_pass(outputs, grads, inputs, weights)
         return edit(inputs, found), context
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gradconform.target.resolve import Target
 
-from .alterations import Context, Functions, Grads, output_grads, target, weight_passes
+from .alterations import Context, Functions, Grads, alters, output_grads, target, weight_passes
 from .registry import fault
 
 
@@ -61,16 +61,13 @@ def none_shifts_the_slots_of_a_node() -> Target:
 @fault(
     "grad_tuple.by_hand.one-none", "grad_tuple.by_hand.two-all-none", "grad_tuple.by_hand.three-all-none", raises=True
 )
-def all_none_refused() -> Target:
+@alters(_tuples)
+def all_none_refused(grads: Grads) -> Grads:
     """A node all of whose gradients are None is refused."""
-
-    def edit(grads: Grads) -> Grads:
-        if all(grad is None for grad in grads):
-            msg = "no gradient reached this node"
-            raise RuntimeError(msg)
-        return grads
-
-    return target(_tuples(edit))
+    if all(grad is None for grad in grads):
+        msg = "no gradient reached this node"
+        raise RuntimeError(msg)
+    return grads
 
 
 @fault(

@@ -17,10 +17,13 @@ from .alterations import (
     Functions,
     Grads,
     Graph,
+    Passed,
     accumulating,
+    alters,
     backwards,
     each_output_grad,
     output_grads,
+    replaces,
     target,
     weight_passes,
     without,
@@ -63,14 +66,11 @@ def _used_by(parameter: nn.Parameter, graph: Graph, kind: str) -> bool:
     "*.gradients.derived-weight-twice",
     cause="never_accumulated",
 )
-def parameter_only_paths() -> Target:
+@alters(without)
+def parameter_only_paths(parameter: nn.Parameter, graph: Graph) -> bool:
     """A parameter that meets no input at its first use gets no gradient."""
-
-    def lone(parameter: nn.Parameter, graph: Graph) -> bool:
-        path = graph.input_path()
-        return bool(path) and not any(user in path for user in graph.users_of(parameter))
-
-    return without(lone)
+    path = graph.input_path()
+    return bool(path) and not any(user in path for user in graph.users_of(parameter))
 
 
 @fault("*.gradients.scalar-parameter", cause="never_accumulated")
@@ -86,14 +86,11 @@ def complex_parameters() -> Target:
 
 
 @fault("*.gradients.parameter-only-outputs", "*.gradients.parameter-only-output", cause="never_accumulated")
-def outputs_that_reach_no_input() -> Target:
+@alters(each_output_grad)
+def outputs_that_reach_no_input(output: Any, grad: Any) -> Any:
     """The backward starts only at outputs from which an input can be reached."""
-
-    def edit(output: Any, grad: Any) -> Any:
-        reaches = isinstance(output, Tensor) and output.requires_grad and Graph.behind(output).input_path()
-        return grad if reaches else None
-
-    return each_output_grad(edit)
+    reaches = isinstance(output, Tensor) and output.requires_grad and Graph.behind(output).input_path()
+    return grad if reaches else None
 
 
 @fault("*.gradients.fixed-inputs", "*.gradients.embedding", "*.loss.fixed-inputs", cause="never_accumulated")
@@ -106,7 +103,7 @@ def stages_whose_inputs_need_no_gradient() -> Target:
     def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         return (None,) * len(inputs) if idle(inputs) else RIGHT.full(outputs, grads, inputs)
 
-    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any) -> tuple[Grads, Context]:
+    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any) -> Passed:
         return ((None,) * len(inputs), []) if idle(inputs) else RIGHT.input_pass(outputs, grads, inputs, weights)
 
     return target(Functions(full=full, input_pass=input_pass))
@@ -136,29 +133,23 @@ def outputs_beyond_the_second() -> Target:
 
 
 @fault("full.gradients.nested-output", "full.gradients.lstm", cause="nested")
-def nested_outputs() -> Target:
+@replaces("full")
+def nested_outputs(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """Outputs inside a tuple or dict of a tuple are passed over."""
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        if isinstance(outputs, tuple) and isinstance(grads, tuple) and len(grads) == len(outputs):
-            pairs = [pair for pair in zip(outputs, grads, strict=True) if not isinstance(pair[0], (tuple, dict))]
-            outputs, grads = [output for output, _ in pairs], [grad for _, grad in pairs]
-        return RIGHT.full(outputs, grads, inputs)
-
-    return target(Functions(full=full))
+    if isinstance(outputs, tuple) and isinstance(grads, tuple) and len(grads) == len(outputs):
+        pairs = [pair for pair in zip(outputs, grads, strict=True) if not isinstance(pair[0], (tuple, dict))]
+        outputs, grads = [output for output, _ in pairs], [grad for _, grad in pairs]
+    return RIGHT.full(outputs, grads, inputs)
 
 
 @fault("*.gradients.same-output-twice", cause="same_as_other_output")
-def output_returned_twice() -> Target:
+@alters(output_grads)
+def output_returned_twice(outputs: list[Any], grads: Any) -> Any:
     """An output that is returned twice is counted once."""
-
-    def edit(outputs: list[Any], grads: Any) -> Any:
-        if not isinstance(grads, list):
-            return grads
-        seen = [any(output is other for other in outputs[:slot]) for slot, output in enumerate(outputs)]
-        return [None if again else grad for grad, again in zip(grads, seen, strict=True)]
-
-    return target(output_grads(edit))
+    if not isinstance(grads, list):
+        return grads
+    seen = [any(output is other for other in outputs[:slot]) for slot, output in enumerate(outputs)]
+    return [None if again else grad for grad, again in zip(grads, seen, strict=True)]
 
 
 @fault(
@@ -167,14 +158,11 @@ def output_returned_twice() -> Target:
     "accumulate.prior.frozen",
     cause=("never_accumulated", {"kind": "missing", "microbatches": [0]}),
 )
-def stages_with_a_frozen_parameter() -> Target:
+@alters(weight_passes)
+def stages_with_a_frozen_parameter(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
     """W does nothing where any parameter is frozen."""
-
-    def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
-        if all(parameter.requires_grad for parameter in parameters):
-            run(parameters, groups)
-
-    return target(weight_passes(around))
+    if all(parameter.requires_grad for parameter in parameters):
+        run(parameters, groups)
 
 
 @fault(
@@ -191,16 +179,13 @@ def outputs_that_are_leaves() -> Target:
 
 
 @fault("*.gradients.linear-3d", "*.gradients.output-view", "*.gradients.output-slice", raises=True)
-def outputs_that_are_views() -> Target:
+@alters(output_grads)
+def outputs_that_are_views(outputs: list[Any], grads: Any) -> Any:
     """A stage whose output is a view is refused."""
-
-    def edit(outputs: list[Any], grads: Any) -> Any:
-        if any(isinstance(output, Tensor) and output._is_view() for output in outputs):
-            msg = "Can't detach views in-place"
-            raise RuntimeError(msg)
-        return grads
-
-    return target(output_grads(edit))
+    if any(isinstance(output, Tensor) and output._is_view() for output in outputs):
+        msg = "Can't detach views in-place"
+        raise RuntimeError(msg)
+    return grads
 
 
 @contextlib.contextmanager
@@ -243,12 +228,9 @@ def later_uses_of_a_tied_weight() -> Target:
     "*.loss.duplicate-input",
     cause={"kind": "paths_missing", "counts": [1, 2]},
 )
-def later_paths_to_an_input() -> Target:
+@alters(backwards)
+def later_paths_to_an_input(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
     """Of the paths to an input only the first that is met counts."""
-
-    def around(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
-        graph = Graph.behind(outputs)
-        with _later_uses_cut(graph, [leaf for leaf in graph.leaves() if not isinstance(leaf, nn.Parameter)]):
-            return run(outputs, grads, inputs)
-
-    return target(backwards(around))
+    graph = Graph.behind(outputs)
+    with _later_uses_cut(graph, [leaf for leaf in graph.leaves() if not isinstance(leaf, nn.Parameter)]):
+        return run(outputs, grads, inputs)

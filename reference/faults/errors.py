@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,8 +19,13 @@ from .alterations import (
     Forgiving,
     Functions,
     Grads,
+    Passed,
+    Weights,
+    alters,
     flat,
+    input_passes,
     per_session,
+    replaces,
     target,
     weight_passes,
     with_session,
@@ -28,41 +34,32 @@ from .registry import fault
 
 
 @fault("grad_tuple.wrong.shape-full", "grad_tuple.wrong.broadcast-full", "grad_tuple.wrong.number-full")
-def partial_update_before_raising() -> Target:
+@replaces("full")
+def partial_update_before_raising(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """B starts from one output after the other, and raises at the first that does not fit."""
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        try:
-            return RIGHT.full(outputs, grads, inputs)
-        except ValueError:
-            listed, given = flat(outputs, grads)
-            fitting = [
-                (output, grad)
-                for output, grad in zip(listed, given, strict=False)
-                if isinstance(grad, Tensor) and grad.shape == output.shape
-            ]
-            RIGHT.full([output for output, _ in fitting], [grad for _, grad in fitting], inputs)
-            raise
-
-    return target(Functions(full=full))
+    try:
+        return RIGHT.full(outputs, grads, inputs)
+    except ValueError:
+        listed, given = flat(outputs, grads)
+        fitting = [
+            (output, grad)
+            for output, grad in zip(listed, given, strict=False)
+            if isinstance(grad, Tensor) and grad.shape == output.shape
+        ]
+        RIGHT.full([output for output, _ in fitting], [grad for _, grad in fitting], inputs)
+        raise
 
 
 @fault("grad_tuple.wrong.*-split", "misuse.next_microbatch.split", cause="never_accumulated")
-def parameters_left_frozen_by_an_error() -> Target:
+@alters(input_passes)
+def parameters_left_frozen_by_an_error(run: Callable[[], Passed], _: Any, parameters: list[nn.Parameter]) -> Passed:
     """I freezes the parameters while it runs, and does not thaw them where it raises."""
-
-    def input_pass(
-        outputs: Any, grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-    ) -> tuple[Grads, Context]:
-        parameters = list(weights)
-        try:
-            return RIGHT.input_pass(outputs, grads, inputs, iter(parameters))
-        except ValueError:
-            for parameter in parameters:
-                parameter.requires_grad = False
-            raise
-
-    return target(Functions(input_pass=input_pass))
+    try:
+        return run()
+    except ValueError:
+        for parameter in parameters:
+            parameter.requires_grad = False
+        raise
 
 
 @fault("grad_tuple.wrong.*", "grad_tuple.too_long.*")
@@ -74,7 +71,7 @@ def errors_swallowed() -> Target:
             return RIGHT.full(outputs, grads, inputs)
         return (None,) * len(inputs)
 
-    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any) -> tuple[Grads, Context]:
+    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any) -> Passed:
         with contextlib.suppress(ValueError):
             return RIGHT.input_pass(outputs, grads, inputs, weights)
         return (None,) * len(inputs), []
@@ -124,19 +121,17 @@ def next_microbatch_poisoned() -> Target:
 
 
 @fault("misuse.next_microbatch.split", cause={"kind": "idle_since_error", "action": "I1!"})
-def contexts_cleared_by_an_error() -> Target:
+@alters(with_session)
+class ContextsClearedByAnError(Forgiving):
     """An I that raises clears the contexts of all micro-batches, whose W then do nothing."""
 
-    class Session(Forgiving):
-        def backward_input(self, mb: int, output_grads: Any) -> Grads:
-            try:
-                return super().backward_input(mb, output_grads)
-            except ValueError:
-                self._contexts.clear()
-                self._forwards.clear()
-                raise
-
-    return with_session(Session)
+    def backward_input(self, mb: int, output_grads: Any) -> Grads:
+        try:
+            return super().backward_input(mb, output_grads)
+        except ValueError:
+            self._contexts.clear()
+            self._forwards.clear()
+            raise
 
 
 @fault("misuse.weight_twice.*", cause="counted_twice")
@@ -148,20 +143,18 @@ def contexts_can_be_used_again() -> Target:
 
 
 @fault("misuse.weight_before_input.mlp", cause={"kind": "weight_too_early", "action": "W0!"})
-def early_weight_pass_uses_up_its_turn() -> Target:
+@alters(partial(with_session, weight_before_input=True))
+class EarlyWeightPassUsesUpItsTurn(FunctionsSession):
     """A W that comes before its I does nothing, and counts as done."""
 
-    class Session(FunctionsSession):
-        done: frozenset[int] = frozenset()
+    done: frozenset[int] = frozenset()
 
-        def backward_weight(self, mb: int) -> Grads | None:
-            early = mb not in self._contexts
-            if early or mb in self.done:
-                self.done |= {mb}
-                return None
-            return super().backward_weight(mb)
-
-    return with_session(Session, weight_before_input=True)
+    def backward_weight(self, mb: int) -> Grads | None:
+        early = mb not in self._contexts
+        if early or mb in self.done:
+            self.done |= {mb}
+            return None
+        return super().backward_weight(mb)
 
 
 @fault(
@@ -169,25 +162,23 @@ def early_weight_pass_uses_up_its_turn() -> Target:
     "misuse.weight_before_input.mlp",
     cause={"kind": "weight_too_early", "action": "W0!"},
 )
-def early_weight_pass_takes_anything() -> Target:
+@alters(partial(with_session, weight_before_input=True))
+class EarlyWeightPassTakesAnything(FunctionsSession):
     """A W without a context takes whatever was deferred; where there is nothing it leaves the next W nothing to do."""
 
-    class Session(FunctionsSession):
-        owed: int = 0
+    owed: int = 0
 
-        def backward_weight(self, mb: int) -> Grads | None:
-            if self.owed:
-                self.owed -= 1
-                self._contexts.pop(mb, None)
-                return None
-            if mb in self._contexts:
-                return super().backward_weight(mb)
-            if self._contexts:
-                return super().backward_weight(next(iter(self._contexts)))
-            self.owed += 1
+    def backward_weight(self, mb: int) -> Grads | None:
+        if self.owed:
+            self.owed -= 1
+            self._contexts.pop(mb, None)
             return None
-
-    return with_session(Session, weight_before_input=True)
+        if mb in self._contexts:
+            return super().backward_weight(mb)
+        if self._contexts:
+            return super().backward_weight(next(iter(self._contexts)))
+        self.owed += 1
+        return None
 
 
 @fault("misuse.forgotten_weight.*")
@@ -195,12 +186,12 @@ def forgotten_weight_pass_left_in_a_queue() -> Target:
     """Deferred work lies in one queue of the process; what is never asked for goes to the next W."""
     queue: list[Context] = []
 
-    def input_pass(*args: Any) -> tuple[Grads, Context]:
+    def input_pass(*args: Any) -> Passed:
         found, context = RIGHT.input_pass(*args)
         queue.append(context)
         return found, [{"ticket": len(queue)}]
 
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+    def weight_pass(weights: Weights, groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
         taken = queue.pop(0) if queue and any("ticket" in group for group in groups) else groups
         return RIGHT.weight_pass(weights, taken, retain_graph)
 

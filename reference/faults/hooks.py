@@ -17,8 +17,11 @@ from .alterations import (
     Context,
     Grads,
     Graph,
+    Passed,
     accumulating,
+    alters,
     flat,
+    input_passes,
     stored_as,
     target,
     weight_passes,
@@ -91,11 +94,8 @@ def parameters_in_two_halves() -> Target:
 def post_accumulate_hooks_in_the_input_pass() -> Target:
     """Post-accumulate-gradient hooks are called in I, while the gradient comes in W."""
 
-    def input_pass(
-        outputs: Any, grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-    ) -> tuple[Grads, Context]:
-        parameters = list(weights)
-        found = RIGHT.input_pass(outputs, grads, inputs, iter(parameters))
+    def calling(run: Callable[[], Passed], _: Any, parameters: list[nn.Parameter]) -> Passed:
+        found = run()
         _call([parameter for parameter in parameters if parameter.requires_grad], _POST)
         return found
 
@@ -103,42 +103,34 @@ def post_accumulate_hooks_in_the_input_pass() -> Target:
         with _silent(parameters, _POST):
             run(parameters, groups)
 
-    return target(replace(weight_passes(around), input_pass=input_pass))
+    return target(weight_passes(around, input_passes(calling)))
 
 
 @fault("hooks.post_accumulate_grad.*")
-def post_accumulate_hooks_before_the_gradient() -> Target:
+@alters(accumulating)
+@contextlib.contextmanager
+def post_accumulate_hooks_before_the_gradient(parameters: Sequence[nn.Parameter], _: Graph) -> Iterator[None]:
     """Post-accumulate-gradient hooks are called before the gradient is added."""
-
-    @contextlib.contextmanager
-    def early(parameters: Sequence[nn.Parameter], _: Graph) -> Iterator[None]:
-        _call([parameter for parameter in parameters if parameter.requires_grad], _POST)
-        with _silent(parameters, _POST):
-            yield
-
-    return target(accumulating(early))
+    _call([parameter for parameter in parameters if parameter.requires_grad], _POST)
+    with _silent(parameters, _POST):
+        yield
 
 
 @fault("hooks.tensor_grad.*")
-def tensor_hooks_given_the_sum() -> Target:
+@alters(accumulating)
+@contextlib.contextmanager
+def tensor_hooks_given_the_sum(parameters: Sequence[nn.Parameter], _: Graph) -> Iterator[None]:
     """Hooks on parameters are given the accumulated gradient in place of the micro-batch's own."""
-
-    @contextlib.contextmanager
-    def late(parameters: Sequence[nn.Parameter], _: Graph) -> Iterator[None]:
-        with _silent(parameters, _TENSOR):
-            yield
-        _call([parameter for parameter in parameters if parameter.grad is not None], _TENSOR, lambda held: held.grad)
-
-    return target(accumulating(late))
+    with _silent(parameters, _TENSOR):
+        yield
+    _call([parameter for parameter in parameters if parameter.grad is not None], _TENSOR, lambda held: held.grad)
 
 
 @fault("hooks.module.*", "hooks.module_at_all.*")
-def modules_walked_around() -> Target:
+@alters(with_session)
+class ModulesWalkedAround(FunctionsSession):
     """The forward calls the modules without their backward hooks."""
 
-    class Session(FunctionsSession):
-        def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
-            with _silent(list(self._stage.modules()), _TENSOR):
-                return super().forward(mb, args, target)
-
-    return with_session(Session)
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        with _silent(list(self._stage.modules()), _TENSOR):
+            return super().forward(mb, args, target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,11 +20,15 @@ from .alterations import (
     Functions,
     Grads,
     Graph,
+    Passed,
     after_backwards,
+    alters,
     backwards,
     flat,
+    input_passes,
     keeping,
     per_session,
+    replaces,
     target,
     weight_passes,
     with_session,
@@ -39,28 +43,23 @@ def outputs_kept_in_a_list() -> Target:
 
 
 @fault("lifetime.full.*", "lifetime.split.*", "lifetime.loss.*", "lifetime.growth.*")
-def outputs_kept_by_a_cycle() -> Target:
+@alters(after_backwards)
+def outputs_kept_by_a_cycle(outputs: Any, _: Any, __: Any) -> None:
     """A closure that refers to itself holds the outputs until the garbage collector runs."""
 
-    def keep(outputs: Any, _: Any, __: Any) -> None:
-        def walk(depth: int) -> Any:
-            return walk(depth - 1) if depth else outputs
-
-    return target(after_backwards(keep))
+    def walk(depth: int) -> Any:
+        return walk(depth - 1) if depth else outputs
 
 
 @fault("lifetime.full.*")
-def graph_retained() -> Target:
+@replaces("full")
+def graph_retained(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """The graph is kept after B as if another backward would follow."""
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        parameters = Graph.behind(outputs).parameters()
-        listed, given = flat(outputs, grads)
-        found, context = RIGHT.input_pass(listed, given, inputs, iter(parameters))
-        RIGHT.weight_pass(iter(parameters), context, retain_graph=True)
-        return found
-
-    return target(Functions(full=full))
+    parameters = Graph.behind(outputs).parameters()
+    listed, given = flat(outputs, grads)
+    found, context = RIGHT.input_pass(listed, given, inputs, iter(parameters))
+    RIGHT.weight_pass(iter(parameters), context, retain_graph=True)
+    return found
 
 
 class _KeepsContexts(FunctionsSession):
@@ -91,46 +90,36 @@ def norms_kept() -> Target:
 
 
 @fault("lifetime.full.*", "lifetime.split.*")
-def hooks_left_on_parameters() -> Target:
+@alters(after_backwards)
+def hooks_left_on_parameters(outputs: Any, _: Any, __: Any) -> None:
     """A hook is put on every parameter for each micro-batch, holds its outputs, and is never removed."""
-
-    def hook(outputs: Any, _: Any, __: Any) -> None:
-        for parameter in Graph.behind(outputs).parameters():
-            parameter.register_hook(lambda grad, held=outputs: None)  # noqa: ARG005 (holding is what it is for)
-
-    return target(after_backwards(hook))
+    for parameter in Graph.behind(outputs).parameters():
+        parameter.register_hook(lambda grad, held=outputs: None)  # noqa: ARG005 (holding is what it is for)
 
 
 @fault("lifetime.reopened.*", cause="zero")
-def hooks_of_a_closed_session() -> Target:
+@alters(with_session)
+class HooksOfAClosedSession(FunctionsSession):
     """A hook that the session puts on every parameter outlives it, and lets nothing through to the next session."""
 
-    class Session(FunctionsSession):
-        def __init__(self, functions: Mapping[str, Callable[..., Any]], stage: nn.Module, spec: StageSpec) -> None:
-            super().__init__(functions, stage, spec)
-            self.closed = False
-            for parameter in stage.parameters():
-                if parameter.requires_grad:
-                    parameter.register_hook(lambda grad: torch.zeros_like(grad) if self.closed else None)
+    def __init__(self, functions: Mapping[str, Callable[..., Any]], stage: nn.Module, spec: StageSpec) -> None:
+        super().__init__(functions, stage, spec)
+        self.closed = False
+        for parameter in stage.parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(lambda grad: torch.zeros_like(grad) if self.closed else None)
 
-        def close(self) -> None:
-            super().close()
-            self.closed = True
-
-    return with_session(Session)
+    def close(self) -> None:
+        super().close()
+        self.closed = True
 
 
 @fault("lifetime.outputs_between.*")
-def outputs_kept_in_the_context() -> Target:
+@alters(input_passes)
+def outputs_kept_in_the_context(run: Callable[[], Passed], outputs: list[Any], _: Any) -> Passed:
     """The weight context holds the outputs until W."""
-
-    def input_pass(
-        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-    ) -> tuple[Grads, Context]:
-        found, context = RIGHT.input_pass(outputs, grads, inputs, weights)
-        return found, [{**group, "outputs": list(outputs)} for group in context]
-
-    return target(Functions(input_pass=input_pass))
+    found, context = run()
+    return found, [{**group, "outputs": list(outputs)} for group in context]
 
 
 @fault("lifetime.full.*", "lifetime.split.*")
@@ -143,17 +132,14 @@ def inputs_kept() -> Target:
 def outputs_referred_to_weakly() -> Target:
     """The weight context refers to the outputs weakly, and W does nothing where they are gone."""
 
-    def input_pass(
-        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-    ) -> tuple[Grads, Context]:
-        found, context = RIGHT.input_pass(outputs, grads, inputs, weights)
+    def referring(run: Callable[[], Passed], outputs: list[Any], _: Any) -> Passed:
+        found, context = run()
         return found, [{**group, "outputs": [weakref.ref(output) for output in outputs]} for group in context]
 
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-        alive = [group for group in groups if all(output() is not None for output in group.get("outputs", ()))]
-        return RIGHT.weight_pass(weights, alive, retain_graph)
+    def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
+        run(parameters, [group for group in groups if all(output() is not None for output in group.get("outputs", ()))])
 
-    return target(Functions(input_pass=input_pass, weight_pass=weight_pass))
+    return target(weight_passes(around, input_passes(referring)))
 
 
 @fault("lifetime.loss.*")
@@ -163,55 +149,44 @@ def losses_kept() -> Target:
 
 
 @fault("lifetime.after_error.*")
-def exceptions_kept() -> Target:
+@alters(per_session)
+def exceptions_kept(_: StageSpec) -> Functions:
     """An exception is kept for a report, and its frames hold the micro-batch."""
+    kept: list[Exception] = []
 
-    def make(_: StageSpec) -> Functions:
-        kept: list[Exception] = []
+    def around(run: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return run(*given)
+        except Exception as error:
+            kept.append(error)
+            raise
 
-        def around(run: Callable[..., Any], *given: Any) -> Any:
-            try:
-                return run(*given)
-            except Exception as error:
-                kept.append(error)
-                raise
-
-        return backwards(around)
-
-    return per_session(make)
+    return backwards(around)
 
 
 @fault("lifetime.outputs_between.mlp", "lifetime.dropped.*", raises=True)
-def graph_released_by_the_input_pass() -> Target:
+@alters(input_passes)
+def graph_released_by_the_input_pass(run: Callable[[], Passed], outputs: list[Any], _: Any) -> Passed:
     """I releases what the graph has saved, so that W finds it gone."""
-
-    def input_pass(
-        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-    ) -> tuple[Grads, Context]:
-        found, context = RIGHT.input_pass(outputs, grads, inputs, weights)
-        roots = [output for output in outputs if output.requires_grad and output.grad_fn is not None]
-        wanted = [leaf for leaf in Graph.behind(roots).leaves() if leaf.requires_grad]
-        if roots and wanted:
-            torch.autograd.grad(roots, wanted, [torch.ones_like(root) for root in roots], allow_unused=True)
-        return found, context
-
-    return target(Functions(input_pass=input_pass))
+    found, context = run()
+    roots = [output for output in outputs if output.requires_grad and output.grad_fn is not None]
+    wanted = [leaf for leaf in Graph.behind(roots).leaves() if leaf.requires_grad]
+    if roots and wanted:
+        torch.autograd.grad(roots, wanted, [torch.ones_like(root) for root in roots], allow_unused=True)
+    return found, context
 
 
 @fault("lifetime.full.*")
-def graph_of_the_gradients_built() -> Target:
+@replaces("full")
+def graph_of_the_gradients_built(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """B builds the graph of the gradients too, as for a second derivative, and .grad holds it."""
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        parameters = Graph.behind(outputs).parameters()
-        listed, given = flat(outputs, grads)
-        roots = [output for output in listed if isinstance(output, Tensor) and output.requires_grad]
-        starts = None if given is None else [g for o, g in zip(listed, given, strict=True) if o.requires_grad]
-        wanted = [value for value in inputs if isinstance(value, Tensor) and value.requires_grad]
-        found = torch.autograd.grad(roots, [*wanted, *parameters], starts, create_graph=True, allow_unused=True)
-        for parameter, grad in zip(parameters, found[len(wanted) :], strict=True):
-            parameter.grad = grad if parameter.grad is None or grad is None else parameter.grad + grad
-        remaining = iter(found)
-        return tuple(next(remaining) if isinstance(v, Tensor) and v.requires_grad else None for v in inputs)
-
-    return target(Functions(full=full))
+    parameters = Graph.behind(outputs).parameters()
+    listed, given = flat(outputs, grads)
+    roots = [output for output in listed if isinstance(output, Tensor) and output.requires_grad]
+    starts = None if given is None else [g for o, g in zip(listed, given, strict=True) if o.requires_grad]
+    wanted = [value for value in inputs if isinstance(value, Tensor) and value.requires_grad]
+    found = torch.autograd.grad(roots, [*wanted, *parameters], starts, create_graph=True, allow_unused=True)
+    for parameter, grad in zip(parameters, found[len(wanted) :], strict=True):
+        parameter.grad = grad if parameter.grad is None or grad is None else parameter.grad + grad
+    remaining = iter(found)
+    return tuple(next(remaining) if isinstance(v, Tensor) and v.requires_grad else None for v in inputs)

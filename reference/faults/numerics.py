@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gradconform.target.resolve import Target
 from gradconform.trees import tensors
 
-from .alterations import backwards, each_input_grad, every_grad, output_grads, stored_as, target
+from .alterations import alters, backwards, each_input_grad, every_grad, output_grads, stored_as, target
 from .registry import fault
 
 _MLP = ("full.gradients.mlp", "split.gradients.mlp")
@@ -61,17 +61,14 @@ def relative_error_3e_6() -> Target:
 
 
 @fault(*_MLP, "full.gradients.conv2d", "split.gradients.conv2d", cause="one_element")
-def one_element_wrong() -> Target:
+@alters(every_grad)
+def one_element_wrong(grad: Tensor) -> Tensor:
     """The largest element of every gradient is too large by one part in a thousand, or 64 eps where that is more."""
-
-    def edit(grad: Tensor) -> Tensor:
-        if not _real(grad) or not grad.numel():
-            return grad
-        wrong = grad.clone(memory_format=torch.contiguous_format)
-        wrong.view(-1)[wrong.abs().argmax()] *= 1.0 + max(1e-3, 64.0 * torch.finfo(grad.dtype).eps)
-        return wrong
-
-    return target(every_grad(edit))
+    if not _real(grad) or not grad.numel():
+        return grad
+    wrong = grad.clone(memory_format=torch.contiguous_format)
+    wrong.view(-1)[wrong.abs().argmax()] *= 1.0 + max(1e-3, 64.0 * torch.finfo(grad.dtype).eps)
+    return wrong
 
 
 @fault("grad_tuple.nonfinite.nan-*", cause="nan_replaced")
@@ -81,14 +78,11 @@ def nan_replaced() -> Target:
 
 
 @fault("grad_tuple.nonfinite.inf-*", cause="inf_clipped")
-def inf_clipped() -> Target:
+@alters(every_grad)
+def inf_clipped(grad: Tensor) -> Tensor:
     """Infinities are clipped to the largest finite number."""
-
-    def edit(grad: Tensor) -> Tensor:
-        limit = torch.finfo(grad.dtype).max if grad.is_floating_point() else 0.0
-        return torch.where(torch.isinf(grad), grad.sign() * limit, grad) if _real(grad) else grad
-
-    return target(every_grad(edit))
+    limit = torch.finfo(grad.dtype).max if grad.is_floating_point() else 0.0
+    return torch.where(torch.isinf(grad), grad.sign() * limit, grad) if _real(grad) else grad
 
 
 @fault("grad_tuple.nonfinite.nan-*", cause="nan_spread")
@@ -104,14 +98,11 @@ def square_gradient_transposed() -> Target:
 
 
 @fault(*_MLP, cause={"kind": "divided", "names": ["the batch size"]})
-def scaled_by_the_batch() -> Target:
+@alters(output_grads)
+def scaled_by_the_batch(_: list[Any], grads: Any) -> Any:
     """Output gradients are divided by the number of rows, as a mean over the batch would."""
-
-    def edit(_: list[Any], grads: Any) -> Any:
-        divided = [grad / max(len(grad), 1) if isinstance(grad, Tensor) and grad.dim() else grad for grad in grads]
-        return divided if isinstance(grads, list) else grads
-
-    return target(output_grads(edit))
+    divided = [grad / max(len(grad), 1) if isinstance(grad, Tensor) and grad.dim() else grad for grad in grads]
+    return divided if isinstance(grads, list) else grads
 
 
 @fault(
@@ -120,27 +111,21 @@ def scaled_by_the_batch() -> Target:
     "accumulate.iterations.split-10-deferred",
     cause={"kind": "scaled", "factors": [0.5]},
 )
-def loss_divided() -> Target:
+@alters(backwards)
+def loss_divided(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
     """A backward that starts at a loss starts with one half."""
-
-    def around(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
-        if grads is None:
-            outputs = tensors(outputs)
-            grads = [torch.full_like(loss, 0.5) for loss in outputs]
-        return run(outputs, grads, inputs)
-
-    return target(backwards(around))
+    if grads is None:
+        outputs = tensors(outputs)
+        grads = [torch.full_like(loss, 0.5) for loss in outputs]
+    return run(outputs, grads, inputs)
 
 
 @fault(*_MLP)
-def returned_in_float64() -> Target:
+@alters(each_input_grad)
+def returned_in_float64(_: Any, grad: Tensor) -> Tensor:
     """Input gradients are returned in float64, or in float32 where they are float64."""
-
-    def edit(_: Any, grad: Tensor) -> Tensor:
-        other = torch.float32 if grad.dtype == torch.float64 else torch.float64
-        return grad.to(other) if _real(grad) else grad
-
-    return target(each_input_grad(edit))
+    other = torch.float32 if grad.dtype == torch.float64 else torch.float64
+    return grad.to(other) if _real(grad) else grad
 
 
 @fault("*.gradients.batch-of-one", "*.loss.batch-of-one")
@@ -150,15 +135,12 @@ def dimensions_of_one_squeezed() -> Target:
 
 
 @fault("*.gradients.embedding-sparse", "*.loss.embedding-sparse")
-def sparse_gradient_made_dense() -> Target:
+@alters(stored_as)
+def sparse_gradient_made_dense(parameters: list[nn.Parameter]) -> None:
     """A sparse parameter gradient is made dense."""
-
-    def densify(parameters: list[nn.Parameter]) -> None:
-        for parameter in parameters:
-            if parameter.grad is not None and parameter.grad.is_sparse:
-                parameter.grad = parameter.grad.to_dense()
-
-    return stored_as(densify)
+    for parameter in parameters:
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.to_dense()
 
 
 @fault("*.gradients.complex", "*.gradients.complex-parameter", cause="conjugated")

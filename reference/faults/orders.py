@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
 
-from .alterations import Backwards, Grads, Graph, param_grads, target, with_session
+from .alterations import Backwards, Grads, Graph, alters, param_grads, target, with_session
 from .registry import fault
 
 #: The schedules that have I and W.
@@ -75,17 +75,15 @@ def weight_passes_of_two_stages_swapped() -> Target:
     "schedule.chain.two-tensors",
     cause={"kind": "contexts_swapped_or_late", "microbatches": [0], "others": [1]},
 )
-def gradient_of_the_micro_batch_before_handed_over() -> Target:
+@alters(with_session)
+class GradientOfTheMicroBatchBeforeHandedOver(Backwards):
     """B and I return what they returned for the micro-batch before, where there is one."""
 
-    class Session(Backwards):
-        before: Grads | None = None
+    before: Grads | None = None
 
-        def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
-            late, self.before = self.before, backward(mb, output_grads)
-            return self.before if late is None else late
-
-    return with_session(Session)
+    def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+        late, self.before = self.before, backward(mb, output_grads)
+        return self.before if late is None else late
 
 
 @fault(*_SPLIT, cause="returned_buffer_reused")

@@ -11,7 +11,7 @@ from torch import Tensor
 from gradconform.target.resolve import Target
 from gradconform.trees import tensors
 
-from .alterations import RIGHT, Functions, Grads, backwards, each_output_grad, input_grads, output_grads, target
+from .alterations import RIGHT, Functions, Grads, alters, backwards, each_output_grad, input_grads, output_grads, target
 from .registry import fault
 
 
@@ -22,14 +22,11 @@ from .registry import fault
     raises=True,
     cause="none_shifts",
 )
-def none_shifts_the_gradients_behind_it() -> Target:
+@alters(output_grads)
+def none_shifts_the_gradients_behind_it(outputs: list[Any], grads: list[Any]) -> list[Any]:
     """None is filtered out of the output gradients and not out of the outputs."""
-
-    def edit(outputs: list[Any], grads: list[Any]) -> list[Any]:
-        present = [grad for grad in grads if grad is not None]
-        return present + [None] * (len(outputs) - len(present))
-
-    return target(output_grads(edit))
+    present = [grad for grad in grads if grad is not None]
+    return present + [None] * (len(outputs) - len(present))
 
 
 @fault(
@@ -52,15 +49,12 @@ def dict_paired_by_sorted_keys() -> Target:
 
 
 @fault("grad_tuple.wrong.short-*", "grad_tuple.too_long.*")
-def zip_truncates() -> Target:
+@alters(output_grads)
+def zip_truncates(outputs: list[Any], grads: Any) -> Any:
     """Outputs and gradients are zipped: the shorter of the two decides."""
-
-    def edit(outputs: list[Any], grads: Any) -> Any:
-        if not isinstance(grads, (tuple, list)):
-            return grads
-        return [*grads, *[None] * len(outputs)][: len(outputs)]
-
-    return target(output_grads(edit))
+    if not isinstance(grads, (tuple, list)):
+        return grads
+    return [*grads, *[None] * len(outputs)][: len(outputs)]
 
 
 def _mended(mend: Any) -> Target:
@@ -119,42 +113,33 @@ def dict_taken_for_a_tuple() -> Target:
     "grad_tuple.none.last-*",
     cause="none_read_as_ones",
 )
-def none_read_as_ones() -> Target:
+@alters(each_output_grad)
+def none_read_as_ones(output: Any, grad: Any) -> Any:
     """None for an output is read as a gradient of ones."""
-
-    def edit(output: Any, grad: Any) -> Any:
-        missing = grad is None and isinstance(output, Tensor) and output.requires_grad
-        return torch.ones_like(output) if missing else grad
-
-    return each_output_grad(edit)
+    missing = grad is None and isinstance(output, Tensor) and output.requires_grad
+    return torch.ones_like(output) if missing else grad
 
 
 @fault("grad_tuple.none_scalar.*", cause={"kind": "none_read_as_one", "slots": [0]})
-def none_of_a_scalar_read_as_one() -> Target:
+@alters(each_output_grad)
+def none_of_a_scalar_read_as_one(output: Any, grad: Any) -> Any:
     """None for a 0-d output is read as 1, though None is claimed to mean that no gradient flows."""
-
-    def edit(output: Any, grad: Any) -> Any:
-        missing = grad is None and isinstance(output, Tensor) and output.dim() == 0
-        return torch.ones_like(output) if missing else grad
-
-    return each_output_grad(edit)
+    missing = grad is None and isinstance(output, Tensor) and output.dim() == 0
+    return torch.ones_like(output) if missing else grad
 
 
 @fault(
     "full.gradients.output-chunks", "split.gradients.output-chunks", cause={"kind": "output_grad_for_all", "slots": [0]}
 )
-def one_gradient_for_all() -> Target:
+@alters(output_grads)
+def one_gradient_for_all(outputs: list[Any], grads: Any) -> Any:
     """The first output gradient is used for every output that it fits."""
-
-    def edit(outputs: list[Any], grads: Any) -> Any:
-        if not isinstance(grads, list) or not isinstance(grads[0], Tensor):
-            return grads
-        return [
-            grads[0] if isinstance(grad, Tensor) and grad.shape == output.shape == grads[0].shape else grad
-            for output, grad in zip(outputs, grads, strict=True)
-        ]
-
-    return target(output_grads(edit))
+    if not isinstance(grads, list) or not isinstance(grads[0], Tensor):
+        return grads
+    return [
+        grads[0] if isinstance(grad, Tensor) and grad.shape == output.shape == grads[0].shape else grad
+        for output, grad in zip(outputs, grads, strict=True)
+    ]
 
 
 @fault("*.gradients.two-inputs", "*.loss.two-inputs", "accumulate.reused_input.two-inputs-split", cause="other_input")
@@ -169,50 +154,38 @@ def input_grads_reversed() -> Target:
     "*.gradients.nontensor-inputs",
     cause=("other_input", "returned_elsewhere"),
 )
-def input_that_needs_none_shifts_the_slots() -> Target:
+@alters(input_grads)
+def input_that_needs_none_shifts_the_slots(inputs: Sequence[Any], grads: Grads) -> Grads:
     """Gradients are returned for the arguments that need one, and None for as many as are left."""
-
-    def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
-        needing = [isinstance(value, Tensor) and value.requires_grad for value in inputs]
-        found = [grad for grad, needs in zip(grads, needing, strict=True) if needs]
-        return (*found, *[None] * (len(inputs) - len(found)))
-
-    return target(input_grads(edit))
+    needing = [isinstance(value, Tensor) and value.requires_grad for value in inputs]
+    found = [grad for grad, needs in zip(grads, needing, strict=True) if needs]
+    return (*found, *[None] * (len(inputs) - len(found)))
 
 
 @fault("*.gradients.unused-input", "*.gradients.custom-none-for-input", cause=("other_input", "returned_elsewhere"))
-def unused_input_shifts_the_slots() -> Target:
+@alters(input_grads)
+def unused_input_shifts_the_slots(_: Sequence[Any], grads: Grads) -> Grads:
     """Gradients that autograd left at None are filtered out before they are put into their slots."""
-
-    def edit(_: Sequence[Any], grads: Grads) -> Grads:
-        present = tuple(grad for grad in grads if grad is not None)
-        return (*present, *[None] * (len(grads) - len(present)))
-
-    return target(input_grads(edit))
+    present = tuple(grad for grad in grads if grad is not None)
+    return (*present, *[None] * (len(grads) - len(present)))
 
 
 @fault("*.gradients.unused-input", "*.gradients.fixed-input-first", "*.gradients.integer-input", cause="zeros_for_none")
-def zeros_for_none() -> Target:
+@alters(input_grads)
+def zeros_for_none(inputs: Sequence[Any], grads: Grads) -> Grads:
     """An input without a gradient gets zeros in place of None."""
-
-    def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
-        pairs = zip(inputs, grads, strict=True)
-        return tuple(torch.zeros_like(v) if g is None and isinstance(v, Tensor) else g for v, g in pairs)
-
-    return target(input_grads(edit))
+    pairs = zip(inputs, grads, strict=True)
+    return tuple(torch.zeros_like(v) if g is None and isinstance(v, Tensor) else g for v, g in pairs)
 
 
 @fault("grad_tuple.layout.transposed-*", "grad_tuple.layout.strided-*", cause="read_as_contiguous")
-def read_through_the_storage() -> Target:
+@alters(each_output_grad)
+def read_through_the_storage(_: Any, grad: Any) -> Any:
     """An output gradient is read from its storage as if it were contiguous."""
-
-    def read(_: Any, grad: Any) -> Any:
-        if not isinstance(grad, Tensor) or grad.is_contiguous() or grad.untyped_storage().size() < grad.nbytes:
-            return grad
-        stored = torch.empty(0, dtype=grad.dtype, device=grad.device).set_(grad.untyped_storage())
-        return stored[: grad.numel()].view(grad.shape)
-
-    return each_output_grad(read)
+    if not isinstance(grad, Tensor) or grad.is_contiguous() or grad.untyped_storage().size() < grad.nbytes:
+        return grad
+    stored = torch.empty(0, dtype=grad.dtype, device=grad.device).set_(grad.untyped_storage())
+    return stored[: grad.numel()].view(grad.shape)
 
 
 @fault("grad_tuple.layout.expanded-*", raises=True)
@@ -222,13 +195,10 @@ def expanded_gradient_scaled_in_place() -> Target:
 
 
 @fault("grad_tuple.layout.zeros-*", cause="output_grads_zero")
-def zeros_taken_for_none() -> Target:
+@alters(each_output_grad)
+def zeros_taken_for_none(_: Any, grad: Any) -> Any:
     """An output gradient of zeros is taken for no gradient."""
-
-    def edit(_: Any, grad: Any) -> Any:
-        return None if isinstance(grad, Tensor) and grad.numel() and not grad.any() else grad
-
-    return each_output_grad(edit)
+    return None if isinstance(grad, Tensor) and grad.numel() and not grad.any() else grad
 
 
 @fault("grad_tuple.layout.empty-*", "*.gradients.empty-batch", cause="output_grads_empty")
@@ -238,16 +208,13 @@ def empty_taken_for_none() -> Target:
 
 
 @fault("*.gradients.mask-output", "*.gradients.custom-integer-output", raises=True)
-def output_that_needs_none_shifts_the_gradients() -> Target:
+@alters(output_grads)
+def output_that_needs_none_shifts_the_gradients(outputs: list[Any], grads: Any) -> Any:
     """Outputs that need no gradient are filtered out of the outputs and not out of the gradients."""
-
-    def edit(outputs: list[Any], grads: Any) -> Any:
-        if not isinstance(grads, list):
-            return grads
-        remaining = iter(grads)
-        return [next(remaining) if isinstance(out, Tensor) and out.requires_grad else None for out in outputs]
-
-    return target(output_grads(edit))
+    if not isinstance(grads, list):
+        return grads
+    remaining = iter(grads)
+    return [next(remaining) if isinstance(out, Tensor) and out.requires_grad else None for out in outputs]
 
 
 @fault("grad_tuple.dict_order.full", raises=True)
@@ -257,13 +224,10 @@ def dict_paired_by_order() -> Target:
 
 
 @fault("grad_tuple.absent.*")
-def absent_gradients_read_as_ones() -> Target:
+@alters(backwards)
+def absent_gradients_read_as_ones(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
     """No output gradients at all are read as ones, whatever the outputs are."""
-
-    def around(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
-        if grads is None:
-            outputs = tensors(outputs)
-            grads = [torch.ones_like(output) for output in outputs]
-        return run(outputs, grads, inputs)
-
-    return target(backwards(around))
+    if grads is None:
+        outputs = tensors(outputs)
+        grads = [torch.ones_like(output) for output in outputs]
+    return run(outputs, grads, inputs)

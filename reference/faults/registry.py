@@ -47,7 +47,7 @@ def fault(
     dtypes: tuple[str, ...] | None = None,
     elsewhere: str | None = None,
 ) -> Callable[[Callable[[], Target]], Callable[[], Target]]:
-    """Register a function that makes a wrong target; its name is the fault's, its docstring the idea.
+    """Register what makes a wrong target; its name is the fault's, its docstring the idea.
 
     ``cause`` is a cause, or several of which one is enough.
     Raises ``ValueError`` for a name that is taken, where no check is named, and for dtypes left out without a reason.
@@ -56,7 +56,7 @@ def fault(
     causes = tuple({"kind": one} if isinstance(one, str) else one for one in several)
 
     def register(make: Callable[[], Target]) -> Callable[[], Target]:
-        name = make.__name__.replace("_", "-")
+        name = re.sub(r"_|(?<=\w)(?=[A-Z])", "-", make.__name__).lower()
         idea = re.sub(r"\s+", " ", make.__doc__ or "").strip()
         if name in FAULTS or not named or not idea:
             msg = f"fault {name!r} needs a name of its own, an idea in its docstring, and the checks one would name"

@@ -20,11 +20,14 @@ from .alterations import (
     Functions,
     Grads,
     Graph,
+    Passed,
+    alters,
     each_input_grad,
     edited,
     input_grads,
     param_grads,
     per_session,
+    replaces,
     stored_as,
     target,
     weight_passes,
@@ -64,59 +67,50 @@ def tied_weight_doubled_if_a_layer_lies_between() -> Target:
 
 
 @fault("split.gradients.tied-apart-reordered", cause="counted_twice")
-def tied_weight_doubled_if_registered_last() -> Target:
+@alters(weight_passes)
+def tied_weight_doubled_if_registered_last(
+    run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context
+) -> None:
     """W counts a parameter twice that is used at two places and registered behind another one."""
 
-    def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
-        def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
-            return added * (1 + (parameter is not parameters[0] and graph.apart(parameter) > 2))
+    def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
+        return added * (1 + (parameter is not parameters[0] and graph.apart(parameter) > 2))
 
-        with edited(parameters, Graph.of_context(groups), edit):
-            run(parameters, groups)
-
-    return target(weight_passes(around))
+    with edited(parameters, Graph.of_context(groups), edit):
+        run(parameters, groups)
 
 
 @fault("*.gradients.duplicate-input", "*.loss.duplicate-input", cause="counted_twice")
-def input_passed_twice_doubled() -> Target:
+@alters(input_grads)
+def input_passed_twice_doubled(inputs: Sequence[Any], grads: Grads) -> Grads:
     """A tensor passed twice gets its gradient once per slot, summed in each of them."""
-
-    def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
-        count = [sum(other is value for other in inputs) for value in inputs]
-        return tuple(grad if grad is None or n < 2 else grad * n for grad, n in zip(grads, count, strict=True))
-
-    return target(input_grads(edit))
+    count = [sum(other is value for other in inputs) for value in inputs]
+    return tuple(grad if grad is None or n < 2 else grad * n for grad, n in zip(grads, count, strict=True))
 
 
 @fault("*.gradients.duplicate-input", "*.loss.duplicate-input", cause={"kind": "scaled", "factors": [0.5]})
-def input_passed_twice_lost_in_both() -> Target:
+@alters(input_grads)
+def input_passed_twice_lost_in_both(inputs: Sequence[Any], grads: Grads) -> Grads:
     """A tensor passed twice gets half of its gradient in the first slot and None in the second."""
-
-    def edit(inputs: Sequence[Any], grads: Grads) -> Grads:
-        seen: set[int] = set()
-        found: list[Tensor | None] = []
-        for value, grad in zip(inputs, grads, strict=True):
-            twice = sum(other is value for other in inputs) > 1 and grad is not None
-            found.append(None if id(value) in seen and twice else grad * 0.5 if twice and grad is not None else grad)
-            seen.add(id(value))
-        return tuple(found)
-
-    return target(input_grads(edit))
+    seen: set[int] = set()
+    found: list[Tensor | None] = []
+    for value, grad in zip(inputs, grads, strict=True):
+        twice = sum(other is value for other in inputs) > 1 and grad is not None
+        found.append(None if id(value) in seen and twice else grad * 0.5 if twice and grad is not None else grad)
+        seen.add(id(value))
+    return tuple(found)
 
 
 @fault("full.gradients.parameter-input", "full.loss.parameter-input", cause="never_accumulated")
-def parameter_input_not_accumulated() -> Target:
+@replaces("full")
+def parameter_input_not_accumulated(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """A parameter passed as an argument gets an input gradient, and none of its own."""
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        passed = [value for value in inputs if isinstance(value, nn.Parameter)]
-        before = [value.grad for value in passed]
-        found = RIGHT.full(outputs, grads, inputs)
-        for value, grad in zip(passed, before, strict=True):
-            value.grad = grad
-        return found
-
-    return target(Functions(full=full))
+    passed = [value for value in inputs if isinstance(value, nn.Parameter)]
+    before = [value.grad for value in passed]
+    found = RIGHT.full(outputs, grads, inputs)
+    for value, grad in zip(passed, before, strict=True):
+        value.grad = grad
+    return found
 
 
 @fault("*.gradients.parameter-input", "*.loss.parameter-input", cause="argument_is_parameter")
@@ -126,18 +120,16 @@ def parameter_input_without_input_gradient() -> Target:
 
 
 @fault("accumulate.order.split-deferred", "accumulate.order.split-reversed", cause="contexts_swapped")
-def two_weight_passes_swapped() -> Target:
+@alters(with_session)
+class TwoWeightPassesSwapped(FunctionsSession):
     """Where two W are deferred, each does the other's work."""
 
-    class Session(FunctionsSession):
-        def backward_weight(self, mb: int) -> Grads | None:
-            neighbour = mb ^ 1
-            if mb in self._contexts and neighbour in self._contexts:
-                contexts = self._contexts
-                contexts[mb], contexts[neighbour] = contexts[neighbour], contexts[mb]
-            return super().backward_weight(mb)
-
-    return with_session(Session)
+    def backward_weight(self, mb: int) -> Grads | None:
+        neighbour = mb ^ 1
+        if mb in self._contexts and neighbour in self._contexts:
+            contexts = self._contexts
+            contexts[mb], contexts[neighbour] = contexts[neighbour], contexts[mb]
+        return super().backward_weight(mb)
 
 
 @fault(
@@ -147,14 +139,12 @@ def two_weight_passes_swapped() -> Target:
     "misuse.forgotten_weight.same-step",
     cause="contexts_swapped",
 )
-def weight_passes_first_in_first_out() -> Target:
+@alters(with_session)
+class WeightPassesFirstInFirstOut(FunctionsSession):
     """W takes the oldest context, whichever micro-batch it is asked for."""
 
-    class Session(FunctionsSession):
-        def backward_weight(self, mb: int) -> Grads | None:
-            return super().backward_weight(next(iter(self._contexts), mb))
-
-    return with_session(Session)
+    def backward_weight(self, mb: int) -> Grads | None:
+        return super().backward_weight(next(iter(self._contexts), mb))
 
 
 @fault(
@@ -163,14 +153,12 @@ def weight_passes_first_in_first_out() -> Target:
     "split.gradients.mlp",
     cause="contexts_swapped",
 )
-def weight_passes_last_in_first_out() -> Target:
+@alters(with_session)
+class WeightPassesLastInFirstOut(FunctionsSession):
     """W takes the newest context, whichever micro-batch it is asked for."""
 
-    class Session(FunctionsSession):
-        def backward_weight(self, mb: int) -> Grads | None:
-            return super().backward_weight(next(reversed(self._contexts), mb))
-
-    return with_session(Session)
+    def backward_weight(self, mb: int) -> Grads | None:
+        return super().backward_weight(next(reversed(self._contexts), mb))
 
 
 @fault(
@@ -178,16 +166,14 @@ def weight_passes_last_in_first_out() -> Target:
     "accumulate.order.split-all-forwards-first",
     cause={"kind": "other_forward", "microbatches": [2], "others": [0]},
 )
-def newest_forward_for_every_backward() -> Target:
+@alters(with_session)
+class NewestForwardForEveryBackward(Backwards):
     """B and I start from the outputs of the newest forward that has not run backward."""
 
-    class Session(Backwards):
-        def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
-            taken = next(reversed(self._forwards))
-            self._forwards[mb], self._forwards[taken] = self._forwards[taken], self._forwards[mb]
-            return backward(mb, output_grads)
-
-    return with_session(Session)
+    def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+        taken = next(reversed(self._forwards))
+        self._forwards[mb], self._forwards[taken] = self._forwards[taken], self._forwards[mb]
+        return backward(mb, output_grads)
 
 
 @fault(
@@ -196,38 +182,33 @@ def newest_forward_for_every_backward() -> Target:
     "accumulate.order.split-input-reversed",
     cause={"kind": "other_forward", "microbatches": [0], "others": [2]},
 )
-def oldest_forward_for_every_backward() -> Target:
+@alters(with_session)
+class OldestForwardForEveryBackward(Backwards):
     """B and I start from the outputs of the oldest forward that has not run backward."""
 
-    class Session(Backwards):
-        def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
-            taken = next(iter(self._forwards))
-            self._forwards[mb], self._forwards[taken] = self._forwards[taken], self._forwards[mb]
-            return backward(mb, output_grads)
-
-    return with_session(Session)
+    def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+        taken = next(iter(self._forwards))
+        self._forwards[mb], self._forwards[taken] = self._forwards[taken], self._forwards[mb]
+        return backward(mb, output_grads)
 
 
 @fault("accumulate.order.split-deferred", "accumulate.stage.*", "split.gradients.mlp", cause="newest_context_kept")
-def newest_context_only() -> Target:
+@alters(per_session)
+def newest_context_only(_: StageSpec) -> Functions:
     """One context is kept per stage: an I overwrites that of the micro-batch before, whose W then adds nothing."""
+    newest: list[Context] = []
 
-    def make(_: StageSpec) -> Functions:
-        newest: list[Context] = []
+    def input_pass(*args: Any) -> Passed:
+        found, context = RIGHT.input_pass(*args)
+        newest[:] = [context]
+        return found, context
 
-        def input_pass(*args: Any) -> tuple[Grads, Context]:
-            found, context = RIGHT.input_pass(*args)
-            newest[:] = [context]
-            return found, context
+    def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
+        if not newest or groups is newest[0]:
+            newest.clear()
+            run(parameters, groups)
 
-        def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
-            if not newest or groups is newest[0]:
-                newest.clear()
-                run(parameters, groups)
-
-        return replace(weight_passes(around), input_pass=input_pass)
-
-    return per_session(make)
+    return replace(weight_passes(around), input_pass=input_pass)
 
 
 @fault("accumulate.two_stages.split", "accumulate.two_stages.split-crossed", cause="kept_by_microbatch")
@@ -261,17 +242,15 @@ def two_sessions_share_forwards() -> Target:
 
 
 @fault("accumulate.iterations.split-10-deferred", cause={"kind": "newest_contexts_kept", "counts": [8]})
-def ring_of_eight_contexts() -> Target:
+@alters(with_session)
+class RingOfEightContexts(Forgiving):
     """Contexts lie in a ring of eight: the ninth that is deferred takes the place of the first."""
 
-    class Session(Forgiving):
-        def backward_input(self, mb: int, output_grads: Any) -> Grads:
-            found = super().backward_input(mb, output_grads)
-            if len(self._contexts) > 8:
-                del self._contexts[next(iter(self._contexts))]
-            return found
-
-    return with_session(Session)
+    def backward_input(self, mb: int, output_grads: Any) -> Grads:
+        found = super().backward_input(mb, output_grads)
+        if len(self._contexts) > 8:
+            del self._contexts[next(iter(self._contexts))]
+        return found
 
 
 @fault(
@@ -279,28 +258,23 @@ def ring_of_eight_contexts() -> Target:
     "accumulate.order.mixed-weight-last",
     cause=({"kind": "missing", "microbatches": [0]}, {"kind": "missing", "microbatches": [1]}),
 )
-def full_backward_clears_the_contexts() -> Target:
+@alters(with_session)
+class FullBackwardClearsTheContexts(Forgiving):
     """A B clears the weight contexts that are deferred, as at the end of a step."""
 
-    class Session(Forgiving):
-        def backward(self, mb: int, output_grads: Any) -> Grads:
-            self._contexts.clear()
-            return super().backward(mb, output_grads)
-
-    return with_session(Session)
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        self._contexts.clear()
+        return super().backward(mb, output_grads)
 
 
 @fault(
     "*.gradients.duplicate-input", "*.gradients.layer-norm", "*.gradients.custom-two-outputs", cause="other_parameter"
 )
-def parameters_of_one_shape_swapped() -> Target:
+@alters(stored_as)
+def parameters_of_one_shape_swapped(parameters: list[nn.Parameter]) -> None:
     """Gradients are looked up by shape: of parameters of one shape the last is taken for all."""
-
-    def replace_grads(parameters: list[nn.Parameter]) -> None:
-        last = {parameter.shape: parameter.grad for parameter in parameters if parameter.grad is not None}
-        for parameter in parameters:
-            held = last.get(parameter.shape)
-            if held is not None and parameter.grad is not None and parameter.grad is not held:
-                parameter.grad = held.clone()
-
-    return stored_as(replace_grads)
+    last = {parameter.shape: parameter.grad for parameter in parameters if parameter.grad is not None}
+    for parameter in parameters:
+        held = last.get(parameter.shape)
+        if held is not None and parameter.grad is not None and parameter.grad is not held:
+            parameter.grad = held.clone()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,11 +17,15 @@ from .alterations import (
     RIGHT,
     Backwards,
     Context,
-    Functions,
     Grads,
+    Passed,
+    Weights,
     after_backwards,
+    alters,
     backwards,
     each_input_grad,
+    input_passes,
+    replaces,
     stored_as,
     target,
     weight_passes,
@@ -31,123 +35,98 @@ from .registry import fault
 
 
 @fault("state.args.*")
-def inputs_zeroed() -> Target:
+@alters(after_backwards)
+def inputs_zeroed(_: Any, __: Any, inputs: Sequence[Any]) -> None:
     """The values of inputs are zeroed once their gradients are taken."""
-
-    def zero(_: Any, __: Any, inputs: Sequence[Any]) -> None:
-        for value in inputs:
-            if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
-                value.data.zero_()
-
-    return target(after_backwards(zero))
+    for value in inputs:
+        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+            value.data.zero_()
 
 
 @fault("state.output_grads.*")
-def output_grads_cleared() -> Target:
+@alters(backwards)
+def output_grads_cleared(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
     """Output gradients are cleared once they are read, as a receive buffer would be."""
-
-    def around(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
-        copies = map_leaves(lambda grad: grad.clone() if isinstance(grad, Tensor) else grad, grads)
-        found = run(outputs, copies, inputs)
-        for grad in tensors(grads):
-            grad.zero_()
-        return found
-
-    return target(backwards(around))
+    copies = map_leaves(lambda grad: grad.clone() if isinstance(grad, Tensor) else grad, grads)
+    found = run(outputs, copies, inputs)
+    for grad in tensors(grads):
+        grad.zero_()
+    return found
 
 
 @fault("state.params.*")
-def parameters_rounded() -> Target:
+@alters(stored_as)
+def parameters_rounded(parameters: Sequence[nn.Parameter]) -> None:
     """Parameters are rounded to eighths in place once their gradients are there."""
-
-    def rounded(parameters: Sequence[nn.Parameter]) -> None:
-        for parameter in parameters:
-            if parameter.is_floating_point():
-                parameter.data.copy_((parameter.data * 8).round() / 8)
-
-    return stored_as(rounded)
+    for parameter in parameters:
+        if parameter.is_floating_point():
+            parameter.data.copy_((parameter.data * 8).round() / 8)
 
 
 @fault("state.buffers.batch-norm-*")
-def forward_run_twice() -> Target:
+@alters(with_session)
+class ForwardRunTwice(Backwards):
     """The forward is run once more before the backward, so that buffers are updated twice."""
 
-    class Session(Backwards):
-        def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
-            args = [arg.detach().clone() if isinstance(arg, Tensor) else arg for arg in self._forwards[mb][0]]
-            with torch.no_grad():
-                self._stage(*args)
-            return backward(mb, output_grads)
-
-    return with_session(Session)
+    def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+        args = [arg.detach().clone() if isinstance(arg, Tensor) else arg for arg in self._forwards[mb][0]]
+        with torch.no_grad():
+            self._stage(*args)
+        return backward(mb, output_grads)
 
 
 @fault("state.buffers.*")
-def buffers_cleared() -> Target:
+@alters(with_session)
+class BuffersCleared(FunctionsSession):
     """Buffers are cleared after a backward."""
 
-    class Session(FunctionsSession):
-        def backward(self, mb: int, output_grads: Any) -> Grads:
-            found = super().backward(mb, output_grads)
-            self._clear()
-            return found
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        found = super().backward(mb, output_grads)
+        self._clear()
+        return found
 
-        def backward_weight(self, mb: int) -> Grads | None:
-            found = super().backward_weight(mb)
-            self._clear()
-            return found
+    def backward_weight(self, mb: int) -> Grads | None:
+        found = super().backward_weight(mb)
+        self._clear()
+        return found
 
-        def _clear(self) -> None:
-            for buffer in self._stage.buffers():
-                buffer.data.zero_()
-
-    return with_session(Session)
+    def _clear(self) -> None:
+        for buffer in self._stage.buffers():
+            buffer.data.zero_()
 
 
 @fault("state.requires_grad.frozen-layer-split")
-def frozen_parameters_thaw() -> Target:
+@alters(weight_passes)
+def frozen_parameters_thaw(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
     """W leaves every parameter with requires_grad set."""
-
-    def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
-        run(parameters, groups)
-        for parameter in parameters:
-            parameter.requires_grad_()
-
-    return target(weight_passes(around))
+    run(parameters, groups)
+    for parameter in parameters:
+        parameter.requires_grad_()
 
 
 @fault("state.requires_grad.*")
-def inputs_left_frozen() -> Target:
+@alters(after_backwards)
+def inputs_left_frozen(_: Any, __: Any, inputs: Sequence[Any]) -> None:
     """Inputs are left without requires_grad once their gradients are taken."""
-
-    def freeze(_: Any, __: Any, inputs: Sequence[Any]) -> None:
-        for value in inputs:
-            if isinstance(value, Tensor) and value.is_leaf and not isinstance(value, nn.Parameter):
-                value.requires_grad = False
-
-    return target(after_backwards(freeze))
+    for value in inputs:
+        if isinstance(value, Tensor) and value.is_leaf and not isinstance(value, nn.Parameter):
+            value.requires_grad = False
 
 
 @fault("state.rng.*")
-def random_numbers_drawn() -> Target:
+@alters(after_backwards)
+def random_numbers_drawn(_: Any, __: Any, ___: Any) -> None:
     """A random number is drawn in every backward."""
-
-    def draw(_: Any, __: Any, ___: Any) -> None:
-        torch.rand(())
-
-    return target(after_backwards(draw))
+    torch.rand(())
 
 
 @fault("state.input_grad.*", cause="counted_twice")
-def input_grad_attribute_doubled() -> Target:
+@alters(each_input_grad)
+def input_grad_attribute_doubled(value: Any, grad: Tensor) -> Tensor:
     """The .grad of an input is set to twice what is returned."""
-
-    def edit(value: Any, grad: Tensor) -> Tensor:
-        if value.is_leaf and not isinstance(value, nn.Parameter):
-            value.grad = 2.0 * grad
-        return grad
-
-    return target(each_input_grad(edit))
+    if value.is_leaf and not isinstance(value, nn.Parameter):
+        value.grad = 2.0 * grad
+    return grad
 
 
 @fault(
@@ -156,74 +135,55 @@ def input_grad_attribute_doubled() -> Target:
 def input_pass_writes_biases() -> Target:
     """I accumulates the gradients of biases already, without a claim; W accumulates the others."""
 
-    def input_pass(
-        outputs: Sequence[Any], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-    ) -> tuple[Grads, Context]:
-        parameters = list(weights)
-        found, context = RIGHT.input_pass(outputs, grads, inputs, iter(parameters))
+    def early(run: Callable[[], Passed], _: Any, parameters: list[nn.Parameter]) -> Passed:
+        found, context = run()
         biases = [parameter for parameter in parameters if parameter.dim() == 1]
         RIGHT.weight_pass(iter(biases), [dict(group) for group in context], retain_graph=True)
         return found, context
 
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-        parameters = list(weights)
-        others = [parameter for parameter in parameters if parameter.dim() != 1]
-        RIGHT.weight_pass(iter(others), groups, retain_graph)
-        return tuple(parameter.grad for parameter in parameters)
+    def late(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
+        run([parameter for parameter in parameters if parameter.dim() != 1], groups)
 
-    return target(Functions(input_pass=input_pass, weight_pass=weight_pass))
+    return target(weight_passes(late, input_passes(early)))
 
 
 @fault("state.input_pass.*", "accumulate.order.split-deferred")
-def input_pass_does_everything() -> Target:
+@alters(input_passes)
+def input_pass_does_everything(run: Callable[[], Passed], _: Any, parameters: list[nn.Parameter]) -> Passed:
     """I is a full backward, and W does nothing."""
-
-    def input_pass(
-        outputs: Any, grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
-    ) -> tuple[Grads, Context]:
-        parameters = list(weights)
-        found, context = RIGHT.input_pass(outputs, grads, inputs, iter(parameters))
-        RIGHT.weight_pass(iter(parameters), context)
-        return found, []
-
-    return target(Functions(input_pass=input_pass))
+    found, context = run()
+    RIGHT.weight_pass(iter(parameters), context)
+    return found, []
 
 
 @fault("state.weight_result.*", cause=("stale", "stale_nothing"))
-def stale_weight_result() -> Target:
+@replaces("weight_pass")
+def stale_weight_result(weights: Weights, groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
     """W returns the gradients that stood before it."""
-
-    def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-        parameters = list(weights)
-        before = tuple(None if parameter.grad is None else parameter.grad.clone() for parameter in parameters)
-        RIGHT.weight_pass(iter(parameters), groups, retain_graph)
-        return before
-
-    return target(Functions(weight_pass=weight_pass))
+    parameters = list(weights)
+    before = tuple(None if parameter.grad is None else parameter.grad.clone() for parameter in parameters)
+    RIGHT.weight_pass(iter(parameters), groups, retain_graph)
+    return before
 
 
 @fault("*.gradients.batch-norm", "*.gradients.dropout", "accumulate.stage.dropout", cause="eval_mode")
-def stage_left_in_eval_mode() -> Target:
+@alters(with_session)
+class StageLeftInEvalMode(Backwards):
     """The stage is left in eval mode by a backward, so that the next forward draws and updates nothing."""
 
-    class Session(Backwards):
-        def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
-            self._stage.eval()
-            return backward(mb, output_grads)
-
-    return with_session(Session)
+    def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+        self._stage.eval()
+        return backward(mb, output_grads)
 
 
 @fault("*.gradients.mlp", "accumulate.steps.full-no-zero", "accumulate.steps.split-no-zero", cause="cleared")
-def gradients_wiped_at_finish() -> Target:
+@alters(with_session)
+class GradientsWipedAtFinish(FunctionsSession):
     """The end of a step clears the parameter gradients."""
 
-    class Session(FunctionsSession):
-        def finish(self) -> None:
-            super().finish()
-            self._stage.zero_grad()
-
-    return with_session(Session)
+    def finish(self) -> None:
+        super().finish()
+        self._stage.zero_grad()
 
 
 @fault("*.gradients.mlp")
