@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from gradconform.target.session import StageSession
 from gradconform.trees import as_tuple, leaves, map_leaves, tensors
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def accumulate(loss: Tensor, parameters: Iterable[nn.Parameter]) -> dict[int, Te
     return added
 
 
-class AutogradSession:
+class AutogradSession(StageSession):
     """One stage under plain autograd.
 
     B is ``torch.autograd.backward``; I is the same over the arguments alone, W over the parameters alone. A None output
@@ -96,35 +97,24 @@ class AutogradSession:
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         """Keep the stage; nothing is changed in it."""
-        self._stage, self._spec = stage, spec
-        self._parameters = dict(stage.named_parameters())
-        self._args: dict[int, tuple[Any, ...]] = {}
-        self._roots: dict[int, Tree] = {}
+        super().__init__(stage, spec)
         self._weight_roots: dict[int, tuple[list[GradientEdge], list[Tensor]]] = {}
-
-    def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
-        """Run the stage, and the loss where the spec has one."""
-        outputs = self._stage(*args)
-        loss_fn = self._spec.loss_fn
-        self._args[mb] = args
-        self._roots[mb] = outputs if loss_fn is None else loss_fn(outputs, target)
-        return outputs
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
         """Run one backward over everything and return the gradients of the arguments."""
-        if any(isinstance(arg, nn.Parameter) for arg in self._args[mb]):
+        if any(isinstance(arg, nn.Parameter) for arg in self._forwards[mb][0]):
             # Such a leaf accumulates as a parameter, so its own gradient has to be asked for apart.
             found = self.backward_input(mb, output_grads)
             self.backward_weight(mb)
             return found
-        args = self._args.pop(mb)
-        roots, grads = pair_roots(self._roots.pop(mb), output_grads)
+        args, outputs = self._forwards.pop(mb)
+        roots, grads = pair_roots(outputs, output_grads)
         return input_grads(args, lambda _: torch.autograd.backward(roots, grads) if roots else None)
 
     def backward_input(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
         """Return the gradients of the arguments; parameters are left alone. The outputs themselves are let go."""
-        args = self._args.pop(mb)
-        roots, grads = pair_roots(self._roots.pop(mb), output_grads)
+        args, outputs = self._forwards.pop(mb)
+        roots, grads = pair_roots(outputs, output_grads)
         starts = [torch.ones_like(root) if grad is None else grad for root, grad in zip(roots, grads, strict=True)]
 
         def walk(inputs: list[Tensor]) -> None:
@@ -147,17 +137,9 @@ class AutogradSession:
         here = [(GradientEdge(node, slot), grad) for slot, grad in enumerate(grads) if grad is not None]
         self._weight_roots[mb] = ([edge for edge, _ in here], [grad for _, grad in here])
 
-    def finish(self) -> None:
-        """Nothing is deferred beyond W."""
-
-    def param_grads(self) -> dict[str, Tensor | None]:
-        """Return ``.grad`` of every parameter."""
-        return {name: parameter.grad for name, parameter in self._parameters.items()}
-
     def close(self) -> None:
         """Let go of every graph."""
-        self._args.clear()
-        self._roots.clear()
+        super().close()
         self._weight_roots.clear()
 
 

@@ -8,7 +8,7 @@ gradient edges and output gradients are kept: the outputs themselves may be free
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ def stage_backward(
     through it. Raises ``ValueError`` where structure or shape differ, before anything is changed.
     """
     del outputs_with_grads_idxs
-    roots, grads = _match(stage_output, output_grads)
+    roots, grads = match(stage_output, output_grads)
     needing = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
     # A parameter passed as an input accumulates as a parameter, so its own gradient takes a walk of its own.
     apart = any(isinstance(value, nn.Parameter) for value in needing)
@@ -56,7 +56,7 @@ def stage_backward_input(
 
     Parameters are left alone. Raises as :func:`stage_backward` does.
     """
-    roots, grads = _match(list(stage_outputs_or_loss), output_grads)
+    roots, grads = match(list(stage_outputs_or_loss), output_grads)
     if output_grads is None and len(roots) == 1:
         edges = [_below_loss(get_gradient_edge(roots[0]))]
         found, starts = _with_start(roots, edges, input_values)
@@ -86,6 +86,7 @@ def stage_backward_weight(
     if any("grads" not in group for group in param_groups):
         msg = "this weight context was used before; call stage_backward_input again to get another"
         raise RuntimeError(msg)
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
     for group in param_groups:
         nodes, tuples = group.pop("intermediates"), group.pop("grads")
         starts = [
@@ -94,11 +95,13 @@ def stage_backward_weight(
             for slot, grad in enumerate(grads)
             if grad is not None
         ]
-        _accumulate([e for e, _ in starts], [g for _, g in starts], parameters, retain_graph=retain_graph)
+        if starts and trainable:
+            edges, grads = zip(*starts, strict=True)
+            torch.autograd.backward(edges, grads, inputs=trainable, retain_graph=retain_graph)
     return tuple(parameter.grad for parameter in parameters)
 
 
-def _match(outputs: Any, output_grads: Any) -> tuple[list[Tensor], list[Tensor | None]]:
+def match(outputs: Any, output_grads: Any) -> tuple[list[Tensor], list[Tensor | None]]:
     """Pair every output that needs a gradient with its gradient; leave out those whose gradient is None."""
     if output_grads is None:
         roots = [output for output in _flatten(outputs) if output.requires_grad]
@@ -210,16 +213,3 @@ def _place(tensor: Tensor) -> int:
     """Return where the values lie; of what has no storage (sparse, lazy), where the object does."""
     stored = tensor.layout == torch.strided and tensor.data_ptr() != 0
     return tensor.untyped_storage().data_ptr() if stored else id(tensor)
-
-
-def _accumulate(
-    roots: Sequence[Tensor] | Sequence[GradientEdge],
-    grads: Sequence[Tensor | None],
-    leaves: Iterable[Tensor],
-    *,
-    retain_graph: bool = False,
-) -> None:
-    """Accumulate into ``.grad`` of the leaves, by autograd itself: hooks fire, and storage is never shared."""
-    trainable = [leaf for leaf in leaves if leaf.requires_grad]
-    if roots and trainable:
-        torch.autograd.backward(roots, grads, inputs=trainable, retain_graph=retain_graph)

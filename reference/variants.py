@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from gradconform.adapter import Capabilities, StageSpec
-from gradconform.trees import as_tuple, leaves, tensors
+from gradconform.target.session import StageSession
+from gradconform.trees import as_tuple
 
 from . import split
+from .autograd import input_grads
 from .deferred_linear import WeightGradStore, swap_back, swap_linears
 
 Grads = tuple[Tensor | None, ...]
@@ -23,22 +26,8 @@ Pending = tuple[list[GradientEdge], list[Tensor]]
 
 def _roots(outputs: Any, grads: Any) -> tuple[list[Tensor], list[Tensor]]:
     """Pair outputs that need a gradient with theirs; a loss starts with one, and None means that no gradient flows."""
-    if grads is None:
-        if any(loss.dim() for loss in tensors(outputs)):
-            msg = "there are no output gradients, and the outputs are no loss"
-            raise ValueError(msg)
-        return tensors(outputs), [torch.ones_like(loss) for loss in tensors(outputs)]
-    wanted, given = dict(leaves(as_tuple(outputs))), dict(leaves(grads))
-    if wanted.keys() != given.keys():
-        msg = f"output gradients at {list(given)}; expected them at {list(wanted)}"
-        raise ValueError(msg)
-    needing = {path: out for path, out in wanted.items() if isinstance(out, Tensor) and out.requires_grad}
-    for path, output in needing.items():
-        if given[path] is not None and (not isinstance(given[path], Tensor) or given[path].shape != output.shape):
-            msg = f"the output gradient at {path} does not fit its output"
-            raise ValueError(msg)
-    there = [path for path in needing if given[path] is not None]
-    return [needing[path] for path in there], [given[path] for path in there]
+    roots, given = split.match(as_tuple(outputs), grads)
+    return roots, [torch.ones_like(root) if grad is None else grad for root, grad in zip(roots, given, strict=True)]
 
 
 def _grad(roots: list[Tensor] | list[GradientEdge], starts: list[Tensor], sought: list[Tensor], *, keep: bool) -> Grads:
@@ -72,17 +61,25 @@ def _add(held: Tensor | None, grad: Tensor | None) -> Tensor | None:
     return held.add_(grad)
 
 
+def _everything(
+    outputs: Any, output_grads: Any, inputs: Sequence[Any], weights: Iterable[nn.Parameter]
+) -> tuple[Grads, Grads]:
+    """Return the gradients of the inputs, one per slot, and those of the weights."""
+    roots, starts = _roots(outputs, output_grads)
+    needing = _needing(inputs)
+    found = _grad(roots, starts, [*needing, *weights], keep=False)
+    return _slots(inputs, found[: len(needing)]), found[len(needing) :]
+
+
 # ---- functions: everything is computed in I, and W only adds
 
 
-def _everything(
+def _compute_all(
     outputs: Sequence[Tensor], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
 ) -> tuple[Grads, list[dict[str, Any]]]:
-    roots, starts = _roots(list(outputs), grads)
-    needing, trainable = _needing(inputs), [weight for weight in weights if weight.requires_grad]
-    found = _grad(roots, starts, [*needing, *trainable], keep=False)
-    added = list(zip(trainable, found[len(needing) :], strict=True))
-    return _slots(inputs, found[: len(needing)]), [{"added": added}]
+    trainable = [weight for weight in weights if weight.requires_grad]
+    found, added = _everything(list(outputs), grads, inputs, trainable)
+    return found, [{"added": list(zip(trainable, added, strict=True))}]
 
 
 def _add_only(weights: Iterator[nn.Parameter], groups: list[dict[str, Any]]) -> Grads:
@@ -99,7 +96,7 @@ def everything_in_the_input_pass() -> object:
     """Return functions that compute all gradients in I, keep those of the parameters, and add them in W."""
     return SimpleNamespace(
         stage_backward=split.stage_backward,
-        stage_backward_input=_everything,
+        stage_backward_input=_compute_all,
         stage_backward_weight=_add_only,
         gradconform_capabilities={"none_output_grad": True, "param_groups": False, "hooks": "never"},
     )
@@ -108,37 +105,22 @@ def everything_in_the_input_pass() -> object:
 # ---- adapters
 
 
-class _Session:
-    """Keeps what a stage keeps: arguments and roots until B or I, edges and gradients from I to W."""
+class _Session(StageSession):
+    """Keeps edges and gradients from I to W."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
-        self.stage, self.spec = stage, spec
-        self.forwards: dict[int, tuple[tuple[Any, ...], Any]] = {}
+        super().__init__(stage, spec)
         self.pending: deque[tuple[int, Pending]] = deque()
-        self.named = dict(stage.named_parameters())
-        self.trainable = {name: parameter for name, parameter in self.named.items() if parameter.requires_grad}
-
-    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
-        outputs = self.stage(*args)
-        self.forwards[mb] = args, outputs if self.spec.loss_fn is None else self.spec.loss_fn(outputs, target)
-        return outputs
+        self.trainable = {name: parameter for name, parameter in self._parameters.items() if parameter.requires_grad}
 
     def backward(self, mb: int, output_grads: Any) -> Grads:
-        args, outputs = self.forwards.pop(mb)
+        args, outputs = self._forwards.pop(mb)
         roots, starts = _roots(outputs, output_grads)
-        needing = _needing(args)
-        before = [value.grad for value in needing]
-        for value in needing:
-            value.grad = None
-        if roots:
-            torch.autograd.backward(roots, starts)
-        found = [_own(value.grad) for value in needing]
-        for value, grad in zip(needing, before, strict=True):
-            value.grad = grad
-        return _slots(args, found)
+        found = input_grads(args, lambda _: torch.autograd.backward(roots, starts) if roots else None)
+        return tuple(map(_own, found))
 
     def backward_input(self, mb: int, output_grads: Any) -> Grads:
-        args, outputs = self.forwards.pop(mb)
+        args, outputs = self._forwards.pop(mb)
         roots, starts = _roots(outputs, output_grads)
         found = _grad(roots, starts, _needing(args), keep=True)
         self.pending.append((mb, ([get_gradient_edge(root) for root in roots], starts)))
@@ -158,15 +140,13 @@ class _Session:
         if edges and self.trainable:
             torch.autograd.backward(edges, starts, inputs=list(self.trainable.values()))
 
-    def finish(self) -> None:
-        pass
-
-    def param_grads(self) -> dict[str, Tensor | None]:
-        return {name: parameter.grad for name, parameter in self.named.items()}
-
     def close(self) -> None:
-        self.forwards.clear()
+        super().close()
         self.pending.clear()
+
+
+#: What is claimed of an I that writes some parameter gradients, and says so.
+_EARLY: dict[str, Any] = {"input_pass_touches_params": True, "hooks": "early", "parameter_input": False}
 
 
 def _adapter(session: Callable[[nn.Module, StageSpec], object], **claims: Any) -> object:
@@ -178,16 +158,14 @@ class _Returned(_Session):
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
-        self.sums: dict[str, Tensor | None] = dict.fromkeys(self.named)
+        self.sums: dict[str, Tensor | None] = dict.fromkeys(self._parameters)
 
     def backward(self, mb: int, output_grads: Any) -> Grads:
-        args, outputs = self.forwards.pop(mb)
-        roots, starts = _roots(outputs, output_grads)
-        needing = _needing(args)
-        found = _grad(roots, starts, [*needing, *self.trainable.values()], keep=False)
-        for name, grad in zip(self.trainable, found[len(needing) :], strict=True):
+        args, outputs = self._forwards.pop(mb)
+        found, added = _everything(outputs, output_grads, args, self.trainable.values())
+        for name, grad in zip(self.trainable, added, strict=True):
             self.store(name, grad)
-        return _slots(args, found[: len(needing)])
+        return found
 
     def backward_weight(self, mb: int) -> None:
         edges, starts = self.take(mb)
@@ -200,11 +178,6 @@ class _Returned(_Session):
 
     def param_grads(self) -> dict[str, Tensor | None]:
         return dict(self.sums)
-
-
-def gradients_returned() -> object:
-    """Return an adapter whose parameter gradients are kept apart from the parameters."""
-    return _adapter(_Returned, grads_in_param_grad=False, hooks="never")
 
 
 class _FlatBuffer(_Returned):
@@ -225,11 +198,6 @@ class _FlatBuffer(_Returned):
             self.sums[name] = self.views[name].add_(grad)
 
 
-def flat_buffer() -> object:
-    """Return an adapter whose parameter gradients lie side by side in one buffer."""
-    return _adapter(_FlatBuffer, grads_in_param_grad=False, hooks="never", sparse_grads=False)
-
-
 class _Fifo(_Session):
     """Defers W in a queue, and refuses what is not at its head."""
 
@@ -238,11 +206,6 @@ class _Fifo(_Session):
             msg = f"W of micro-batch {mb} is not next in the queue: {[waiting for waiting, _ in self.pending]}"
             raise RuntimeError(msg)
         return self.pending.popleft()[1]
-
-
-def first_in_first_out() -> object:
-    """Return an adapter with a queue of deferred W."""
-    return _adapter(_Fifo, weight_order="fifo", parameter_input=False)
 
 
 class _EarlyBiases(_Session):
@@ -263,11 +226,6 @@ class _EarlyBiases(_Session):
             torch.autograd.backward(edges, starts, inputs=late)
 
 
-def biases_in_the_input_pass() -> object:
-    """Return an adapter whose I writes some parameter gradients, and says so."""
-    return _adapter(_EarlyBiases, input_pass_touches_params=True, hooks="early", parameter_input=False)
-
-
 class _MainGrad(_Returned):
     """Keeps the sums in float32 at least, whatever the parameters are, as ``main_grad`` is kept."""
 
@@ -276,13 +234,11 @@ class _MainGrad(_Returned):
         super().store(name, wide)
 
 
-def main_grad_in_float32() -> object:
-    """Return an adapter that accumulates the gradients of bfloat16 and float16 parameters in float32."""
-    return _adapter(_MainGrad, grads_in_param_grad=False, hooks="never")
-
-
 class _Swapped(_Session):
-    """Swaps every Linear in place; I runs a plain backward, W what the Linears left behind for their weights."""
+    """Swaps every Linear in place, as zero-bubble pipelines do.
+
+    I runs a plain backward, W what the Linears left behind for their weights.
+    """
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
@@ -313,19 +269,13 @@ class _Swapped(_Session):
         swap_back(self.swapped)
 
 
-def linears_swapped() -> object:
-    """Return an adapter that swaps layers for such with deferred weight functions, as zero-bubble pipelines do."""
-    claims = {"input_pass_touches_params": True, "hooks": "early", "parameter_input": False}
-    return _adapter(_Swapped, **claims)
-
-
 #: The right variants by name.
 VARIANTS: dict[str, Callable[[], object]] = {
     "everything-in-the-input-pass": everything_in_the_input_pass,
-    "gradients-returned": gradients_returned,
-    "flat-buffer": flat_buffer,
-    "first-in-first-out": first_in_first_out,
-    "biases-in-the-input-pass": biases_in_the_input_pass,
-    "main-grad-in-float32": main_grad_in_float32,
-    "linears-swapped": linears_swapped,
+    "gradients-returned": partial(_adapter, _Returned, grads_in_param_grad=False, hooks="never"),
+    "flat-buffer": partial(_adapter, _FlatBuffer, grads_in_param_grad=False, hooks="never", sparse_grads=False),
+    "first-in-first-out": partial(_adapter, _Fifo, weight_order="fifo", parameter_input=False),
+    "biases-in-the-input-pass": partial(_adapter, _EarlyBiases, **_EARLY),
+    "main-grad-in-float32": partial(_adapter, _MainGrad, grads_in_param_grad=False, hooks="never"),
+    "linears-swapped": partial(_adapter, _Swapped, **_EARLY),
 }

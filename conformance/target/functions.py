@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gradconform.adapter import Capabilities, StageSpec, Tree, UnsupportedError
+from gradconform.adapter import Capabilities, UnsupportedError
 from gradconform.trees import as_tuple, leaves, tensors
+
+from .session import StageSession
 
 if TYPE_CHECKING:
     from torch.autograd.graph import Node
+
+    from gradconform.adapter import StageSpec, Tree
 
 FULL = "stage_backward"
 SPLIT = ("stage_backward_input", "stage_backward_weight")
@@ -50,22 +54,14 @@ class FunctionsAdapter:
         return FunctionsSession(self.functions, stage, spec)
 
 
-class FunctionsSession:
-    """Holds, per micro-batch, what a pipeline stage holds for the functions: arguments, outputs, weight contexts."""
+class FunctionsSession(StageSession):
+    """Calls the functions as a pipeline stage does, and holds weight contexts from I to W."""
 
     def __init__(self, functions: Mapping[str, Callable[..., Any]], stage: nn.Module, spec: StageSpec) -> None:
         """Change nothing in the stage."""
-        self._functions, self._stage, self._spec = functions, stage, spec
-        self._parameters = dict(stage.named_parameters())
-        self._forwards: dict[int, tuple[tuple[Any, ...], Tree]] = {}
+        super().__init__(stage, spec)
+        self._functions = functions
         self._contexts: dict[int, Any] = {}
-
-    def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
-        """Run the stage, and the loss where the spec has one."""
-        outputs = self._stage(*args)
-        loss_fn = self._spec.loss_fn
-        self._forwards[mb] = (args, outputs if loss_fn is None else loss_fn(outputs, target))
-        return outputs
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
         """Call ``stage_backward``; outputs and gradients are passed in the structure the stage gave them."""
@@ -100,16 +96,9 @@ class FunctionsSession:
         self._forwards.pop(mb, None)
         self._contexts[mb] = [{"params": params, "intermediates": [node], "grads": [grads]}]
 
-    def finish(self) -> None:
-        """Do nothing: the functions have no state of their own to flush."""
-
-    def param_grads(self) -> dict[str, Tensor | None]:
-        """Return ``.grad`` of every parameter."""
-        return {name: parameter.grad for name, parameter in self._parameters.items()}
-
     def close(self) -> None:
         """Let go of every graph."""
-        self._forwards.clear()
+        super().close()
         self._contexts.clear()
 
     def _function(self, name: str) -> Callable[..., Any]:

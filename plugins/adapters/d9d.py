@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gradconform.adapter import Capabilities, StageSpec, Tree, needed
+from gradconform.target.session import StageSession
 from gradconform.trees import as_tuple
 
 from .full_only import received
@@ -33,16 +34,15 @@ class _Taking(nn.Module):
         return as_tuple(self.stage(*inputs))
 
 
-class D9dSession:
+class D9dSession(StageSession):
     """A pair of handlers, used as d9d's ``PipelineStage`` does."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         """Make the handlers; the first stage of a pipeline has nobody to send input gradients to."""
+        super().__init__(stage, spec)
         module = _Taking(stage)
-        self._spec, self._parameters = spec, dict(stage.named_parameters())
         self._forward = ForwardComputeHandler(stage_index=0, module=module)
         self._backward = BackwardComputeHandler(stage_index=0, module=module, has_input_peer=not spec.is_first)
-        self._losses: dict[int, Tensor] = {}
         self._lone = not isinstance(spec.example_outputs, (tuple, list, dict))
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
@@ -51,7 +51,7 @@ class D9dSession:
         outputs = self._forward.get_outputs(mb)
         outputs = outputs[0] if self._lone else outputs
         if self._spec.loss_fn is not None:
-            self._losses[mb] = self._spec.loss_fn(outputs, target)
+            self._forwards[mb] = (), self._spec.loss_fn(outputs, target)
         return outputs
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
@@ -66,7 +66,7 @@ class D9dSession:
 
     def _seeded(self, mb: int, output_grads: Tree) -> tuple[Tree, Any]:
         inputs, outputs = self._forward.pop_inputs_outputs(mb)
-        loss = self._losses.pop(mb, None)
+        _, loss = self._forwards.pop(mb, ((), None))
         return inputs, BackwardSeedTransfer(outputs, output_grads) if loss is None else BackwardSeedLoss(loss)
 
     def _sent(self, mb: int) -> tuple[Tensor | None, ...]:
@@ -77,17 +77,6 @@ class D9dSession:
     def backward_weight(self, mb: int) -> None:
         """Run the backward of the weights."""
         self._backward.backward_weight(mb)
-
-    def finish(self) -> None:
-        """Nothing is deferred beyond W."""
-
-    def param_grads(self) -> dict[str, Tensor | None]:
-        """Return ``.grad`` of every parameter."""
-        return {name: parameter.grad for name, parameter in self._parameters.items()}
-
-    def close(self) -> None:
-        """Let go of the losses; the handlers go with the session."""
-        self._losses.clear()
 
 
 class D9dAdapter:

@@ -69,12 +69,12 @@ class DeepSpeedSession(FullOnlySession):
         buffers["inputs"][mb] = inputs if len(inputs) > 1 else inputs[0]
         buffers["labels"][mb] = target
         self._engine._exec_forward_pass(mb)  # noqa: SLF001 (as above)
-        self._in_flight[mb] = inputs, self._engine.loss if self._spec.is_last else None
+        self._forwards[mb] = inputs, self._engine.loss if self._spec.is_last else None
         return buffers["outputs"][mb]
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
         """Put what was received into ``grad_layer`` and run the backward pass."""
-        inputs, loss = self._in_flight.pop(mb)
+        inputs, loss = self._forwards.pop(mb)
         buffers = self._engine.pipe_buffers
         self._engine.grad_layer, self._engine.loss = _layer(buffers["outputs"][mb], flat(output_grads)), loss
         self._engine._exec_backward_pass(mb)  # noqa: SLF001 (as above)

@@ -8,27 +8,15 @@ from typing import Any, NoReturn
 from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec, Tree, UnsupportedError
-from gradconform.reference.autograd import AutogradSession
+from gradconform.reference.autograd import AutogradSession, leaf_of
+from gradconform.target.session import StageSession
 
 #: What such an implementation does not claim.
 FULL_ONLY: dict[str, Any] = {"split": False, "mixed": False, "weight_before_input": False}
 
 
-class FullOnlySession:
-    """Keeps what a stage keeps from F to B: arguments, and outputs or the loss."""
-
-    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
-        """Change nothing in the stage."""
-        self._stage, self._spec = stage, spec
-        self._parameters = dict(stage.named_parameters())
-        self._in_flight: dict[int, tuple[tuple[Any, ...], Tree]] = {}
-
-    def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
-        """Run the stage, and the loss where the spec has one."""
-        outputs = self._stage(*args)
-        loss_fn = self._spec.loss_fn
-        self._in_flight[mb] = args, outputs if loss_fn is None else loss_fn(outputs, target)
-        return outputs
+class FullOnlySession(StageSession):
+    """Has B alone."""
 
     def backward_input(self, mb: int, output_grads: Tree) -> NoReturn:
         """Refuse: there is no I."""
@@ -41,17 +29,6 @@ class FullOnlySession:
         msg = f"there is no W, so micro-batch {mb} cannot run it"
         raise UnsupportedError(msg)
 
-    def finish(self) -> None:
-        """Nothing is deferred."""
-
-    def param_grads(self) -> dict[str, Tensor | None]:
-        """Return ``.grad`` of every parameter."""
-        return {name: parameter.grad for name, parameter in self._parameters.items()}
-
-    def close(self) -> None:
-        """Let go of every graph."""
-        self._in_flight.clear()
-
 
 def received(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return arguments as a pipeline's receive makes them; raise :class:`UnsupportedError` for a parameter."""
@@ -61,7 +38,7 @@ def received(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def handed_on(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return leaves of their own on the same memory."""
-    return tuple(one.detach().requires_grad_(one.requires_grad) if isinstance(one, Tensor) else one for one in values)
+    return tuple(map(leaf_of, values))
 
 
 def refuse_parameters(args: tuple[Any, ...]) -> None:

@@ -30,12 +30,12 @@ class MegatronSession(FullOnlySession):
         outputs = super().forward(mb, received(args), target)
         sent = handed_on(flat(outputs)) if isinstance(outputs, (Tensor, tuple, list)) else outputs
         # As the schedule does: the first output alone.
-        deallocate_output_tensor(as_tuple(self._in_flight[mb][1])[0], self._config.deallocate_pipeline_outputs)
+        deallocate_output_tensor(as_tuple(self._forwards[mb][1])[0], self._config.deallocate_pipeline_outputs)
         return sent[0] if isinstance(outputs, Tensor) else sent
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
         """Run a backward step; None stands for an input that needs no gradient, as at the first stage."""
-        args, outputs = self._in_flight.pop(mb)
+        args, outputs = self._forwards.pop(mb)
         inputs = [arg if isinstance(arg, Tensor) and arg.requires_grad else None for arg in args]
         grads = None if output_grads is None else list(flat(output_grads))
         found = backward_step(inputs, list(as_tuple(outputs)), grads, ModelType.encoder_or_decoder, self._config)

@@ -18,6 +18,7 @@ from torch.distributed.pipelining._utils import InferenceMode
 
 from gradconform.adapter import Capabilities, StageSpec, Tree
 from gradconform.reference.deferred_linear import WeightGradStore, swap_back, swap_linears
+from gradconform.target.session import StageSession
 
 from .full_only import flat, received
 
@@ -28,8 +29,10 @@ from .full_only import flat, received
 _STAGES = 3
 
 
-class TorchStageSession:
+class TorchStageSession(StageSession):
     """One ``PipelineStage``, which keeps what is in flight in caches of its own; the loss is the caller's."""
+
+    _stage: Any  # torch's, in place of the module in it
 
     def __init__(
         self, stage: nn.Module, spec: StageSpec, dw_builder: Callable[[], Callable[..., None]] | None = None
@@ -37,9 +40,7 @@ class TorchStageSession:
         """Make the stage ready for ``spec.n_microbatches``, from metadata alone."""
         first, last = spec.is_first, spec.is_last
         index, count = (0, 1) if first and last else (0 if first else _STAGES - 1 if last else 1, _STAGES)
-        self._spec = spec
-        self._losses: dict[int, Tensor] = {}
-        self._parameters = dict(stage.named_parameters())
+        super().__init__(stage, spec)
         self._stage = PipelineStage(
             stage,
             index,
@@ -62,7 +63,7 @@ class TorchStageSession:
             self._stage.set_local_fwd_input(received(args), mb)
         outputs = self._stage.forward_one_chunk(mb, args, save_forward_output=False)
         if self._spec.loss_fn is not None:
-            self._losses[mb] = self._spec.loss_fn(outputs, target)
+            self._forwards[mb] = (), self._spec.loss_fn(outputs, target)
         return outputs
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
@@ -76,7 +77,8 @@ class TorchStageSession:
     def _backward(self, mb: int, output_grads: Tree, *, full: bool) -> tuple[Tensor | None, ...]:
         if not self._stage.is_last:
             self._stage.set_local_bwd_input(flat(output_grads), mb)
-        self._stage.backward_one_chunk(mb, loss=self._losses.pop(mb, None), full_backward=full)
+        _, loss = self._forwards.pop(mb, ((), None))
+        self._stage.backward_one_chunk(mb, loss=loss, full_backward=full)
         grads = self._stage.bwd_cache.pop(mb)
         return grads or (None,) * len(self._spec.example_args)
 
@@ -87,14 +89,6 @@ class TorchStageSession:
     def finish(self) -> None:
         """Do what a schedule does between two steps."""
         self._stage.clear_runtime_states()
-
-    def param_grads(self) -> dict[str, Tensor | None]:
-        """Return ``.grad`` of every parameter."""
-        return {name: parameter.grad for name, parameter in self._parameters.items()}
-
-    def close(self) -> None:
-        """Let go of the losses; the stage goes with the session."""
-        self._losses.clear()
 
 
 #: What a ``PipelineStage`` refuses, or says that it does otherwise than plain autograd.

@@ -17,7 +17,7 @@ class TorchPippySession(FullOnlySession):
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
         """Hand over all outputs, in a tuple as PiPPy normalises them, or the loss."""
-        args, outputs = self._in_flight.pop(mb)
+        args, outputs = self._forwards.pop(mb)
         stage_output = outputs if isinstance(outputs, tuple) else flat(outputs)
         stage_output = stage_output if isinstance(stage_output, tuple) else (stage_output,)
         grads = (None,) if self._spec.loss_fn is not None else flat(output_grads)

@@ -1,0 +1,38 @@
+"""What sessions have in common that run a stage as it is and leave the gradients of its parameters in ``.grad``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from gradconform.adapter import StageSpec, Tree
+
+
+class StageSession:
+    """Holds a stage and, per micro-batch, what waits for the backward: arguments, and outputs or the loss."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        """Keep the stage; nothing is changed in it."""
+        self._stage, self._spec = stage, spec
+        self._parameters = dict(stage.named_parameters())
+        self._forwards: dict[int, tuple[tuple[Any, ...], Tree]] = {}
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
+        """Run the stage, and the loss where the spec has one."""
+        outputs = self._stage(*args)
+        loss_fn = self._spec.loss_fn
+        self._forwards[mb] = args, outputs if loss_fn is None else loss_fn(outputs, target)
+        return outputs
+
+    def finish(self) -> None:
+        """Do nothing: nothing is deferred beyond W."""
+
+    def param_grads(self) -> dict[str, Tensor | None]:
+        """Return ``.grad`` of every parameter."""
+        return {name: parameter.grad for name, parameter in self._parameters.items()}
+
+    def close(self) -> None:
+        """Let go of what waits for its backward."""
+        self._forwards.clear()
