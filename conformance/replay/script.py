@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,10 +30,8 @@ from gradconform.trial.materials import Materials
 from gradconform.trial.trial import Trial
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
-from .source import Source, add_stage, arguments, literal, values_of
-from .standalone import ACTS
-
-_STANDALONE = Path(__file__).with_name("standalone.py")
+from . import standalone
+from .source import Source, add_imports, add_stage, arguments, literal, values_of
 
 _WIDTH = 112
 
@@ -118,15 +117,14 @@ class Replayed:
         (trial,) = self.check.trials[:1]
         source = Source()
         data = self._data(trial, source)
-        imports, standalone = _standalone()
-        head = "\n".join(sorted({*imports, *source.imports} - {"from torch import nn"}, key=_import_order))
+        parts, rest = _standalone()
         lines = "\n".join(
             [
                 self._docstring(trial),
                 "",
                 "from __future__ import annotations",
                 "",
-                head,
+                *_merged((parts.imports | source.imports) - {"from typing import TYPE_CHECKING"}),
                 "",
                 "nan, inf = float('nan'), float('inf')",
                 "",
@@ -135,7 +133,7 @@ class Replayed:
                 "",
             ]
         )
-        return f"{_folded(lines)}\n{standalone}"
+        return "\n\n\n".join([_folded(lines), *parts.definitions.values(), rest])
 
     def _refuse(self) -> None:
         if not isinstance(self.target.adapter, FunctionsAdapter):
@@ -147,7 +145,9 @@ class Replayed:
         claims = {name: getattr(self.target.capabilities, name) for name in _JUDGED_OTHERWISE}
         beyond = [f"{name}={claim}" for name, claim in claims.items() if claim == _JUDGED_OTHERWISE[name]]
         for trial in self.check.trials[:1]:
-            beyond += sorted({action.kind for action in trial.actions} - ACTS.keys()) + sorted(trial.watch - _WATCHED)
+            beyond += sorted({action.kind for action in trial.actions} - standalone.ACTS.keys()) + sorted(
+                trial.watch - _WATCHED
+            )
         judge, _ = self._judge
         beyond += [] if judge in _COMPARED else [judge.__name__]
         beyond += (
@@ -275,22 +275,23 @@ class Replayed:
         return lines
 
 
-def _standalone() -> tuple[list[str], str]:
-    """Return the imports of the standalone part and the rest of it, as they stand."""
-    text = _STANDALONE.read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    imports = [
-        ast.unparse(node)
-        for node in tree.body
-        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module != "__future__")
-    ]
-    start = next(node for node in tree.body if isinstance(node, ast.If))
-    body = text.splitlines()[start.end_lineno :]
-    return imports, "\n".join(line for line in body) + "\n"
+def _standalone() -> tuple[Source, str]:
+    """Return what the standalone part imports, and the rest of it as it stands."""
+    text = inspect.getsource(standalone)
+    parts = Source()
+    add_imports(parts, standalone)
+    start = next(node for node in ast.parse(text).body if isinstance(node, ast.If))
+    return parts, "\n".join(text.splitlines()[start.end_lineno :]).strip() + "\n"
 
 
-def _import_order(line: str) -> tuple[bool, str]:
-    return ("torch" in line, line)
+def _merged(imports: set[str]) -> list[str]:
+    """Return import lines, one per module, torch's last."""
+    named: dict[str, list[str]] = {}
+    for line in sorted(imports):
+        module, _, name = line.partition(" import ")
+        named.setdefault(module, []).append(name)
+    lines = [" import ".join(filter(None, (module, ", ".join(names)))) for module, names in named.items()]
+    return sorted(lines, key=lambda line: "torch" in line)
 
 
 def _folded(text: str) -> str:

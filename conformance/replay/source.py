@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from dataclasses import dataclass, field
+from importlib.util import resolve_name
 from types import ModuleType
 from typing import Any
 
@@ -107,25 +108,35 @@ def _add_name(source: Source, module: ModuleType, name: str) -> None:
     tree = ast.parse(inspect.getsource(module))
     for node in tree.body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            _add_import(source, node, name)
+            _add_import(source, module, node, name)
         elif name in _defined(node):
             for used in sorted({inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)} - {name}):
                 _add_name(source, module, used)
-            source.definitions[name] = _text(node)
+            source.definitions[name] = _text(module, node)
 
 
-def _add_import(source: Source, node: ast.Import | ast.ImportFrom, name: str) -> None:
+def add_imports(source: Source, module: ModuleType) -> None:
+    """Add all that a module imports: what torch has by its import, what the kit has by its text."""
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module != "__future__"):
+            for alias in node.names:
+                _add_import(source, module, node, alias.asname or alias.name)
+
+
+def _add_import(source: Source, module: ModuleType, node: ast.Import | ast.ImportFrom, name: str) -> None:
     for alias in node.names:
         if (alias.asname or alias.name) != name:
             continue
         shown = alias.name if alias.asname is None else f"{alias.name} as {alias.asname}"
         if isinstance(node, ast.Import):
             source.imports.add(f"import {shown}")
-        elif (node.module or "").startswith(_KIT):
+            continue
+        origin = resolve_name("." * node.level + (node.module or ""), module.__package__)
+        if origin.startswith(_KIT):
             # The registry's decorator and the recipes of inputs are left behind with the decorator.
-            _add_name(source, sys.modules[node.module or ""], alias.name)
+            _add_name(source, sys.modules[origin], alias.name)
         else:
-            source.imports.add(f"from {node.module} import {shown}")
+            source.imports.add(f"from {origin} import {shown}")
 
 
 def _defined(node: ast.stmt) -> set[str]:
@@ -141,8 +152,10 @@ def _registers(decorator: ast.expr) -> bool:
     return isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "stage"
 
 
-def _text(node: ast.stmt) -> str:
-    return ast.unparse(node)
+def _text(module: ModuleType, node: ast.stmt) -> str:
+    """Return the text of a definition, from the first of its decorators that is left."""
+    first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+    return "\n".join(inspect.getsource(module).splitlines()[first - 1 : node.end_lineno])
 
 
 def _add_recipe(source: Source, name: str, recipe: Recipe) -> str:

@@ -2,9 +2,9 @@
 
 The text of this module goes into every script, below the names that it takes from there: STAGES (makers of the stages),
 ARGS, OUTPUT_GRADS, HAND_GRADS and TARGETS (by stage and micro-batch), SEEDS, PROGRAM, CHAIN, LOSS, LOSS_SCALE,
-SAME_ARGS, RETAIN_GRAPH, REPEATS, MAY_REFUSE, WATCHED, COMPARED, LANES, TOLERANCE. It imports nothing but torch and the
-standard library. It is the one copy of gradconform.drive.driver, gradconform.reference.autograd and
-gradconform.target.functions, and tests/replay/test_standalone.py holds it against them.
+SAME_ARGS, RETAIN_GRAPH, REPEATS, MAY_REFUSE, WATCHED, COMPARED, LANES, TOLERANCE. What it imports from gradconform goes
+there as text too, so that a script needs nothing but torch and the standard library. It is the one copy of
+gradconform.drive.driver, and tests/replay/test_standalone.py holds it against that.
 """
 
 from __future__ import annotations
@@ -15,11 +15,17 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import combinations
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from gradconform.drive.watches import write_over
+from gradconform.reference.autograd import AutogradSession, leaf_of
+from gradconform.target.functions import FULL, SPLIT, FunctionsSession
+from gradconform.trees import as_tuple, leaves
+from gradconform.trial.materials import mean_squares
 
 if TYPE_CHECKING:
     CHAIN = LOSS = MAY_REFUSE = RETAIN_GRAPH = SAME_ARGS = False
@@ -49,148 +55,9 @@ ALLOWED = {
 }
 
 
-def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what a tree of tuples, lists and dicts holds, each with its place."""
-    if isinstance(tree, (tuple, list)):
-        tree = dict(enumerate(tree))
-    if not isinstance(tree, dict):
-        yield path, tree
-        return
-    for key, branch in tree.items():
-        yield from leaves(branch, f"{path}[{key!r}]")
-
-
-def as_tuple(outputs: Any) -> Any:
-    return outputs if isinstance(outputs, (tuple, list, dict)) else (outputs,)
-
-
 def loss_of(outputs: Any, target: Any) -> Tensor:
-    """Return the sum over outputs of the mean square of what they differ from the target."""
-    pairs = [(o, w) for (_, o), (_, w) in zip(leaves(as_tuple(outputs)), leaves(target), strict=True)]
-    parts = [
-        (o - w).abs().square().mean() if o.is_complex() else nn.functional.mse_loss(o, w)
-        for o, w in pairs
-        if isinstance(o, Tensor) and w is not None
-    ]
-    loss = parts[0] if len(parts) == 1 else torch.stack(parts).sum()
+    loss = mean_squares(outputs, target)
     return loss if LOSS_SCALE == 1.0 else loss * LOSS_SCALE
-
-
-class Session:
-    """One stage, and what of each micro-batch is kept between its actions."""
-
-    def __init__(self, stage: nn.Module, functions: Any = None) -> None:
-        self.stage, self.functions = stage, functions
-        self.held: dict[int, tuple[Any, Any]] = {}
-        self.contexts: dict[int, Any] = {}
-
-    def forward(self, mb: int, args: tuple[Any, ...], target: Any) -> Any:
-        outputs = self.stage(*args)
-        self.held[mb] = args, as_tuple(outputs) if target is None else loss_of(outputs, target)
-        return outputs
-
-
-class Plain(Session):
-    """Plain autograd: B is a backward over everything, I one over the arguments alone, W over the parameters alone."""
-
-    def backward(self, mb: int, grads: Any) -> Any:
-        if any(isinstance(arg, nn.Parameter) for arg in self.held[mb][0]):
-            found = self.backward_input(mb, grads)  # a parameter's gradient as an argument is asked for apart
-            self.backward_weight(mb)
-            return found
-        args, outputs = self.held.pop(mb)
-        roots, starts = paired(outputs, grads)
-        return accumulated(args, lambda _: torch.autograd.backward(roots, starts) if roots else None)
-
-    def backward_input(self, mb: int, grads: Any) -> Any:
-        args, outputs = self.held.pop(mb)
-        roots, given = paired(outputs, grads)
-        starts = [torch.ones_like(root) if grad is None else grad for root, grad in zip(roots, given, strict=True)]
-
-        def walk(wanted: list[Tensor]) -> None:
-            if roots and wanted:
-                torch.autograd.backward(roots, starts, inputs=wanted, retain_graph=True)
-
-        found = accumulated(args, walk)
-        self.contexts[mb] = [get_gradient_edge(root) for root in roots], starts
-        return found
-
-    def backward_weight(self, mb: int) -> Any:
-        edges, starts = self.contexts.pop(mb)
-        trainable = [parameter for parameter in self.stage.parameters() if parameter.requires_grad]
-        if edges and trainable:
-            torch.autograd.backward(edges, starts, inputs=trainable)
-        return [parameter.grad for parameter in self.stage.parameters()]
-
-    def put_by_hand(self, mb: int, node: Any, grads: Any) -> None:
-        here = [(GradientEdge(node, slot), grad) for slot, grad in enumerate(grads) if grad is not None]
-        self.contexts[mb] = [edge for edge, _ in here], [grad for _, grad in here]
-
-
-def paired(outputs: Any, grads: Any) -> tuple[list[Tensor], list[Any]]:
-    """Return the tensors at which a backward starts, each with its gradient: None for a loss."""
-    wanted, given = dict(leaves(as_tuple(outputs))), {} if grads is None else dict(leaves(grads))
-    if grads is None:
-        found = [root for root in wanted.values() if isinstance(root, Tensor) and root.requires_grad]
-        if any(root.dim() for root in found):
-            raise ValueError("there are no output gradients for outputs that are no loss")
-        return found, [None] * len(found)
-    if wanted.keys() != given.keys():
-        raise ValueError("the output gradients do not mirror the outputs")
-    kept = [(o, given[p]) for p, o in wanted.items() if isinstance(o, Tensor) and o.requires_grad]
-    return [root for root, grad in kept if grad is not None], [grad for _, grad in kept if grad is not None]
-
-
-def accumulated(args: tuple[Any, ...], backward: Callable[[list[Tensor]], None]) -> tuple[Any, ...]:
-    """Return what ``backward`` accumulates into .grad of the arguments, and put back what was there before."""
-    wanted = list({id(arg): arg for arg in args if isinstance(arg, Tensor) and arg.requires_grad}.values())
-    before = [arg.grad for arg in wanted]
-    try:
-        for arg in wanted:
-            arg.grad = None
-        backward(wanted)
-        return tuple(arg.grad if isinstance(arg, Tensor) and arg.requires_grad else None for arg in args)
-    finally:
-        for arg, grad in zip(wanted, before, strict=True):
-            arg.grad = grad
-
-
-class Implementation(Session):
-    """torch's three functions, called as a pipeline stage calls them."""
-
-    def backward(self, mb: int, grads: Any) -> Any:
-        args, outputs = self.held.pop(mb)
-        return one_each(self.functions.stage_backward(outputs, grads, list(args)), args)
-
-    def backward_input(self, mb: int, grads: Any) -> Any:
-        args, outputs = self.held.pop(mb)
-        places = dict(leaves(outputs))
-        given = {} if grads is None else dict(leaves(grads))
-        if given.keys() == places.keys():  # what does not mirror the outputs is the function's to refuse
-            grads = [given[place] for place, output in places.items() if isinstance(output, Tensor)]
-        tensors = [output for output in places.values() if isinstance(output, Tensor)]
-        found, self.contexts[mb] = self.functions.stage_backward_input(
-            tensors, grads, list(args), self.stage.parameters()
-        )
-        return one_each(found, args)
-
-    def backward_weight(self, mb: int) -> Any:
-        again = any(token.lstrip("0123456789")[0] == "W" and token.endswith("!") for token in PROGRAM.split())
-        context = self.contexts[mb] if again else self.contexts.pop(mb)
-        options = {"retain_graph": True} if RETAIN_GRAPH else {}
-        result = self.functions.stage_backward_weight(self.stage.parameters(), context, **options)
-        return result if isinstance(result, (tuple, list)) else None
-
-    def put_by_hand(self, mb: int, node: Any, grads: Any) -> None:
-        params = {get_gradient_edge(one).node for one in self.stage.parameters() if one.requires_grad}
-        self.held.pop(mb, None)
-        self.contexts[mb] = [{"params": params, "intermediates": [node], "grads": [grads]}]
-
-
-def one_each(grads: Any, args: tuple[Any, ...]) -> Any:
-    if not isinstance(grads, (tuple, list)) or len(grads) != len(args):
-        raise TypeError(f"{grads!r} was returned for {len(args)} arguments")
-    return grads
 
 
 class Lane:
@@ -213,12 +80,18 @@ class Lane:
         self.open()
 
     def open(self) -> None:
-        self.session: Any = Implementation(self.stage, self.functions) if self.functions else Plain(self.stage)
+        again = any(token.lstrip("0123456789")[0] == "W" and token.endswith("!") for token in PROGRAM.split())
+        loss_fn = loss_of if self.last else None
+        spec: Any = SimpleNamespace(loss_fn=loss_fn, repeats_weight=again, retain_graph=RETAIN_GRAPH)
+        three = {name: getattr(self.functions, name) for name in (FULL, *SPLIT) if hasattr(self.functions, name)}
+        self.session: Any = (
+            FunctionsSession(three, self.stage, spec) if self.functions else AutogradSession(self.stage, spec)
+        )
 
     def forward(self, mb: int) -> Step:
         if CHAIN and self.number:
             handed = as_tuple(self.lanes[self.number - 1].outputs[mb])
-            args = tuple(o.detach().requires_grad_(o.requires_grad) if isinstance(o, Tensor) else o for o in handed)
+            args = tuple(map(leaf_of, handed))
         else:
             args = next(iter(self.args.values())) if SAME_ARGS and self.args else ARGS[self.number, mb](self.stage)
         self.args[mb] = args
@@ -249,12 +122,14 @@ class Lane:
 
     def weight(self, mb: int) -> Step:
         before = copy({name: parameter.grad for name, parameter in self.stage.named_parameters()})
-        result = self.session.backward_weight(mb)
+        result, plain = self.session.backward_weight(mb), isinstance(self.session, AutogradSession)
+        if plain:
+            result = [parameter.grad for parameter in self.stage.parameters()]
         if result is None:
             return {}
         seen = copy(dict(zip(before, result, strict=False)))
         told: Step = {"what W returns for": {**seen, "all parameters, in number": len(result)}}
-        if isinstance(self.session, Plain):  # W may return what stands after it, or what it added
+        if plain:  # W may return what stands after it, or what it added
             told["added by W to"] = {
                 name: now if now is None or before[name] is None else now - before[name] for name, now in seen.items()
             }
@@ -262,7 +137,7 @@ class Lane:
 
     def put_by_hand(self, mb: int) -> None:
         node = next(o.grad_fn for _, o in leaves(as_tuple(self.outputs[mb])) if isinstance(o, Tensor))
-        self.session.put_by_hand(mb, node, HAND_GRADS[self.number, mb]())
+        self.session.put_weight_context(mb, node, HAND_GRADS[self.number, mb]())
 
     def drop(self, mb: int) -> None:
         for held in (self.args, self.outputs, self.grads, self.returned):
@@ -272,9 +147,7 @@ class Lane:
         written = [grad for grad in self.returned.pop(mb) if isinstance(grad, Tensor)]
         self.kept = [one for one in self.kept if not any(one[1] is grad for grad in written)]
         for grad in written:
-            if grad.layout == torch.strided:
-                places = [1 if stride == 0 else size for size, stride in zip(grad.shape, grad.stride(), strict=True)]
-                grad.detach().as_strided(places, grad.stride()).fill_(7)  # each place in memory once
+            write_over(grad)
 
     def hook(self, *, modules: bool = False) -> None:
         """Note the calls of hooks on every parameter, or on every module without children: kind, name and gradient."""
