@@ -8,52 +8,40 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import textwrap
-from typing import Any
 
 from gradconform.naming import DEFAULT_SEED
 from gradconform.run.options import OPTIONS
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
+from . import report_arguments  # noqa: F401 (registers its commands)
 from .parsing import (
+    COMMANDS,
     EXAMPLES,
     EXIT_CODES,
     SEVERAL,
     TARGETS,
     Parser,
-    add_command,
+    add_count,
     add_option,
     add_output,
-    count_given,
+    command,
     seconds_given,
-)
-from .report_arguments import (
-    add_bundle,
-    add_compare,
-    add_contract,
-    add_explain,
-    add_list,
-    add_merge,
-    add_report,
-    add_verify,
-    add_waivers,
 )
 
 #: How long one check may take, in seconds; one of the contract takes milliseconds.
 CHECK_TIMEOUT = 120.0
 
 
-def _run(found: Any) -> None:
+@command("run", "run:run")
+def _run(one: argparse.ArgumentParser) -> None:
+    """Run the contract against a target and give a verdict.
+
+    Run the contract against a target, tell what failed and why, and give a verdict.
+    """
     names = sorted(entry.name for entry in importlib.metadata.entry_points(group="gradconform.adapters"))
     # Each line goes under the first one's names, and within 80 columns.
     targets = TARGETS.format(registered=textwrap.fill(", ".join(names), 54).replace("\n", "\n" + " " * 26))
-    one = add_command(
-        found,
-        "run",
-        "run:run",
-        help="run the contract against a target and give a verdict",
-        description="Run the contract against a target, tell what failed and why, and give a verdict.",
-        epilog=f"{targets}\n{EXAMPLES}\n{EXIT_CODES}",
-    )
+    one.epilog = f"{targets}\n{EXAMPLES}\n{EXIT_CODES}"
     one.add_argument("target", metavar="TARGET", nargs="?", help="what is judged, see below")
     for name in OPTIONS:
         if name == "waivers":
@@ -89,29 +77,17 @@ def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"what one check may take; one that takes longer has hung (default: {CHECK_TIMEOUT:g})",
     )
-    one.add_argument(
-        "-n",
-        "--workers",
-        type=count_given,
-        default=1,
-        metavar="N",
-        help="how many processes share the checks (default: 1)",
-    )
+    add_count(one, "-n", "--workers", default=1, help="how many processes share the checks")
 
 
-def _init(found: Any) -> None:
-    one = add_command(
-        found,
-        "init",
-        "init:init",
-        help="write a test file, a waiver file and a CI workflow into the current folder",
-        description=(
-            "Write into the current folder what a repository needs to be judged from now on: a pytest file, a file "
-            "for failures that are expected, and a workflow of GitHub Actions that runs the contract and posts what "
-            "failed as the summary of the job. A file that is there already is left as it is."
-        ),
-        epilog=EXIT_CODES,
-    )
+@command("init", "init:init", epilog=EXIT_CODES)
+def _init(one: argparse.ArgumentParser) -> None:
+    """Write a test file, a waiver file and a CI workflow into the current folder.
+
+    Write into the current folder what a repository needs to be judged from now on: a pytest file, a file for
+    failures that are expected, and a workflow of GitHub Actions that runs the contract and posts what failed as the
+    summary of the job. A file that is there already is left as it is.
+    """
     one.add_argument(
         "target",
         metavar="TARGET",
@@ -129,15 +105,12 @@ examples:
 """
 
 
-def _replay(found: Any) -> None:
-    one = add_command(
-        found,
-        "replay",
-        "replay:replay",
-        help="run one check again, alone, or write it as a script that needs only torch",
-        description="Run one check again as it was run, and print all it says; 1 where it fails.",
-        epilog=_REPLAY_EXAMPLES,
-    )
+@command("replay", "replay:replay", epilog=_REPLAY_EXAMPLES)
+def _replay(one: argparse.ArgumentParser) -> None:
+    """Run one check again, alone, or write it as a script that needs only torch.
+
+    Run one check again as it was run, and print all it says; 1 where it fails.
+    """
     one.add_argument(
         "what", metavar="ID", help="a check id, or REPORT.json#N for the N-th failure of a report, or REPORT.json#ID"
     )
@@ -148,28 +121,16 @@ def _replay(found: Any) -> None:
     add_output(one, "--script", help="write there one Python file that needs only torch and the implementation")
 
 
-def _fuzz(found: Any) -> None:
-    one = add_command(
-        found,
-        "fuzz",
-        "fuzz:fuzz",
-        help="try random stages and programs, and shrink what fails",
-        description=(
-            "Try random stages and programs that the target claims to support, against plain autograd, and go on after "
-            "a failure; tell every distinct defect once, shrunk. Exit code 1 where a MUST failed."
-        ),
-    )
+@command("fuzz", "fuzz:fuzz")
+def _fuzz(one: argparse.ArgumentParser) -> None:
+    """Try random stages and programs, and shrink what fails.
+
+    Try random stages and programs that the target claims to support, against plain autograd, and go on after a
+    failure; tell every distinct defect once, shrunk. Exit code 1 where a MUST failed.
+    """
     one.add_argument("target", metavar="TARGET", help="what is tried, as for 'gradconform run'")
-    one.add_argument(
-        "--max-examples", type=count_given, default=1000, metavar="N", help="how many random examples (default: 1000)"
-    )
-    one.add_argument(
-        "--time-budget",
-        type=count_given,
-        default=60,
-        metavar="SECONDS",
-        help="stop after so many seconds (default: 60)",
-    )
+    add_count(one, "--max-examples", default=1000, help="how many random examples")
+    add_count(one, "--time-budget", default=60, metavar="SECONDS", help="stop after so many seconds")
     add_option(one, "device", default="cpu", help="where it runs")
     add_option(one, "device_plugins")
     add_option(one, "dtype", default="float32", help="as for 'gradconform run'")
@@ -177,17 +138,17 @@ def _fuzz(found: Any) -> None:
     one.add_argument("--reproduce", metavar="BLOB", help="try the one trial that an earlier run printed")
 
 
-def _selftest(found: Any) -> None:
-    one = add_command(
-        found,
-        "selftest",
-        "selftest:selftest",
-        help="run the contract against known faults and right variants: does it find what it must here?",
-        description=(
-            "Run the contract against every fault and every right variant that the kit ships, on a device of yours, "
-            "and print which check fails which fault. The exit code is 1 where a fault survives or a variant fails."
-        ),
-    )
+@command(
+    "selftest",
+    "selftest:selftest",
+    help="run the contract against known faults and right variants: does it find what it must here?",
+)
+def _selftest(one: argparse.ArgumentParser) -> None:
+    """Run the contract against known faults and right variants.
+
+    Run the contract against every fault and every right variant that the kit ships, on a device of yours, and print
+    which check fails which fault. The exit code is 1 where a fault survives or a variant fails.
+    """
     add_option(one, "device", default="cpu", help="where it runs")
     add_option(one, "device_plugins")
     add_option(one, "dtype", default="float32", help="as for run")
@@ -196,18 +157,14 @@ def _selftest(found: Any) -> None:
     add_output(one, "--html", help="write the matrix there as one HTML page")
 
 
-def _doctor(found: Any) -> None:
-    one = add_command(
-        found,
-        "doctor",
-        "doctor:doctor",
-        help="show the devices, dtypes and targets that can be used here, and what each device gets wrong",
-        description=(
-            "Probe devices, each type in a process of its own with a time limit: which indices can be used, in which "
-            "dtypes, and which lines of the pre-flight hold; show the registered targets and whether they are "
-            "installed. The exit code is 4 where a device that is named cannot be used, or fails its pre-flight."
-        ),
-    )
+@command("doctor", "doctor:doctor")
+def _doctor(one: argparse.ArgumentParser) -> None:
+    """Show the devices, dtypes and targets that can be used here, and what each device gets wrong.
+
+    Probe devices, each type in a process of its own with a time limit: which indices can be used, in which dtypes,
+    and which lines of the pre-flight hold; show the registered targets and whether they are installed. The exit
+    code is 4 where a device that is named cannot be used, or fails its pre-flight.
+    """
     one.add_argument("--device", **SEVERAL, metavar="DEVICE", help="only these, named as for run (default: all)")
     add_option(one, "device_plugins")
     one.add_argument("--json", action="store_true", help="print JSON")
@@ -223,18 +180,13 @@ examples:
 """
 
 
-def _pipeline(found: Any) -> None:
-    one = add_command(
-        found,
-        "pipeline",
-        "extra_checks:pipeline",
-        help="run a target inside torch's own pipelines on several processes",
-        description=(
-            "Put the target's functions into torch's PipelineStage and run torch's schedules on several processes: "
-            "outputs, losses and every parameter gradient on every rank against one plain backward of the whole model."
-        ),
-        epilog=_PIPELINE_EXAMPLES,
-    )
+@command("pipeline", "extra_checks:pipeline", epilog=_PIPELINE_EXAMPLES)
+def _pipeline(one: argparse.ArgumentParser) -> None:
+    """Run a target inside torch's own pipelines on several processes.
+
+    Put the target's functions into torch's PipelineStage and run torch's schedules on several processes: outputs,
+    losses and every parameter gradient on every rank against one plain backward of the whole model.
+    """
     one.add_argument("target", metavar="TARGET", help="torch's three functions, named as for 'gradconform run'")
     one.add_argument(
         "--schedule",
@@ -243,26 +195,17 @@ def _pipeline(found: Any) -> None:
         metavar="NAME",
         help="a schedule class of torch, the path of a CSV file in torch's format, or all; may be given several times",
     )
-    one.add_argument("--ranks", type=count_given, default=2, metavar="N", help="processes in all (default: 2)")
-    one.add_argument(
-        "--stages-per-rank", type=count_given, metavar="K", help="stages of each rank (default: 2, or 1 where it must)"
-    )
-    one.add_argument(
-        "--microbatches", type=count_given, metavar="M", help="micro-batches of a step (default: four per rank)"
-    )
+    add_count(one, "--ranks", default=2, help="processes in all")
+    add_count(one, "--stages-per-rank", metavar="K", help="stages of each rank (default: 2, or 1 where it must)")
+    add_count(one, "--microbatches", metavar="M", help="micro-batches of a step (default: four per rank)")
     add_option(one, "checks")
     add_option(one, "device", default="cpu", help="where stages are")
     add_option(one, "dtype", default="float32", help="as for run")
     add_option(one, "seed", default=DEFAULT_SEED)
+    add_count(one, "--timeout", default=60, metavar="SECONDS", help="what one check may take")
+    add_count(one, "--nnodes", default=1, help="machines")
     one.add_argument(
-        "--timeout", type=count_given, default=60, metavar="SECONDS", help="what one check may take (default: 60)"
-    )
-    one.add_argument("--nnodes", type=count_given, default=1, metavar="N", help="machines (default: 1)")
-    one.add_argument(
-        "--rdzv-endpoint",
-        default="localhost:0",
-        metavar="HOST:PORT",
-        help="where machines meet, as for torchrun",
+        "--rdzv-endpoint", default="localhost:0", metavar="HOST:PORT", help="where machines meet, as for torchrun"
     )
     one.add_argument("--rdzv-id", default="gradconform", metavar="ID", help="a name that the machines share")
     add_output(one, "--json", help="write the report there as JSON")
@@ -276,18 +219,13 @@ examples:
 """
 
 
-def _schedule_text(found: Any) -> None:
-    one = add_command(
-        found,
-        "schedule-text",
-        "extra_checks:schedule_text",
-        help="judge how a runtime parses, validates, places, merges and lowers schedules",
-        description=(
-            "Judge what a pipeline runtime does with schedules before anything runs: parse and print actions, refuse "
-            "what is illegal, place stages on ranks, merge I and W, put in communication and sharding."
-        ),
-        epilog=_SCHEDULE_EXAMPLES,
-    )
+@command("schedule-text", "extra_checks:schedule_text", epilog=_SCHEDULE_EXAMPLES)
+def _schedule_text(one: argparse.ArgumentParser) -> None:
+    """Judge how a runtime parses, validates, places, merges and lowers schedules.
+
+    Judge what a pipeline runtime does with schedules before anything runs: parse and print actions, refuse what is
+    illegal, place stages on ranks, merge I and W, put in communication and sharding.
+    """
     one.add_argument(
         "target", metavar="TARGET", help="torch, or package.module:object with the methods of ScheduleText"
     )
@@ -301,17 +239,13 @@ def _schedule_text(found: Any) -> None:
     add_output(one, "--json", help="write the report there as JSON")
 
 
-def _stage_objects(found: Any) -> None:
-    one = add_command(
-        found,
-        "stage-objects",
-        "extra_checks:stage_objects",
-        help="judge a framework's stage objects: manual, traced, dw_builder, caches, refusals",
-        description=(
-            "Judge a framework's stage objects in one process: chains of manual and traced stages against the whole "
-            "model, dw_builder, what is refused, and what is let go of."
-        ),
-    )
+@command("stage-objects", "extra_checks:stage_objects")
+def _stage_objects(one: argparse.ArgumentParser) -> None:
+    """Judge a framework's stage objects: manual, traced, dw_builder, caches, refusals.
+
+    Judge a framework's stage objects in one process: chains of manual and traced stages against the whole model,
+    dw_builder, what is refused, and what is let go of.
+    """
     one.add_argument(
         "target", metavar="TARGET", help="torch, or package.module:object with the methods of StageObjects"
     )
@@ -319,26 +253,10 @@ def _stage_objects(found: Any) -> None:
 
 
 #: In the order of the help.
-_COMMANDS = (
-    _run,
-    _init,
-    _replay,
-    add_list,
-    add_explain,
-    add_contract,
-    _fuzz,
-    _selftest,
-    _pipeline,
-    _schedule_text,
-    _stage_objects,
-    add_merge,
-    add_compare,
-    add_report,
-    add_waivers,
-    add_bundle,
-    add_verify,
-    _doctor,
-)
+_ORDER = (
+    "run", "init", "replay", "list", "explain", "contract", "fuzz", "selftest", "pipeline", "schedule-text",
+    "stage-objects", "merge", "compare", "report", "waivers", "bundle", "verify", "doctor",
+)  # fmt: skip
 
 
 def parser() -> argparse.ArgumentParser:
@@ -350,6 +268,6 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"gradconform {KIT_VERSION}, contract {CONTRACT_VERSION}")
     found = top.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    for add in _COMMANDS:
-        add(found)
+    for name in _ORDER:
+        COMMANDS[name](found)
     return top

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
@@ -36,31 +37,22 @@ _Run = Callable[[Report], str | None]
 _Prepared = tuple[Report, tuple[str, str], _Run]
 
 
-def pipeline(arguments: argparse.Namespace) -> int:
-    """Run a target inside pipelines; return the exit code of the verdict."""
-    return _judge(arguments, _pipeline)
+def _judging(prepare: Callable[[argparse.Namespace], _Prepared]) -> Callable[[argparse.Namespace], int]:
+    """Make a command of what prepares its run: it runs it, and returns the exit code of the verdict."""
 
+    @functools.wraps(prepare)
+    def command(arguments: argparse.Namespace) -> int:
+        with current_folder_first():
+            report, place, run = prepare(arguments)
+        write(opening(report, [place], width()))
+        code = None
+        try:
+            stopped = run(report)
+        except KeyboardInterrupt:
+            stopped, code = "interrupted", EXIT_INTERRUPTED
+        return conclude(report, arguments.json, code=code, stopped=stopped)
 
-def schedule_text(arguments: argparse.Namespace) -> int:
-    """Judge a runtime's work on schedules; return the exit code of the verdict."""
-    return _judge(arguments, _schedule_text)
-
-
-def stage_objects(arguments: argparse.Namespace) -> int:
-    """Judge stage objects; return the exit code of the verdict."""
-    return _judge(arguments, _stage_objects)
-
-
-def _judge(arguments: argparse.Namespace, prepare: Callable[[argparse.Namespace], _Prepared]) -> int:
-    with current_folder_first():
-        report, place, run = prepare(arguments)
-    write(opening(report, [place], width()))
-    code = None
-    try:
-        stopped = run(report)
-    except KeyboardInterrupt:
-        stopped, code = "interrupted", EXIT_INTERRUPTED
-    return conclude(report, arguments.json, code=code, stopped=stopped)
+    return command
 
 
 def _report(target: dict[str, Any], extra: tuple[str, ...], planned: int, manifest: int, seed: int = 0) -> Report:
@@ -76,7 +68,9 @@ def _report(target: dict[str, Any], extra: tuple[str, ...], planned: int, manife
     )
 
 
-def _pipeline(arguments: argparse.Namespace) -> _Prepared:
+@_judging
+def pipeline(arguments: argparse.Namespace) -> _Prepared:
+    """Run a target inside pipelines."""
     _refuse_sizes(arguments)
     device_named(arguments.device)
     target = resolve(arguments.target)
@@ -160,7 +154,9 @@ def _without_processes(
     return _report(target, what, len(checks), len(checks)), ("cpu", dtype), run
 
 
-def _schedule_text(arguments: argparse.Namespace) -> _Prepared:
+@_judging
+def schedule_text(arguments: argparse.Namespace) -> _Prepared:
+    """Judge a runtime's work on schedules."""
     schedules = _schedules(arguments.schedule)
     what = tuple(f"{one.name}: {one.size}" for one in schedules)
     return _without_processes(schedule_text_named(arguments.target), checks_of(schedules), arguments, what, "text")
@@ -180,6 +176,8 @@ def _schedules(given: list[str] | None) -> list[Schedule]:
     return found
 
 
-def _stage_objects(arguments: argparse.Namespace) -> _Prepared:
+@_judging
+def stage_objects(arguments: argparse.Namespace) -> _Prepared:
+    """Judge stage objects."""
     subject = stage_objects_named(arguments.target)
     return _without_processes(subject, CHECKS, arguments, ("stage objects on one process",), "float32")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import inspect
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -95,10 +96,31 @@ class Formatter(argparse.HelpFormatter):
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
-def add_command(found: Any, name: str, work: str, **told: Any) -> Any:
+#: What adds each command to the parsers that its argument makes.
+COMMANDS: dict[str, Callable[[Any], None]] = {}
+
+
+def command(name: str, work: str | None, **told: Any) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
+    """Register what adds the arguments of a command to its parser; see :func:`add_command` for the rest.
+
+    Its docstring is the help: the first line in the list of commands, what stands below it above the command's options.
+    """
+
+    def register(add_arguments: Callable[[Any], None]) -> Callable[[Any], None]:
+        summary, _, below = (inspect.getdoc(add_arguments) or "").partition("\n\n")
+        listed = summary[:1].lower() + summary[1:].rstrip(".")
+        texts = {"help": listed, "description": (below or summary).replace("\n", " "), **told}
+        COMMANDS[name] = lambda found: add_arguments(add_command(found, name, work, **texts))
+        return add_arguments
+
+    return register
+
+
+def add_command(found: Any, name: str, work: str | None, **told: Any) -> Any:
     """Add a command to the parsers that ``found`` makes; its ``work``, ``module:function`` here, is imported late."""
     one = found.add_parser(name, **told)
-    one.set_defaults(command=f"{__package__}.{work}", parser=one)
+    if work is not None:
+        one.set_defaults(command=f"{__package__}.{work}", parser=one)
     return one
 
 
@@ -111,7 +133,7 @@ def names_given(text: str) -> list[str]:
     return names
 
 
-def count_given(text: str) -> int:
+def _count(text: str) -> int:
     """Return a count from 1."""
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         msg = f"{text!r} is no count; expected a whole number from 1"
@@ -173,6 +195,18 @@ def _reader(option: Option) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return read
+
+
+def add_count(
+    one: Any,
+    *flags: str,
+    help: str,  # noqa: A002 (argparse's own word for it)
+    default: int | None = None,
+    metavar: str = "N",
+) -> None:
+    """Add an option that takes a count from 1; its help ends with the default where it has one."""
+    shown = "" if default is None else f" (default: {default})"
+    one.add_argument(*flags, type=_count, default=default, metavar=metavar, help=f"{help}{shown}")
 
 
 def add_output(one: Any, *flags: str, metavar: str = "PATH", **told: Any) -> None:

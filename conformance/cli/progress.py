@@ -17,7 +17,6 @@ from .console import on_terminal, terminal, width, write
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
     from gradconform.report.lines import Line
     from gradconform.results import Report, Result
@@ -130,11 +129,17 @@ class Areas:
 
 
 @contextlib.contextmanager
-def progress_bar(console: Console, *, name_width: int, counted: str) -> Iterator[Progress]:
-    """Open a bar on ``console``: what runs now, how much is done, and the tasks' field ``count``.
+def progress_bar(
+    console: Console | None, first: str, total: int, *, name_width: int, counted: str
+) -> Iterator[Callable[..., None]]:
+    """Open a bar on ``console``, None for none: what runs now, at ``first``, how much is done, and what is ``counted``.
 
-    ``name_width`` is in columns; ``counted`` says what the field counts. The bar is gone when it is closed.
+    What it yields is called with the name of what runs now, None for the same, whether something is ``done``, and
+    whether that counts. ``name_width`` is in columns. The bar is gone when it is closed.
     """
+    if console is None:
+        yield lambda *_, **__: None
+        return
     from rich.progress import (  # noqa: PLC0415 (only a terminal needs it)
         BarColumn,
         MofNCompleteColumn,
@@ -152,28 +157,29 @@ def progress_bar(console: Console, *, name_width: int, counted: str) -> Iterator
     )
     # Beyond the standard output nothing is redirected: what the target prints stays where it belongs.
     with Progress(*columns, console=console, transient=True, expand=True, redirect_stderr=False) as progress:
-        yield progress
+        task = progress.add_task(first, total=total, count=0)
+        count = 0
+
+        def tell(name: str | None = None, *, done: bool = False, counts: bool = False) -> None:
+            nonlocal count
+            count += counts
+            progress.update(task, description=name, advance=int(done), count=count)
+
+        yield tell
 
 
 @contextlib.contextmanager
 def _bar(places: tuple[Place, ...], console: Console | None) -> Iterator[Callable[[Place | Result], None]]:
     """Show a bar with the check that began last and the failures so far; nothing where there is no terminal."""
-    if console is None:
-        yield lambda _: None
-        return
-    failed = 0
-    with progress_bar(console, name_width=_ID_WIDTH, counted="failed") as progress:
-        task = progress.add_task(_short(places[0].check), total=len(places), count=0)
+    with progress_bar(console, _short(places[0].check), len(places), name_width=_ID_WIDTH, counted="failed") as tell:
 
-        def tell(news: Place | Result) -> None:
-            nonlocal failed
+        def on_news(news: Place | Result) -> None:
             if isinstance(news, Place):
-                progress.update(task, description=_short(news.check))
-                return
-            failed += news.status in {"failed", "error"}
-            progress.update(task, advance=1, count=failed)
+                tell(_short(news.check))
+            else:
+                tell(done=True, counts=news.status in {"failed", "error"})
 
-        yield tell
+        yield on_news
 
 
 def _short(check: str) -> str:

@@ -5,55 +5,43 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import math
-from typing import Any
 
 from gradconform.reading.comparison import DEFAULT, NAMES, Expression, ExpressionError
 from gradconform.version import CONTRACT_VERSION
 from gradconform.waivers.waiver import DEFAULT_FILE
 
-from .parsing import EXIT_CODES, add_command, add_option, add_output
+from .parsing import EXIT_CODES, add_command, add_option, add_output, command
 
 
-def add_list(found: Any) -> None:
-    """Add the command to the parsers that ``found`` makes."""
-    one = add_command(
-        found,
-        "list",
-        "contract:list_checks",
-        help="list the checks of the contract",
-        description=(
-            "List the checks of the contract: id, level, profile, needs, requirement. "
-            "When the output is no terminal, it is one line per check with tabs between the columns."
-        ),
-    )
+@command("list", "contract:list_checks")
+def _list(one: argparse.ArgumentParser) -> None:
+    """List the checks of the contract.
+
+    List the checks of the contract: id, level, profile, needs, requirement. When the output is no terminal, it is
+    one line per check with tabs between the columns.
+    """
     add_option(one, "profile", default="full")
     add_option(one, "checks")
     add_option(one, "contract", default=CONTRACT_VERSION)
     one.add_argument("--json", action="store_true", help="print JSON, with the reason and the programs of each check")
 
 
-def add_explain(found: Any) -> None:
-    """Add the command to the parsers that ``found`` makes."""
-    one = add_command(
-        found,
-        "explain",
-        "contract:explain",
-        help="explain one check: requirement, reason, stage, program, how it is judged",
-        description="Explain one check: requirement, reason, stage and its source, program, how it is judged.",
-    )
+@command("explain", "contract:explain")
+def _explain(one: argparse.ArgumentParser) -> None:
+    """Explain one check: requirement, reason, stage, program, how it is judged.
+
+    Explain one check: requirement, reason, stage and its source, program, how it is judged.
+    """
     add_option(one, "contract", default=CONTRACT_VERSION)
     one.add_argument("check", metavar="ID", help="a check id, or a glob that matches a few")
 
 
-def add_contract(found: Any) -> None:
-    """Add the command to the parsers that ``found`` makes."""
-    one = add_command(
-        found,
-        "contract",
-        "contract:contract",
-        help="print the contract as Markdown (docs/contract.md)",
-        description="Print the contract as Markdown: the numeric rule, the verdicts and every check.",
-    )
+@command("contract", "contract:contract")
+def _contract(one: argparse.ArgumentParser) -> None:
+    """Print the contract as Markdown (docs/contract.md).
+
+    Print the contract as Markdown: the numeric rule, the verdicts and every check.
+    """
     add_option(one, "contract", default=CONTRACT_VERSION)
     one.add_argument(
         "--freeze",
@@ -75,20 +63,14 @@ def _day_given(text: str) -> dt.date:
         raise argparse.ArgumentTypeError(msg) from error
 
 
-def add_merge(found: Any) -> None:
-    """Add the command to the parsers that ``found`` makes."""
-    one = add_command(
-        found,
-        "merge",
-        "reports:merge_reports",
-        help="put the reports of shards together and give the verdict",
-        description=(
-            "Put the reports of 'gradconform run --shard I/N' (or pytest --gradconform-shard) together and give the "
-            "verdict on the whole. Refused where one is missing, or where target, contract, kit, seed, profile, "
-            "waivers or environment differ."
-        ),
-        epilog=EXIT_CODES,
-    )
+@command("merge", "reports:merge_reports", epilog=EXIT_CODES)
+def _merge(one: argparse.ArgumentParser) -> None:
+    """Put the reports of shards together and give the verdict.
+
+    Put the reports of 'gradconform run --shard I/N' (or pytest --gradconform-shard) together and give the verdict
+    on the whole. Refused where one is missing, or where target, contract, kit, seed, profile, waivers or
+    environment differ.
+    """
     one.add_argument("reports", metavar="REPORT.json", nargs="+", help="the report of each shard, in any order")
     add_output(one, "--json", help="write the whole report there as JSON")
 
@@ -105,22 +87,17 @@ and parentheses; a name by itself holds where its count is not 0.
 """
 
 
-def add_compare(found: Any) -> None:
-    """Add the command to the parsers that ``found`` makes."""
+@command("compare", "reports:compare_reports")
+def _compare(one: argparse.ArgumentParser) -> None:
+    """Compare a run with the one before, and fail where it is worse.
+
+    Compare the report of a new run with that of the one before: new failures, what was fixed, checks that were
+    lost, errors that grew, slower checks, and what is different around them. Exit code 6 where the condition of
+    --fail-on holds.
+    """
     column = max(map(len, NAMES))
     names = "\n  ".join(f"{name:<{column}} {told}" for name, told in NAMES.items())
-    one = add_command(
-        found,
-        "compare",
-        "reports:compare_reports",
-        help="compare a run with the one before, and fail where it is worse",
-        description=(
-            "Compare the report of a new run with that of the one before: new failures, what was fixed, checks that "
-            "were lost, errors that grew, slower checks, and what is different around them. Exit code 6 where the "
-            "condition of --fail-on holds."
-        ),
-        epilog=f"{_LANGUAGE.format(names=names)}\n{EXIT_CODES}",
-    )
+    one.epilog = f"{_LANGUAGE.format(names=names)}\n{EXIT_CODES}"
     one.add_argument("base", metavar="BASE.json", help="the report of the run before")
     one.add_argument("new", metavar="NEW.json", help="the report of the new run")
     one.add_argument(
@@ -169,19 +146,13 @@ examples:
 """
 
 
-def add_report(found: Any) -> None:
-    """Add the command to the parsers that ``found`` makes."""
-    one = add_command(
-        found,
-        "report",
-        "reports:report",
-        help="show a report as one HTML page or as Markdown; several side by side",
-        description=(
-            "Write a report as one HTML page that needs no network and no server, or as Markdown. Several reports "
-            "stand side by side, each compared with the first. The exit code says nothing of the verdict."
-        ),
-        epilog=f"{_EXAMPLES}\n{EXIT_CODES}",
-    )
+@command("report", "reports:report", epilog=f"{_EXAMPLES}\n{EXIT_CODES}")
+def _report(one: argparse.ArgumentParser) -> None:
+    """Show a report as one HTML page or as Markdown; several side by side.
+
+    Write a report as one HTML page that needs no network and no server, or as Markdown. Several reports stand side
+    by side, each compared with the first. The exit code says nothing of the verdict.
+    """
     one.add_argument("reports", metavar="RUN.json", nargs="+", help="what run --json wrote")
     add_output(one, "--html", help="write an HTML page there; - is the standard output")
     add_output(one, "--markdown", help="write Markdown there; - is the standard output")
@@ -208,14 +179,9 @@ has expired, or names no check, is refused before the run.
 """
 
 
-def add_waivers(found: Any) -> None:
-    """Add the command to the parsers that ``found`` makes."""
-    one = found.add_parser(
-        "waivers",
-        help="write waivers for the failures of a run, or remove those that it no longer needs",
-        description=_FORM,
-        epilog=EXIT_CODES,
-    )
+@command("waivers", None, description=_FORM, epilog=EXIT_CODES)
+def _waivers(one: argparse.ArgumentParser) -> None:
+    """Write waivers for the failures of a run, or remove those that it no longer needs."""
     which = one.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=type(one))
     add_command(
         which,
@@ -244,20 +210,14 @@ def add_waivers(found: Any) -> None:
         )
 
 
-def add_bundle(found: Any) -> None:
-    """Add the command to the parsers that ``found`` makes."""
-    one = add_command(
-        found,
-        "bundle",
-        "bundle:bundle",
-        help="put a report and all it rests on into a bundle that others can verify",
-        description=(
-            "Put the report of a whole run of profile full, its environment, waivers and records, and the hashes of "
-            "kit and target, into one file that 'gradconform verify' checks without a network. Refused with each "
-            "reason where what it states would not hold."
-        ),
-        epilog=EXIT_CODES,
-    )
+@command("bundle", "bundle:bundle", epilog=EXIT_CODES)
+def _bundle(one: argparse.ArgumentParser) -> None:
+    """Put a report and all it rests on into a bundle that others can verify.
+
+    Put the report of a whole run of profile full, its environment, waivers and records, and the hashes of kit and
+    target, into one file that 'gradconform verify' checks without a network. Refused with each reason where what it
+    states would not hold.
+    """
     one.add_argument("report", metavar="RUN.json", help="the report")
     add_output(one, "-o", "--output", metavar="BUNDLE.zip", required=True, help="where the bundle is written")
     one.add_argument("--ndjson", metavar="FILE", help="the records of the same run, to be put in as well")
@@ -266,18 +226,12 @@ def add_bundle(found: Any) -> None:
     )
 
 
-def add_verify(found: Any) -> None:
-    """Add the command to the parsers that ``found`` makes."""
-    one = add_command(
-        found,
-        "verify",
-        "bundle:verify",
-        help="say whether what a bundle states holds, or each reason why not",
-        description=(
-            "Say whether what a bundle states holds: VALID, or each reason why not. Nothing in it is run, nothing is "
-            "unpacked to disk but its waivers and records, and no network is asked. Exit code 1 where it does not hold."
-        ),
-        epilog=EXIT_CODES,
-    )
+@command("verify", "bundle:verify", epilog=EXIT_CODES)
+def _verify(one: argparse.ArgumentParser) -> None:
+    """Say whether what a bundle states holds, or each reason why not.
+
+    Say whether what a bundle states holds: VALID, or each reason why not. Nothing in it is run, nothing is unpacked
+    to disk but its waivers and records, and no network is asked. Exit code 1 where it does not hold.
+    """
     one.add_argument("bundle", metavar="BUNDLE.zip", help="a file that 'gradconform bundle' has written")
     one.add_argument("--target", metavar="FILE", help="the code that you have: is it what was judged?")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,16 +35,11 @@ def run(arguments: argparse.Namespace) -> int:
         return _judge(arguments, file)
 
 
-@contextlib.contextmanager
-def _records(arguments: argparse.Namespace) -> Iterator[RecordFile | None]:
+def _records(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[RecordFile | None]:
     """Open the file that the run is recorded in, if it has one."""
     if arguments.ndjson is None and arguments.resume is None:
-        yield None
-        return
-    with contextlib.closing(
-        RecordFile(arguments.resume or arguments.ndjson, resume=arguments.resume is not None)
-    ) as file:
-        yield file
+        return contextlib.nullcontext()
+    return contextlib.closing(RecordFile(arguments.resume or arguments.ndjson, resume=arguments.resume is not None))
 
 
 def _judge(arguments: argparse.Namespace, file: RecordFile | None) -> int:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -15,7 +14,7 @@ from gradconform.devices.choice import one_cell
 from gradconform.naming import SelectionError, nearest
 from gradconform.report.kill_matrix import kill_lines, kill_page
 from gradconform.results import EXIT_CONFORMS, EXIT_DOES_NOT
-from gradconform.selftest import KillMatrix, Outcome, SelftestOptions, judge_all
+from gradconform.selftest import KillMatrix, SelftestOptions, judge_all
 from gradconform.selftest.subject import Subject
 
 from .console import hand_over, on_terminal, terminal, width, write
@@ -50,8 +49,14 @@ def run_selftest(options: SelftestOptions, pattern: str | None = None, *, plugin
     ids = tuple(item.check.id for item in make_plan(checks_of(), profile=options.profile).items)
     subjects: list[Subject] = [("fault", name) for name in chosen]
     subjects += [("variant", name) for name in options.catalogue("variant")]
-    with _bar(len(subjects)) as advance:
-        outcomes = judge_all(options, subjects, workers=os.cpu_count() or 1, on_outcome=advance)
+    console = terminal() if on_terminal() else None
+    with progress_bar(console, "starting", len(subjects), name_width=46, counted="survived or accused") as tell:
+        outcomes = judge_all(
+            options,
+            subjects,
+            workers=os.cpu_count() or 1,
+            on_outcome=lambda outcome: tell(outcome.name, done=True, counts=not outcome.right),
+        )
     whole = len(matching) == len(catalogue)
     return KillMatrix(options, ids, tuple(outcomes), complete=whole, left_out=tuple(left_out.items()))
 
@@ -62,21 +67,3 @@ def _nothing_chosen(pattern: str | None, dtype: str, left_out: dict[str, str], k
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         return f"--faults {pattern!r} matches only what is no fault in {dtype}: {reasons}"
     return f"--faults {pattern!r} matches no fault; nearest: {nearest(pattern or '', known)[:300]}"
-
-
-@contextlib.contextmanager
-def _bar(total: int) -> Iterator[Callable[[Outcome], None]]:
-    """Show how many subjects are done and how many are not as they should be; nothing where there is no terminal."""
-    if not on_terminal():
-        yield lambda _: None
-        return
-    wrong = 0
-    with progress_bar(terminal(), name_width=46, counted="survived or accused") as progress:
-        task = progress.add_task("starting", total=total, count=0)
-
-        def advance(outcome: Outcome) -> None:
-            nonlocal wrong
-            wrong += not outcome.right
-            progress.update(task, advance=1, description=outcome.name, count=wrong)
-
-        yield advance
