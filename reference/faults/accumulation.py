@@ -16,8 +16,7 @@ from .registry import fault
 
 
 @fault(
-    "accumulate.iterations.full-3",
-    "accumulate.iterations.split-3",
+    "accumulate.iterations.*-3",
     "accumulate.prior.*",
     cause=("overwritten", {"kind": "missing", "microbatches": [None]}),
 )
@@ -28,15 +27,14 @@ def overwrite(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
     return added
 
 
-@fault("accumulate.iterations.*", "full.gradients.mlp", "split.gradients.mlp", cause="counted_twice")
+@fault("accumulate.iterations.*", "*.gradients.mlp", cause="counted_twice")
 def doubled() -> Target:
     """Each micro-batch's parameter gradients are added twice."""
     return target(param_grads(lambda _, added, __: added + added))
 
 
 @fault(
-    "accumulate.iterations.full-3",
-    "accumulate.iterations.split-3",
+    "accumulate.iterations.*-3",
     "accumulate.iterations.split-10-deferred",
     cause=({"kind": "missing", "microbatches": [1]}, {"kind": "only", "microbatches": [0]}),
 )
@@ -45,7 +43,7 @@ def first_microbatch_only() -> Target:
     return target(param_grads(lambda parameter, added, _: added if parameter.grad is None else torch.zeros_like(added)))
 
 
-@fault("accumulate.iterations.full-3", "accumulate.iterations.split-3", cause={"kind": "scaled", "factors": [0.5]})
+@fault("accumulate.iterations.*-3", cause={"kind": "scaled", "factors": [0.5]})
 @alters(param_grads)
 def averaged_with_what_stands(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
     """A running mean takes the place of the sum."""
@@ -56,8 +54,7 @@ def averaged_with_what_stands(parameter: nn.Parameter, added: Tensor, _: Graph) 
 
 
 @fault(
-    "accumulate.iterations.full-10",
-    "accumulate.iterations.split-10",
+    "accumulate.iterations.*-10",
     "accumulate.iterations.split-10-deferred",
     cause={"kind": "counted_twice", "microbatches": [5]},
 )
@@ -104,8 +101,7 @@ def written_behind_zero_grad(_: StageSpec) -> Functions:
 
 
 @fault(
-    "accumulate.iterations.full-3",
-    "accumulate.iterations.split-3",
+    "accumulate.iterations.*-3",
     "accumulate.stage.*",
     cause={"kind": "divided", "names": ["the number of micro-batches"]},
 )

@@ -19,8 +19,8 @@ from .alterations import (
     Functions,
     Grads,
     Graph,
-    Passed,
     alters,
+    backwards,
     each_input_grad,
     input_grads,
     param_grads,
@@ -141,20 +141,11 @@ def gradient_written_into_the_parameter(parameters: list[nn.Parameter]) -> None:
 
 
 @fault("state.returned_storage.sum-of-inputs-*")
-def output_gradient_returned() -> Target:
+@alters(backwards)
+def output_gradient_returned(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """Where an input's gradient equals the output gradient, the output gradient itself is returned."""
-
-    def passed_on(found: Grads, grads: Any) -> Grads:
-        return tuple(next((given for given in tensors(grads) if _equal(given, grad)), grad) for grad in found)
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        return passed_on(RIGHT.full(outputs, grads, inputs), grads)
-
-    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any) -> Passed:
-        found, context = RIGHT.input_pass(outputs, grads, inputs, weights)
-        return passed_on(found, grads), context
-
-    return target(Functions(full=full, input_pass=input_pass))
+    found = run(outputs, grads, inputs)
+    return tuple(next((given for given in tensors(grads) if _equal(given, grad)), grad) for grad in found)
 
 
 @fault("state.returned_storage.*")

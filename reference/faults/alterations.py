@@ -175,18 +175,27 @@ class Forgiving(FunctionsSession):
 
 # ---- what is done around the functions
 
-#: What is given to B and I, the weights left aside: outputs, output gradients and inputs.
-Around = Callable[[Callable[..., Any], Any, Any, Sequence[Any]], Any]
+#: What is given to B and I, weights and context left aside: outputs, output gradients and inputs.
+Around = Callable[[Callable[..., Grads], Any, Any, Sequence[Any]], Grads]
 
 
 def backwards(around: Around, functions: Functions = RIGHT) -> Functions:
-    """Run B and I inside ``around(run, outputs, grads, inputs)``, which calls ``run`` with such three."""
+    """Run B and I inside ``around(run, outputs, grads, inputs)``, which may call ``run`` with such three.
 
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
+    It returns one gradient per input, as ``run`` does; an I that is not run leaves nothing for its W.
+    """
+
+    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         return around(functions.full, outputs, grads, inputs)
 
-    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Weights) -> Any:
-        return around(lambda *given: functions.input_pass(*given, weights), outputs, grads, inputs)
+    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Weights) -> Passed:
+        context: Context = []
+
+        def run(*given: Any) -> Grads:
+            found, context[:] = functions.input_pass(*given, weights)
+            return found
+
+        return around(run, outputs, grads, inputs), context
 
     return replace(functions, full=full, input_pass=input_pass)
 
@@ -237,7 +246,7 @@ def accumulating(
 def after_backwards(act: Callable[[Any, Any, Sequence[Any]], object]) -> Functions:
     """Do something more after B and I, with their arguments."""
 
-    def around(run: Callable[..., Any], *given: Any) -> Any:
+    def around(run: Callable[..., Grads], *given: Any) -> Grads:
         found = run(*given)
         act(*given)
         return found
@@ -272,7 +281,7 @@ def output_grads(edit: Callable[[list[Any], Any], Any], functions: Functions = R
     A backward that starts at a loss is left alone.
     """
 
-    def around(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
+    def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         if grads is None:
             return run(outputs, grads, inputs)
         listed, given = flat(outputs, grads)
@@ -293,17 +302,9 @@ def each_output_grad(edit: Callable[[Any, Any], Any]) -> Target:
 # ---- what the functions return
 
 
-def input_grads(edit: Callable[[Sequence[Any], Grads], Any], functions: Functions = RIGHT) -> Functions:
+def input_grads(edit: Callable[[Sequence[Any], Grads], Grads], functions: Functions = RIGHT) -> Functions:
     """Edit what B and I return: ``edit(inputs, grads)``."""
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
-        return edit(inputs, functions.full(outputs, grads, inputs))
-
-    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Weights) -> Any:
-        found, context = functions.input_pass(outputs, grads, inputs, weights)
-        return edit(inputs, found), context
-
-    return replace(functions, full=full, input_pass=input_pass)
+    return backwards(lambda run, *given: edit(given[-1], run(*given)), functions)
 
 
 def each_input_grad(edit: Callable[[Any, Tensor], Any]) -> Functions:

@@ -14,10 +14,8 @@ from gradconform.target.resolve import Target
 from .alterations import (
     RIGHT,
     Context,
-    Functions,
     Grads,
     Graph,
-    Passed,
     accumulating,
     alters,
     backwards,
@@ -94,19 +92,13 @@ def outputs_that_reach_no_input(output: Any, grad: Any) -> Any:
 
 
 @fault("*.gradients.fixed-inputs", "*.gradients.embedding", "*.loss.fixed-inputs", cause="never_accumulated")
-def stages_whose_inputs_need_no_gradient() -> Target:
+@alters(backwards)
+def stages_whose_inputs_need_no_gradient(
+    run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]
+) -> Grads:
     """Where no input needs a gradient, nothing is done at all."""
-
-    def idle(inputs: Sequence[Any]) -> bool:
-        return not any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        return (None,) * len(inputs) if idle(inputs) else RIGHT.full(outputs, grads, inputs)
-
-    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any) -> Passed:
-        return ((None,) * len(inputs), []) if idle(inputs) else RIGHT.input_pass(outputs, grads, inputs, weights)
-
-    return target(Functions(full=full, input_pass=input_pass))
+    needed = any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
+    return run(outputs, grads, inputs) if needed else (None,) * len(inputs)
 
 
 @fault(
@@ -229,7 +221,7 @@ def later_uses_of_a_tied_weight() -> Target:
     cause={"kind": "paths_missing", "counts": [1, 2]},
 )
 @alters(backwards)
-def later_paths_to_an_input(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
+def later_paths_to_an_input(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """Of the paths to an input only the first that is met counts."""
     graph = Graph.behind(outputs)
     with _later_uses_cut(graph, [leaf for leaf in graph.leaves() if not isinstance(leaf, nn.Parameter)]):

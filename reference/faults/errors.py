@@ -22,6 +22,7 @@ from .alterations import (
     Passed,
     Weights,
     alters,
+    backwards,
     flat,
     input_passes,
     per_session,
@@ -63,20 +64,12 @@ def parameters_left_frozen_by_an_error(run: Callable[[], Passed], _: Any, parame
 
 
 @fault("grad_tuple.wrong.*", "grad_tuple.too_long.*")
-def errors_swallowed() -> Target:
+@alters(backwards)
+def errors_swallowed(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """A wrong gradient tuple is logged, and None is returned for every input."""
-
-    def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-        with contextlib.suppress(ValueError):
-            return RIGHT.full(outputs, grads, inputs)
-        return (None,) * len(inputs)
-
-    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any) -> Passed:
-        with contextlib.suppress(ValueError):
-            return RIGHT.input_pass(outputs, grads, inputs, weights)
-        return (None,) * len(inputs), []
-
-    return target(Functions(full=full, input_pass=input_pass))
+    with contextlib.suppress(ValueError):
+        return run(outputs, grads, inputs)
+    return (None,) * len(inputs)
 
 
 def _poisoned() -> Functions:

@@ -64,7 +64,7 @@ def post_accumulate_hooks_twice() -> Target:
     return stored_as(lambda parameters: _call([one for one in parameters if one.grad is not None], _POST))
 
 
-@fault("hooks.tensor.mlp-full", "hooks.tensor.mlp-split", "hooks.tensor_grad.*")
+@fault("hooks.tensor.mlp-*", "hooks.tensor_grad.*")
 def parameters_in_two_halves() -> Target:
     """The parameter gradients are accumulated in two halves, and the hooks are called for each."""
 

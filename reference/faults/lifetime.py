@@ -154,7 +154,7 @@ def exceptions_kept(_: StageSpec) -> Functions:
     """An exception is kept for a report, and its frames hold the micro-batch."""
     kept: list[Exception] = []
 
-    def around(run: Callable[..., Any], *given: Any) -> Any:
+    def around(run: Callable[..., Grads], *given: Any) -> Grads:
         try:
             return run(*given)
         except Exception as error:

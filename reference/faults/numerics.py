@@ -11,10 +11,8 @@ from torch import Tensor, nn
 from gradconform.target.resolve import Target
 from gradconform.trees import tensors
 
-from .alterations import alters, backwards, each_input_grad, every_grad, output_grads, stored_as, target
+from .alterations import Grads, alters, backwards, each_input_grad, every_grad, output_grads, stored_as, target
 from .registry import fault
-
-_MLP = ("full.gradients.mlp", "split.gradients.mlp")
 
 
 def _real(grad: Tensor) -> bool:
@@ -22,9 +20,8 @@ def _real(grad: Tensor) -> bool:
 
 
 @fault(
-    *_MLP,
-    "full.loss.mlp",
-    "split.loss.mlp",
+    "*.gradients.mlp",
+    "*.loss.mlp",
     cause={"kind": "rounded", "names": ["bfloat16"]},
     dtypes=("float32", "float64"),
     elsewhere="within the bound: nothing changes in bfloat16, and what float16 loses by it is near its own rounding",
@@ -35,7 +32,7 @@ def rounded_through_bfloat16() -> Target:
 
 
 @fault(
-    *_MLP,
+    "*.gradients.mlp",
     "*.gradients.linear-3d",
     "*.gradients.attention-mask",
     "*.gradients.lstm",
@@ -49,7 +46,7 @@ def relative_error_1e_5() -> Target:
 
 
 @fault(
-    *_MLP,
+    "*.gradients.mlp",
     "*.gradients.linear-3d",
     cause={"kind": "relative_error", "factors": [3e-6]},
     dtypes=("float32", "float64"),
@@ -60,7 +57,7 @@ def relative_error_3e_6() -> Target:
     return target(every_grad(lambda grad: grad * (1 + 3e-6)))
 
 
-@fault(*_MLP, "full.gradients.conv2d", "split.gradients.conv2d", cause="one_element")
+@fault("*.gradients.mlp", "*.gradients.conv2d", cause="one_element")
 @alters(every_grad)
 def one_element_wrong(grad: Tensor) -> Tensor:
     """The largest element of every gradient is too large by one part in a thousand, or 64 eps where that is more."""
@@ -97,7 +94,7 @@ def square_gradient_transposed() -> Target:
     return target(every_grad(lambda grad: grad.t() if grad.dim() == 2 and len(set(grad.shape)) == 1 else grad))
 
 
-@fault(*_MLP, cause={"kind": "divided", "names": ["the batch size"]})
+@fault("*.gradients.mlp", cause={"kind": "divided", "names": ["the batch size"]})
 @alters(output_grads)
 def scaled_by_the_batch(_: list[Any], grads: Any) -> Any:
     """Output gradients are divided by the number of rows, as a mean over the batch would."""
@@ -105,14 +102,9 @@ def scaled_by_the_batch(_: list[Any], grads: Any) -> Any:
     return divided if isinstance(grads, list) else grads
 
 
-@fault(
-    "full.loss.mlp",
-    "split.loss.mlp",
-    "accumulate.iterations.split-10-deferred",
-    cause={"kind": "scaled", "factors": [0.5]},
-)
+@fault("*.loss.mlp", "accumulate.iterations.split-10-deferred", cause={"kind": "scaled", "factors": [0.5]})
 @alters(backwards)
-def loss_divided(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
+def loss_divided(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """A backward that starts at a loss starts with one half."""
     if grads is None:
         outputs = tensors(outputs)
@@ -120,7 +112,7 @@ def loss_divided(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequ
     return run(outputs, grads, inputs)
 
 
-@fault(*_MLP)
+@fault("*.gradients.mlp")
 @alters(each_input_grad)
 def returned_in_float64(_: Any, grad: Tensor) -> Tensor:
     """Input gradients are returned in float64, or in float32 where they are float64."""

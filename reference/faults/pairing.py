@@ -30,8 +30,7 @@ def none_shifts_the_gradients_behind_it(outputs: list[Any], grads: list[Any]) ->
 
 
 @fault(
-    "full.gradients.output-chunks",
-    "split.gradients.output-chunks",
+    "*.gradients.output-chunks",
     "grad_tuple.size.two-*",
     "grad_tuple.size.three-*",
     raises=True,
@@ -128,9 +127,7 @@ def none_of_a_scalar_read_as_one(output: Any, grad: Any) -> Any:
     return torch.ones_like(output) if missing else grad
 
 
-@fault(
-    "full.gradients.output-chunks", "split.gradients.output-chunks", cause={"kind": "output_grad_for_all", "slots": [0]}
-)
+@fault("*.gradients.output-chunks", cause={"kind": "output_grad_for_all", "slots": [0]})
 @alters(output_grads)
 def one_gradient_for_all(outputs: list[Any], grads: Any) -> Any:
     """The first output gradient is used for every output that it fits."""
@@ -225,7 +222,7 @@ def dict_paired_by_order() -> Target:
 
 @fault("grad_tuple.absent.*")
 @alters(backwards)
-def absent_gradients_read_as_ones(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
+def absent_gradients_read_as_ones(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """No output gradients at all are read as ones, whatever the outputs are."""
     if grads is None:
         outputs = tensors(outputs)

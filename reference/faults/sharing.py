@@ -161,11 +161,7 @@ class WeightPassesLastInFirstOut(FunctionsSession):
         return super().backward_weight(next(reversed(self._contexts), mb))
 
 
-@fault(
-    "accumulate.order.full-all-forwards-first",
-    "accumulate.order.split-all-forwards-first",
-    cause={"kind": "other_forward", "microbatches": [2], "others": [0]},
-)
+@fault("accumulate.order.*-all-forwards-first", cause={"kind": "other_forward", "microbatches": [2], "others": [0]})
 @alters(with_session)
 class NewestForwardForEveryBackward(Backwards):
     """B and I start from the outputs of the newest forward that has not run backward."""

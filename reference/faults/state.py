@@ -45,7 +45,7 @@ def inputs_zeroed(_: Any, __: Any, inputs: Sequence[Any]) -> None:
 
 @fault("state.output_grads.*")
 @alters(backwards)
-def output_grads_cleared(run: Callable[..., Any], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Any:
+def output_grads_cleared(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """Output gradients are cleared once they are read, as a receive buffer would be."""
     copies = map_leaves(lambda grad: grad.clone() if isinstance(grad, Tensor) else grad, grads)
     found = run(outputs, copies, inputs)
@@ -176,7 +176,7 @@ class StageLeftInEvalMode(Backwards):
         return backward(mb, output_grads)
 
 
-@fault("*.gradients.mlp", "accumulate.steps.full-no-zero", "accumulate.steps.split-no-zero", cause="cleared")
+@fault("*.gradients.mlp", "accumulate.steps.*-no-zero", cause="cleared")
 @alters(with_session)
 class GradientsWipedAtFinish(FunctionsSession):
     """The end of a step clears the parameter gradients."""
