@@ -54,18 +54,13 @@ def _bytes(value: str) -> str | None:
     return None if value.isdecimal() and int(value) > 0 else "expected a number of bytes above 0"
 
 
-def _dtypes(value: str) -> str | None:
-    for name in value.split(","):
-        if name not in _DTYPES:
-            return f"{name!r} is no dtype; expected some of {nearest(name, _DTYPES)}"
-    return None
+def _each(complaint: Callable[[str], str | None]) -> Callable[[str], str | None]:
+    """Return what is wrong with the first value of several that something is wrong with; commas separate them."""
+    return lambda value: next(filter(None, map(complaint, value.split(","))), None)
 
 
-def _operations(value: str) -> str | None:
-    for name in value.split(","):
-        if complaint := _operation(name):
-            return complaint
-    return None
+def _dtype(name: str) -> str | None:
+    return None if name in _DTYPES else f"{name!r} is no dtype; expected some of {nearest(name, _DTYPES)}"
 
 
 def _operation(name: str) -> str | None:
@@ -86,16 +81,11 @@ def _operation(name: str) -> str | None:
 
 
 def _pairs(kind: str, fine: Callable[[str], bool]) -> Callable[[str], str | None]:
-    def complaint(value: str) -> str | None:
-        for pair in value.split(","):
-            name, _, setting = pair.rpartition(":")
-            if not fine(setting):
-                return f"{pair!r} ends with {setting!r}; expected OPERATION:{kind}"
-            if wrong := _operation(name):
-                return wrong
-        return None
+    def complaint(pair: str) -> str | None:
+        name, _, setting = pair.rpartition(":")
+        return _operation(name) if fine(setting) else f"{pair!r} ends with {setting!r}; expected OPERATION:{kind}"
 
-    return complaint
+    return _each(complaint)
 
 
 def _moment(value: str) -> str | None:
@@ -105,20 +95,16 @@ def _moment(value: str) -> str | None:
     return _operation(name) if name else None
 
 
-def _is_number(value: str) -> bool:
-    return value.isdecimal()
-
-
 #: Every option by name; the environment variable is the name in capitals after SIMX_.
 OPTIONS: dict[str, Option] = {
     "devices": Option("3", "how many indices there are, 2 where nothing is said; fixed once loaded", _count),
     "memory_limit": Option("1048576", "bytes per index; beyond them `torch.OutOfMemoryError`", _bytes),
     "no_memory_stats": Option("1", "the memory counters stand still", _flag),
-    "no_dtypes": Option("float64,bfloat16", "dtypes that raise `TypeError`", _dtypes),
+    "no_dtypes": Option("float64,bfloat16", "dtypes that raise `TypeError`", _each(_dtype)),
     "narrow_float64": Option("1", "what is asked for as float64 is float32, without a word", _flag),
-    "no_ops": Option("aten::gelu", "operations that raise `NotImplementedError`", _operations),
-    "cpu_result": Option("aten::gelu", "operations whose result is left on the CPU", _operations),
-    "cpu_fallback": Option("aten::gelu", "operations for which torch copies to the CPU and back", _operations),
+    "no_ops": Option("aten::gelu", "operations that raise `NotImplementedError`", _each(_operation)),
+    "cpu_result": Option("aten::gelu", "operations whose result is left on the CPU", _each(_operation)),
+    "cpu_fallback": Option("aten::gelu", "operations for which torch copies to the CPU and back", _each(_operation)),
     "tf32": Option("1", "factors of float32 products and convolutions rounded to TF32", _flag),
     "bfloat16_accumulate": Option("1", "matrix products and sums in bfloat16 add up in bfloat16", _flag),
     "flush_denormals": Option("1", "denormal results are 0", _flag),
@@ -133,7 +119,9 @@ OPTIONS: dict[str, Option] = {
     "mix_with_cpu": Option("1", "tensors of the CPU are accepted beside those of the device", _flag),
     "one_index": Option("1", "whatever the index, tensors land on index 0", _flag),
     "unseeded": Option("1", "random numbers do not depend on the seed", _flag),
-    "slow": Option("aten::mm:50", "an operation takes so many milliseconds longer", _pairs("MILLISECONDS", _is_number)),
+    "slow": Option(
+        "aten::mm:50", "an operation takes so many milliseconds longer", _pairs("MILLISECONDS", str.isdecimal)
+    ),
     "lost_at": Option("100", "the N-th operation raises `torch.AcceleratorError`, as does all after it", _moment),
     "hang_at": Option("100", "the N-th operation never returns", _moment),
     "abort_at": Option("aten::mm:3", "the N-th operation ends the process with SIGABRT", _moment),
