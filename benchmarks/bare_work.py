@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import Adapter, Session, StageSpec, Tree
-from gradconform.devices import device_of
+from gradconform.devices.device import device_of
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.run.run import Run
 from gradconform.trees import as_tuple, leaves

@@ -19,7 +19,7 @@ from multiprocessing import get_context
 
 import torch
 
-from gradconform.devices import dtype_named
+from gradconform.devices.dtypes import dtype_named
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.oracle import OracleError
 from gradconform.fixtures.random_stages import SeededChoices

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec
-from gradconform.devices import dtype_named
+from gradconform.devices.dtypes import dtype_named
 from gradconform.drive.oracle import OracleError
 from gradconform.fixtures.random_stages import SeededChoices
 from gradconform.judge import gradients

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from gradconform.devices import dtype_named
+from gradconform.devices.dtypes import dtype_named
 from gradconform.fixtures.schedules.order import placed_actions
 from gradconform.judge.finding import Finding, Measured, findings_in, headrooms_in
 from gradconform.naming import current_folder_first

@@ -15,7 +15,7 @@ import torch
 
 from gradconform.contract.check import Check
 from gradconform.contract.plan import Item
-from gradconform.devices import dtype_named
+from gradconform.devices.dtypes import dtype_named
 from gradconform.fixtures.grad_tuples import WRONG_PATTERNS
 from gradconform.judge import gradients, hooks, state, whole
 from gradconform.judge.chain import chained

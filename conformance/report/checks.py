@@ -15,7 +15,7 @@ import torch
 
 from gradconform.contract.check import Check, Judge
 from gradconform.contract.plan import Plan
-from gradconform.devices import DTYPES
+from gradconform.devices.dtypes import DTYPES
 from gradconform.fixtures.inputs import written
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.naming import SelectionError, nearest

@@ -16,7 +16,8 @@ from gradconform.contract import checks_of
 from gradconform.contract.check import Check
 from gradconform.contract.plan import Given, Item, Plan, check_of, make_plan, schedules_of
 from gradconform.contract.shard import Shard
-from gradconform.devices import Choice, choose, dtype_named
+from gradconform.devices.choice import Choice, choose
+from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.environment import environment
 from gradconform.devices.flags import flags_named, flags_set
 from gradconform.devices.ready import device_here, ready

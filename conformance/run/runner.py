@@ -14,7 +14,7 @@ from torch import nn
 
 from gradconform.adapter import Adapter, UnsupportedError
 from gradconform.contract.check import Check, Judge
-from gradconform.devices import device_of
+from gradconform.devices.device import device_of
 from gradconform.drive.driver import drive
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Raised

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from gradconform.devices import Choice
+from gradconform.devices.choice import Choice
 from gradconform.devices.ready import ready
 from gradconform.drive.reference64 import OracleCache
 from gradconform.process.pipes import Message

@@ -15,8 +15,7 @@ from gradconform import tolerance
 from gradconform.contract import checks_of
 from gradconform.contract.check import Check
 from gradconform.contract.plan import Item
-from gradconform.devices import Choice, choose
-from gradconform.devices.choice import refuse_crowd
+from gradconform.devices.choice import Choice, choose, refuse_crowd
 from gradconform.devices.flags import flags_named
 from gradconform.devices.ready import ready
 from gradconform.fixtures.programs import full_immediate, split_deferred

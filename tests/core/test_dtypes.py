@@ -7,8 +7,9 @@ import json
 import pytest
 import torch
 
-from gradconform.devices import DTYPES, device_named, dtype_named
+from gradconform.devices.dtypes import DTYPES, dtype_named
 from gradconform.devices.environment import environment
+from gradconform.devices.ready import device_named
 from gradconform.naming import SelectionError, nearest
 
 

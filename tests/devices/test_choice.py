@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gradconform.devices import Choice, choice, choose, probe
-from gradconform.devices.choice import refuse_crowd
+from gradconform.devices import choice, probe
+from gradconform.devices.choice import Choice, choose, refuse_crowd
 from gradconform.devices.probe import Line, Probe, Request
 from gradconform.devices.ready import index_of, worker_number
 from gradconform.naming import SelectionError, UnusableDeviceError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gradconform.devices import Device
+from gradconform.devices.device import Device
 from gradconform.devices.dtypes import COMPLEX, DTYPES, product_keeps_digits, try_dtype
 from gradconform.devices.preflight import (
     PREFLIGHT,

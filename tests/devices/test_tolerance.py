@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gradconform import tolerance
-from gradconform.devices import Device
+from gradconform.devices.device import Device
 from gradconform.tolerance import floor_factor, override, tolerances_of
 
 Process = Callable[..., Any]

@@ -13,7 +13,8 @@ from jsonschema import Draft202012Validator
 import gradconform.reading
 from gradconform import results
 from gradconform.contract import check
-from gradconform.devices import DTYPES, environment
+from gradconform.devices import environment
+from gradconform.devices.dtypes import DTYPES
 from gradconform.diagnosis import cause
 from gradconform.judge import finding
 from gradconform.naming import PROFILES

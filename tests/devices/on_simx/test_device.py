@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradconform.devices import Device
+from gradconform.devices.device import Device
 from gradconform.plugins.devices import simx
 
 MIB = 1 << 20

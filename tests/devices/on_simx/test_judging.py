@@ -257,7 +257,7 @@ class Hoards:
 
 @pytest.mark.parametrize("counted", [True, False], ids=["by the device's counter", "by live tensors"])
 def test_the_peak_of_memory_stands_beside_plain_autograds(counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001 (a parameter)
-    from gradconform.devices import device_of  # noqa: PLC0415 (as the next line)
+    from gradconform.devices.device import device_of  # noqa: PLC0415 (as the next line)
 
     monkeypatch.setattr(type(device_of("simx:0")), "counts_memory", counted)
     (result,) = run(Hoards, checks="full.gradients.mlp").results

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradconform.devices import device_of
+from gradconform.devices.device import device_of
 from gradconform.devices.preflight import PREFLIGHT
 from gradconform.devices.probe import WrongAnswerError
 from gradconform.plugins.devices.simx import OPTIONS, inject
