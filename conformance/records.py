@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .results import EXIT_USAGE, Place, Report, Result, UsageError
 from .version import KIT_VERSION
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SCHEMA = "gradconform-records"
 SCHEMA_VERSION = 1
@@ -101,6 +104,19 @@ def header_of(report: Report, places: tuple[Place, ...]) -> Header:
     start = {one.name: getattr(report, one.name) for one in fields(Report) if one.init and one.name != "results"}
     # Through JSON: torch's version is a subclass of str, a tuple comes back as a list.
     return Header(report=json.loads(json.dumps(start)), places=places)
+
+
+def as_json(value: DataclassInstance) -> dict[str, Any]:
+    """Return the fields of a dataclass, and of those within it, as JSON values."""
+    values: dict[str, Any] = json.loads(json.dumps(asdict(value)))
+    return values
+
+
+def tupled(values: Any) -> Any:
+    """Return JSON values with tuples in place of arrays, as frozen dataclasses hold them."""
+    if isinstance(values, Mapping):
+        return {name: tupled(value) for name, value in values.items()}
+    return tuple(map(tupled, values)) if isinstance(values, list) else values
 
 
 def started(place: Place, level: str, requirement: str) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradconform.naming import Profile, SelectionError
+from gradconform.records import tupled
 from gradconform.version import CONTRACT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
 
 #: The folder with one file per version.
@@ -98,10 +98,5 @@ def _read(path: Path, written: int) -> FrozenContract:
     """Read a file; one that was ``written`` anew is another."""
     del written
     found = json.loads(path.read_text(encoding="utf-8"))
-    checks = map(_check, found["checks"])
+    checks = [FrozenCheck(**check) for check in tupled(found["checks"])]
     return FrozenContract(found["contract"], found["released"], {check.id: check for check in checks}, found["stages"])
-
-
-def _check(entry: Mapping[str, Any]) -> FrozenCheck:
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
-    return FrozenCheck(**values)

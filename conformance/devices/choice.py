@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from gradconform.naming import SelectionError, UnusableDeviceError, nearest
+from gradconform.records import as_json, tupled
 
 from .names import DTYPE_NAMES, DeviceName, device_names, dtype_name
 from .probe import Probe, Request, probe_all, requests_for
@@ -77,24 +78,14 @@ class Choice:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the choice as JSON values, for another process."""
-        return {
-            "cells": [list(cell) for cell in self.cells],
-            "probes": [probe.to_dict() for probe in self.probes],
-            "skipped": [asdict(skipped) for skipped in self.skipped],
-            "indices": {name: list(indices) for name, indices in self.indices.items()},
-            "plugins": list(self.plugins),
-        }
+        return as_json(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Choice:
         """Return the choice that :meth:`to_dict` wrote."""
-        return cls(
-            cells=tuple((device, dtype) for device, dtype in values["cells"]),
-            probes=tuple(Probe.from_dict(probe) for probe in values["probes"]),
-            skipped=tuple(Skipped(**skipped) for skipped in values["skipped"]),
-            indices={name: tuple(indices) for name, indices in values["indices"].items()},
-            plugins=tuple(values["plugins"]),
-        )
+        probes = tuple(Probe.from_dict(probe) for probe in values["probes"])
+        skipped = tuple(Skipped(**one) for one in values["skipped"])
+        return cls(**{**tupled(values), "probes": probes, "skipped": skipped})
 
 
 def choose(

@@ -16,6 +16,7 @@ from typing import Any
 
 from gradconform.naming import SelectionError
 from gradconform.process.worker import Exit, Worker
+from gradconform.records import as_json
 
 from .names import DeviceName
 from .registry import registered_entries
@@ -88,8 +89,7 @@ class Probe:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON values."""
-        values = asdict(self)
-        return {**values, "preflight": list(values["preflight"])}
+        return as_json(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Probe:

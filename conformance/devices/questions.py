@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gradconform.process.serving import Orders, Tell
+from gradconform.records import tupled
 
 from .probe import Answer, Line, Probe, Request, WrongAnswerError
 from .registry import ENTRY_POINTS, load_entry, load_module, registered_entries
@@ -74,8 +75,7 @@ def answer(orders: Orders, tell: Tell) -> None:
         begin=lambda question: tell({"asks": question}),
         end=lambda _, answer: tell({"answer": asdict(answer)}),
     )
-    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in asked.items()}
-    tell({"probes": [probe.to_dict() for probe in probes(Request(**given), asker)]})
+    tell({"probes": [probe.to_dict() for probe in probes(Request(**tupled(asked)), asker)]})
 
 
 def probe_here(request: Request) -> list[Probe]:

@@ -15,11 +15,12 @@ from gradconform.diagnosis.cause import Mistake
 from gradconform.drive.observation import Raised
 from gradconform.drive.oracle import DeviceLostError, OracleError
 from gradconform.finding_text import letter_of, named, numberless
-from gradconform.fixtures.inputs import Constant, Input, Integers, Mask, Normal, ParameterNamed, SameAs
+from gradconform.fixtures.inputs import Constant, Integers, Mask, Normal, ParameterNamed, SameAs
 from gradconform.fixtures.random_stages import Line, Recipe, Weight, recipe_of, stage_of
 from gradconform.judge import whole
 from gradconform.judge.device_trust import DeviceFaultError
 from gradconform.judge.finding import Finding
+from gradconform.records import tupled
 from gradconform.results import UsageError
 from gradconform.run.runner import Runner
 from gradconform.trial.program import Action, needs, parse, write
@@ -275,7 +276,7 @@ def from_blob(text: str) -> Trial:
     try:
         values = json.loads(zlib.decompress(base64.urlsafe_b64decode(text.strip())))
         recipe = Recipe(
-            tuple(_input(name, fields) for name, fields in values.pop("inputs")),
+            tuple(_INPUTS[name](**tupled(fields)) for name, fields in values.pop("inputs")),
             tuple(Weight(name, tuple(shape), frozen) for name, shape, frozen in values.pop("weights")),
             tuple(
                 Line(tuple(targets), operation, tuple(sources)) for targets, operation, sources in values.pop("lines")
@@ -288,9 +289,3 @@ def from_blob(text: str) -> Trial:
     except (ValueError, zlib.error, LookupError, TypeError, AttributeError) as error:
         msg = f"{text[:40]!r} is no blob of a trial ({error}); expected what 'gradconform fuzz' printed, in full"
         raise BlobError(msg) from error
-
-
-def _input(name: str, fields: dict[str, Any]) -> Input:
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-    made: Input = _INPUTS[name](**given)
-    return made

@@ -20,6 +20,7 @@ from gradconform.drive.reference64 import OracleCache
 from gradconform.process.pipes import Message
 from gradconform.process.serving import Orders, Tell
 from gradconform.process.worker import Exit, Worker, wait_for
+from gradconform.records import tupled
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
@@ -126,8 +127,7 @@ class Outcome:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Outcome:
         """Return the outcome that :meth:`to_dict` wrote."""
-        pairs = {name: tuple((check, told) for check, told in values[name]) for name in ("errors", "impossible")}
-        return cls(**{**values, **pairs, "failed": tuple(values["failed"]), "named": tuple(values["named"])})
+        return cls(**tupled(values))
 
 
 def judge(options: SelftestOptions, subject: Subject, oracles: OracleCache) -> Outcome:

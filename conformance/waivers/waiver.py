@@ -20,6 +20,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from gradconform.finding_text import finding_line
 from gradconform.naming import nearest
 from gradconform.reading.report import schema
+from gradconform.records import as_json, tupled
 from gradconform.results import Place, Result, UsageError
 
 if sys.version_info >= (3, 11):
@@ -70,12 +71,12 @@ class Waiver:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry as JSON values."""
-        return {**asdict(self), "verdict": list(self.verdict), "when": self.when.to_dict()}
+        return {**as_json(self), "when": self.when.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Waiver:
         """Return the entry that :meth:`to_dict` gave."""
-        return cls(**{**values, "verdict": tuple(values["verdict"]), "when": Scope(**values["when"])})
+        return cls(**{**tupled(values), "when": Scope(**values["when"])})
 
 
 def kinds(result: Result) -> set[str]:
