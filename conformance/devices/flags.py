@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from operator import attrgetter
 from typing import Any
 
 from gradconform.naming import SelectionError, nearest
-
-_SWITCH = {"on": True, "off": False}
 
 #: What each flag may be; docs/devices.md says what each does.
 VALUES: dict[str, tuple[str, ...]] = {
@@ -59,9 +58,14 @@ def _pair(text: str) -> tuple[str, str]:
 @contextlib.contextmanager
 def flags_set(flags: Mapping[str, str], device_type: str) -> Iterator[None]:
     """Set the flags, for autocast on ``device_type``; put back what was there."""
-    with ExitStack() as stack:
+    with ExitStack() as undo:
+        if flags:
+            _keep_precisions(undo)
         for name, value in flags.items():
-            stack.enter_context(_autocast(value, device_type) if name == "autocast" else _SET[name](value))
+            if name == "autocast":
+                undo.enter_context(_autocast(value, device_type))
+            else:
+                _SET[name](value, undo)
         yield
 
 
@@ -85,89 +89,62 @@ def _autocast(value: str, device_type: str) -> AbstractContextManager[Any]:
     return torch.autocast(device_type, dtype=getattr(torch, value))
 
 
-@contextlib.contextmanager
-def _attributes(attributes: Iterable[tuple[Any, str]], value: bool) -> Iterator[None]:  # noqa: FBT001 (the value itself)
-    before = [(owner, name, getattr(owner, name)) for owner, name in attributes]
-    try:
-        for owner, name, _ in before:
-            setattr(owner, name, value)
-        yield
-    finally:
-        for owner, name, was in reversed(before):
-            setattr(owner, name, was)
-
-
-@contextlib.contextmanager
-def _precisions_kept() -> Iterator[None]:
-    """Put back the ``fp32_precision`` of each operation: torch's older setters leave "ieee" where "none" was."""
+def _keep_precisions(undo: ExitStack) -> None:
+    """Have the ``fp32_precision`` of each operation put back: torch's older setters leave "ieee" where "none" was."""
     from torch import backends  # noqa: PLC0415 (as above)
 
     owners: list[Any] = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul]  # type: ignore[attr-defined] # set by the modules themselves
-    before = [(owner, owner.fp32_precision) for owner in owners]
-    try:
-        yield
-    finally:
-        for owner, was in before:
-            if owner.fp32_precision != was:
-                owner.fp32_precision = was
+    for owner in owners:
+        undo.callback(_put_back, owner, owner.fp32_precision)
 
 
-@contextlib.contextmanager
-def _tf32(value: str) -> Iterator[None]:
-    from torch import backends  # noqa: PLC0415 (as above)
-
-    # The older of torch's two ways: with the newer one torch.get_float32_matmul_precision() raises.
-    both = [(backends.cuda.matmul, "allow_tf32"), (backends.cudnn, "allow_tf32")]
-    with _precisions_kept(), _attributes(both, _SWITCH[value]):
-        yield
+def _put_back(owner: Any, precision: str) -> None:
+    if owner.fp32_precision != precision:
+        owner.fp32_precision = precision
 
 
-def _reduction(value: str) -> AbstractContextManager[None]:
-    from torch import backends  # noqa: PLC0415 (as above)
-
-    names = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
-    return _attributes([(backends.cuda.matmul, name) for name in names], _SWITCH[value])
+#: Sets a flag, and has what was there put back.
+Setter = Callable[[str, ExitStack], None]
 
 
-def _cudnn(name: str) -> Callable[[str], AbstractContextManager[None]]:
-    def set_one(value: str) -> AbstractContextManager[None]:
+def _switches(*names: str) -> Setter:
+    """Return what sets attributes of ``torch.backends``, all on or all off."""
+
+    def set_all(value: str, undo: ExitStack) -> None:
         from torch import backends  # noqa: PLC0415 (as above)
 
-        return _attributes([(backends.cudnn, name)], _SWITCH[value])
+        for path in names:
+            module, _, name = path.rpartition(".")
+            owner = attrgetter(module)(backends)
+            undo.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value == "on")
 
-    return set_one
+    return set_all
 
 
-@contextlib.contextmanager
-def _deterministic(value: str) -> Iterator[None]:
+def _deterministic(value: str, undo: ExitStack) -> None:
     import torch  # noqa: PLC0415 (as above)
 
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    undo.callback(torch.use_deterministic_algorithms, before[0], warn_only=before[1])
     torch.use_deterministic_algorithms(value != "off", warn_only=value == "warn")
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-@contextlib.contextmanager
-def _matmul_precision(value: str) -> Iterator[None]:
+def _matmul_precision(value: str, undo: ExitStack) -> None:
     import torch  # noqa: PLC0415 (as above)
 
-    before = torch.get_float32_matmul_precision()
-    with _precisions_kept():
-        torch.set_float32_matmul_precision(value)
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(before)
+    undo.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+    torch.set_float32_matmul_precision(value)
 
 
-_SET: dict[str, Callable[[str], AbstractContextManager[None]]] = {
-    "cudnn_benchmark": _cudnn("benchmark"),
-    "cudnn_deterministic": _cudnn("deterministic"),
+_SET: dict[str, Setter] = {
+    "cudnn_benchmark": _switches("cudnn.benchmark"),
+    "cudnn_deterministic": _switches("cudnn.deterministic"),
     "deterministic_algorithms": _deterministic,
     "float32_matmul_precision": _matmul_precision,
-    "reduced_precision_reduction": _reduction,
-    "tf32": _tf32,
+    "reduced_precision_reduction": _switches(
+        "cuda.matmul.allow_bf16_reduced_precision_reduction", "cuda.matmul.allow_fp16_reduced_precision_reduction"
+    ),
+    # The older of torch's two ways: with the newer one torch.get_float32_matmul_precision() raises.
+    "tf32": _switches("cuda.matmul.allow_tf32", "cudnn.allow_tf32"),
 }
