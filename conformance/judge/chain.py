@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from gradconform.drive.observation import Step
 from gradconform.trial.program import parse
 
 from .finding import Finding, Judged, Measured, by_numeric_rule, findings_in
-from .gradients import Last, between_input_and_weight, compare_in, gradients, handed_on, narrowed, once, one_of, sum_of
+from .gradients import Last, gradients, of_step
 
 #: The gradients of the parameters of a stage, summed over the micro-batches so far.
 Sums = dict[str, Tensor | None]
@@ -59,43 +60,18 @@ def whole_model(evidence: Evidence) -> Judged:
     judged: Last = {}
     told: set[tuple[int, str]] = set()
     for step in evidence.observation.steps:
-        yield from once(_of_step(evidence, step, sums, judged), step, told)
+        if step.action.kind != "finish":
+            yield from of_step(evidence, step, _wanted(evidence, step, sums), judged, told)
 
 
-def _of_step(evidence: Evidence, step: Step, sums: dict[int, Sums], judged: Last) -> Judged:
+def _wanted(evidence: Evidence, step: Step, sums: dict[int, Sums]) -> Step:
+    """Return the step with the values that the whole model gives in it."""
     action = step.action
-    if action.kind == "finish":
-        return
-    wanted = evidence.whole_model(action.stage, action.mb)
-    if action.kind == "F":
-        for index, (got, output) in enumerate(zip(step.outputs or (), wanted.outputs, strict=True)):
-            yield from compare_in(
-                evidence, step, "output", f"output {index}", got, output, one_of(evidence, step, "outputs", index)
-            )
-        if step.loss is not None:
-            yield from compare_in(
-                evidence, step, "thing", "the loss", step.loss, wanted.loss, one_of(evidence, step, "loss")
-            )
-    if action.kind in {"B", "I"} and handed_on(evidence, step):
-        for slot, (got, grad) in enumerate(zip(step.input_grads or (), wanted.inputs, strict=True)):
-            yield from compare_in(
-                evidence, step, "input gradient", f"input {slot}", got, grad, one_of(evidence, step, "inputs", slot)
-            )
-    own = sums.setdefault(action.stage, dict.fromkeys(wanted.params))
+    whole = evidence.whole_model(action.stage, action.mb)
+    own = sums.setdefault(action.stage, dict.fromkeys(whole.params))
     if action.kind in {"B", "W"}:
-        sums[action.stage] = own = {name: _sum(own[name], grad) for name, grad in wanted.params.items()}
-    if not (evidence.capabilities.input_pass_touches_params and between_input_and_weight(evidence, step)):
-        yield from _params(evidence, step, own, judged)
-
-
-def _params(evidence: Evidence, step: Step, own: Sums, judged: Last) -> Judged:
-    for name, grad in own.items():
-        stored = step.param_grads.get(name)
-        last = judged.get((step.action.stage, name))
-        if last is None or last[0] is not stored or last[1] is not grad:
-            judged[step.action.stage, name] = (stored, grad)
-            got = stored if evidence.capabilities.grads_in_param_grad else narrowed(stored, grad)
-            yield from compare_in(evidence, step, "parameter gradient", name, got, grad, sum_of(evidence, name, step))
+        sums[action.stage] = own = {name: _sum(own[name], grad) for name, grad in whole.params.items()}
+    return replace(step, outputs=whole.outputs, loss=whole.loss, input_grads=whole.inputs, param_grads=own)
 
 
 def _sum(before: Tensor | None, grad: Tensor | None) -> Tensor | None:

@@ -50,18 +50,16 @@ def _of_one_run(evidence: Evidence, observation: Observation, lane: int | None) 
         if step.raised and not step.action.misuse:
             yield error_in(step.action, step.raised)
             continue
-        known = {where for stage, where in told if stage == step.action.stage}
-        wanted = evidence.oracle_step(step)
-        seen = chain(_of_step(evidence, step, wanted), _param_grads(evidence, step, wanted, judged, known))
-        yield from once(seen, step, told)
+        yield from of_step(evidence, step, evidence.oracle_step(step), judged, told)
     if observation.close_raised is not None:
         raised = observation.close_raised
         yield Finding("error", "the session", "close", f"raised {raised}", raised=raised)
 
 
-def once(judged: Judged, step: Step, told: set[tuple[int, str]]) -> Judged:
-    """Leave out findings of tensors of which one was ``told`` before, by stage and name, and tell of the others."""
-    for seen in judged:
+def of_step(evidence: Evidence, step: Step, wanted: Step, judged: Last, told: set[tuple[int, str]]) -> Judged:
+    """Hold the values of a step against those of another; leave out tensors ``told`` before, by stage and name."""
+    known = {where for stage, where in told if stage == step.action.stage}
+    for seen in chain(_returned(evidence, step, wanted), _param_grads(evidence, step, wanted, judged, known)):
         if isinstance(seen, Finding):
             key = (step.action.stage, seen.where)
             if key in told:
@@ -97,7 +95,7 @@ def compare_in(  # noqa: PLR0913, PLR0917 (as compare)
     )
 
 
-def _of_step(evidence: Evidence, step: Step, wanted: Step) -> Judged:
+def _returned(evidence: Evidence, step: Step, wanted: Step) -> Judged:
     """Yield what is wrong with outputs, loss and input gradients of one step."""
     far = evidence.trial.chain or evidence.device is not None  # another device has other kernels
     yield from _misplaced(step, wanted)
@@ -113,7 +111,7 @@ def _of_step(evidence: Evidence, step: Step, wanted: Step) -> Judged:
     if step.loss is not None and wanted.loss is not None:
         reference = one_of(evidence, step, "loss") if far else None
         yield from compare_in(evidence, step, "thing", "the loss", step.loss, wanted.loss, reference)
-    judged = not step.action.misuse and handed_on(evidence, step)
+    judged = not step.action.misuse and _handed_on(evidence, step)
     if step.input_grads is not None and wanted.input_grads is not None and judged:
         yield from _input_grads(evidence, step, wanted)
 
@@ -129,7 +127,7 @@ def _misplaced(step: Step, wanted: Step) -> Iterator[Finding]:
 
 def _param_grads(evidence: Evidence, step: Step, wanted: Step, judged: Last, known: Collection[str]) -> Judged:
     """Compare every parameter gradient that an action changed, but those ``known`` to be wrong."""
-    touched = evidence.capabilities.input_pass_touches_params and between_input_and_weight(evidence, step)
+    touched = evidence.capabilities.input_pass_touches_params and _between_input_and_weight(evidence, step)
     flushed = step.action.kind == "finish" and step.action.misuse  # what was forgotten may be flushed, or refused
     if touched or flushed:
         return
@@ -142,14 +140,14 @@ def _param_grads(evidence: Evidence, step: Step, wanted: Step, judged: Last, kno
         if same_bits(got, expected):
             yield BIT_EQUAL
             continue
-        shown = got if evidence.capabilities.grads_in_param_grad else narrowed(got, expected)
+        shown = got if evidence.capabilities.grads_in_param_grad else _narrowed(got, expected)
         by_hand = bool(evidence.trial.hand_grads)  # plain autograd itself is the reference of what was put in
-        reference = None if by_hand else sum_of(evidence, name, step)
+        reference = None if by_hand else _sum_of(evidence, name, step)
         explain = partial(likely.of_param, evidence, name, step)
         yield from compare_in(evidence, step, "parameter gradient", name, shown, expected, reference, explain)
 
 
-def narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
+def _narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
     """Return a gradient kept outside ``.grad`` in the parameter's dtype: a main_grad may be a wider float."""
     wider = (
         isinstance(got, Tensor)
@@ -160,7 +158,7 @@ def narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
     return got.to(expected.dtype) if wider and got is not None and expected is not None else got
 
 
-def between_input_and_weight(evidence: Evidence, step: Step) -> bool:
+def _between_input_and_weight(evidence: Evidence, step: Step) -> bool:
     """Tell whether an I of this stage still waits for its W: what it may have written already is nobody's sum."""
     own = [
         action
@@ -170,7 +168,7 @@ def between_input_and_weight(evidence: Evidence, step: Step) -> bool:
     return {action.mb for action in own if action.kind == "I"} != {action.mb for action in own if action.kind == "W"}
 
 
-def handed_on(evidence: Evidence, step: Step) -> bool:
+def _handed_on(evidence: Evidence, step: Step) -> bool:
     """Tell whether input gradients of this stage are claimed: nobody stands before the first one to read them."""
     first = evidence.trial.chain and step.action.stage == 0
     return evidence.capabilities.first_stage_input_grads or not first
@@ -188,7 +186,7 @@ def one_of(evidence: Evidence, step: Step, field: str, index: int | None = None)
     return reference
 
 
-def sum_of(evidence: Evidence, name: str, step: Step) -> Reference:
+def _sum_of(evidence: Evidence, name: str, step: Step) -> Reference:
     """Return the float64 reference of a parameter's gradient as it stands after the step."""
 
     def reference() -> tuple[Tensor | None, Partials]:
