@@ -18,6 +18,7 @@ from gradconform.devices.names import device_names
 from gradconform.devices.probe import Request, probe_all, requests_for, time_limit
 from gradconform.naming import current_folder_first
 from gradconform.process.worker import Exit, Worker
+from gradconform.records import as_json
 from gradconform.report.health import Health, TargetState, health_lines
 from gradconform.results import EXIT_CONFORMS, EXIT_ENVIRONMENT, RunRefusedError
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
@@ -30,10 +31,10 @@ def doctor(arguments: argparse.Namespace) -> int:
     with current_folder_first():
         health = examine(arguments.device or ["all"], arguments.device_plugins or ())
     if arguments.json:
-        write_text(json.dumps(health.to_dict(), indent=2))
+        write_text(json.dumps(as_json(health), indent=2))
     else:
         write(health_lines(health, width()))
-    useless = arguments.device is not None and any(probe.reason is not None or probe.faults for probe in health.probes)
+    useless = arguments.device is not None and any(probe.reason is not None or probe.faults for probe in health.devices)
     return EXIT_ENVIRONMENT if useless else EXIT_CONFORMS
 
 
@@ -47,7 +48,7 @@ def examine(devices: Iterable[object], plugins: Iterable[str] = ()) -> Health:
     if any(name.discovers or name.is_cpu for name in names):
         requests.insert(0, Request(type="cpu"))
     found = {probe.device: probe for probes in probe_all(requests) for probe in probes}
-    return Health(versions=_versions(), probes=tuple(found.values()), targets=tuple(_targets()))
+    return Health(versions=_versions(), devices=tuple(found.values()), targets=tuple(_targets()))
 
 
 def _versions() -> dict[str, str]:

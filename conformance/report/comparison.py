@@ -10,7 +10,7 @@ from gradconform.report.page.rendering import render
 from gradconform.results import Report, Result
 from gradconform.trial.program import without_programs
 
-from .lines import Line, Role, count, wrapped
+from .lines import Line, Role, count, wrapped, wrapped_each
 from .sentences import title
 
 SCHEMA, SCHEMA_VERSION = "gradconform-comparison", 1
@@ -42,13 +42,13 @@ def comparison_lines(found: Comparison, condition: Expression, width: int) -> li
         changes = found.changes[name]
         if changes:
             lines += [Line(f"{heading}: {count(len(changes), 'check')}", role)]
-            lines += [line for one in changes[:_LISTED] for line in wrapped(_change(one), width, indent=2, hanging=4)]
+            lines += wrapped_each(map(_change, changes[:_LISTED]), width, indent=2, hanging=4)
             lines += [Line(f"  and {len(changes) - _LISTED} more", "faint")] if len(changes) > _LISTED else []
             lines += [Line()]
     if found.differences:
         lines += [Line(f"different besides: {len(found.differences)}")]
-        for name, before, now in found.differences:
-            lines += wrapped(f"{name}: {before!r} before, {now!r} now", width, indent=2, hanging=4)
+        differences = (f"{name}: {before!r} before, {now!r} now" for name, before, now in found.differences)
+        lines += wrapped_each(differences, width, indent=2, hanging=4)
         lines += [Line()]
     return [*lines, Line(conclusion(found, condition), "bad" if condition.holds(found.counts) else "good")]
 

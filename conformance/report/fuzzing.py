@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gradconform.fixtures.random_stages import recipe_of
 from gradconform.fuzz.hunt import to_blob
 
-from .lines import Line, count, wrapped
+from .lines import Line, count, wrapped, wrapped_each
 
 if TYPE_CHECKING:
     from gradconform.fuzz.campaign import Campaign
@@ -30,7 +30,7 @@ def defect_lines(number: int, defect: Defect, width: int, command: str) -> list[
         lines += wrapped(recipe.signature, width, indent=4, hanging=2, role="faint")
         lines += [Line(f"        {line}") for line in recipe.text.splitlines()]
     lines += wrapped(f"program {trial.program}{_options(trial)}", width, indent=4, hanging=2, role="faint")
-    lines += [line for seen in defect.findings[:_SHOWN] for line in wrapped(f"- {seen}", width, indent=4, hanging=2)]
+    lines += wrapped_each((f"- {seen}" for seen in defect.findings[:_SHOWN]), width, indent=4, hanging=2)
     if len(defect.findings) > _SHOWN:
         lines += [Line(f"    - and {count(len(defect.findings) - _SHOWN, 'finding')} more")]
     # On one line whatever the width: it is there to be copied.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .lines import Line, wrapped
 from .sections import Device
@@ -29,16 +29,8 @@ class Health:
     """What was found here."""
 
     versions: dict[str, str]
-    probes: tuple[Probe, ...]
+    devices: tuple[Probe, ...]
     targets: tuple[TargetState, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
-        return {
-            "versions": self.versions,
-            "devices": [probe.to_dict() for probe in self.probes],
-            "targets": [asdict(target) for target in self.targets],
-        }
 
 
 def health_lines(health: Health, width: int) -> list[Line]:
@@ -52,7 +44,7 @@ def health_lines(health: Health, width: int) -> list[Line]:
         role="heading",
     )
     lines += [Line(), Line("devices", "heading")]
-    for probe in health.probes:
+    for probe in health.devices:
         lines += _device(probe, width)
     lines += [Line(), Line("targets", "heading")]
     column = max((len(one.name) for one in health.targets), default=0)

@@ -9,7 +9,7 @@ from gradconform.selftest.matrix import KillMatrix
 from gradconform.selftest.subject import Outcome
 from gradconform.version import CONTRACT_VERSION
 
-from .lines import Line, Role, count, heading, wrapped
+from .lines import Line, Role, count, heading, listed, wrapped
 
 _UNTRIED = "plain autograd itself can do none of the checks that name it here"
 
@@ -24,13 +24,13 @@ def kill_lines(matrix: KillMatrix, width: int) -> list[Line]:
         *(_variant(outcome) for outcome in matrix.variants),
         Line(),
         *_areas(matrix, width),
-        *_listed("survived: no check that names it failed", [_survivor(o) for o in matrix.survivors], width, "bad"),
-        *_listed("not failed by a check that names it", _unnamed(matrix), width, "warning"),
-        *_listed("could not be judged", [f"{o.name}: {_broke(o)}" for o in matrix.broken], width, "bad"),
-        *_listed("right variants accused", [f"{o.name}: {_accused(o)}" for o in matrix.accused], width, "bad"),
-        *_listed(f"no fault in {options.dtype}", [f"{name}: {why}" for name, why in matrix.left_out], width, "faint"),
-        *_listed("not tried", [f"{o.name}: {_UNTRIED}" for o in matrix.untried], width, "faint"),
-        *_listed("checks that plain autograd itself cannot do here", _impossible(matrix), width, "faint"),
+        *listed("survived: no check that names it failed", [_survivor(o) for o in matrix.survivors], width, "bad"),
+        *listed("not failed by a check that names it", _unnamed(matrix), width, "warning"),
+        *listed("could not be judged", [f"{o.name}: {_broke(o)}" for o in matrix.broken], width, "bad"),
+        *listed("right variants accused", [f"{o.name}: {_accused(o)}" for o in matrix.accused], width, "bad"),
+        *listed(f"no fault in {options.dtype}", [f"{name}: {why}" for name, why in matrix.left_out], width, "faint"),
+        *listed("not tried", [f"{o.name}: {_UNTRIED}" for o in matrix.untried], width, "faint"),
+        *listed("checks that plain autograd itself cannot do here", _impossible(matrix), width, "faint"),
         *_idle(matrix, width),
         *_causes(matrix, width),
         verdict_line(matrix),
@@ -98,19 +98,10 @@ def _accused(outcome: Outcome) -> str:
     return ", ".join(outcome.failed) if outcome.failed else "not one check judged it"
 
 
-def _listed(name: str, texts: list[str], width: int, role: Role) -> list[Line]:
-    if not texts:
-        return []
-    lines = [heading(f"{name}: {len(texts)}", width, role)]
-    for text in texts:
-        lines += wrapped(" ".join(text.split()), width, indent=2, hanging=4)
-    return [*lines, Line()]
-
-
 def _idle(matrix: KillMatrix, width: int) -> list[Line]:
     if not matrix.complete:
         return [Line("Which checks killed nothing is told only where every fault is run."), Line()]
-    return _listed("checks that killed nothing", matrix.idle, width, "warning")
+    return listed("checks that killed nothing", matrix.idle, width, "warning")
 
 
 def _causes(matrix: KillMatrix, width: int) -> list[Line]:

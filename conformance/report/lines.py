@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +38,21 @@ def wrapped(text: str, width: int, *, indent: int = 0, hanging: int = 0, role: R
 def heading(text: str, width: int, role: Role = "heading") -> Line:
     """Return a heading that fills the line, as pytest's do."""
     return Line(f" {text} ".center(width, "="), role)
+
+
+def wrapped_each(
+    texts: Iterable[str], width: int, *, indent: int = 0, hanging: int = 0, role: Role = "plain"
+) -> list[Line]:
+    """Wrap several texts, each from a line of its own on."""
+    return [line for text in texts for line in wrapped(text, width, indent=indent, hanging=hanging, role=role)]
+
+
+def listed(name: str, texts: Sequence[str], width: int, role: Role = "heading") -> list[Line]:
+    """Return texts under a heading with their number; nothing where there are none."""
+    if not texts:
+        return []
+    told = wrapped_each((" ".join(text.split()) for text in texts), width, indent=2, hanging=4)
+    return [heading(f"{name}: {len(texts)}", width, role), *told, Line()]
 
 
 def count(number: int, noun: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -12,7 +12,7 @@ from gradconform.finding_text import finding_line
 from gradconform.results import STATUSES, Report, Result
 from gradconform.version import KIT_VERSION
 
-from .lines import Line, Role, count, heading, wrapped
+from .lines import Line, Role, count, heading, listed, wrapped, wrapped_each
 from .sections import Cause, Device, Section, devices, idle_waivers, left_out, sections, waiver_file
 from .sentences import against_manifest, can_be_replayed, numbers, replay_command, shard_name, title, tone, verdict
 
@@ -30,7 +30,7 @@ def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> lis
     return [
         *wrapped(f"gradconform {KIT_VERSION} judges {title(report)}{named}", width, hanging=4, role="heading"),
         *([Line(f"file      {file}")] if file else []),
-        *_each((f"on        {one}" for one in report.extra), width, hanging=10),
+        *wrapped_each((f"on        {one}" for one in report.extra), width, hanging=10),
         *(wrapped(f"waivers   {waived}", width, hanging=10) if waived else []),
         *wrapped(
             f"{_scope(report)}{probed}: {_planned(report)} on {where}, seed {report.seed}",
@@ -69,17 +69,13 @@ def closing(report: Report, width: int, stopped: str | None = None) -> list[Line
         Line(),
         *(line for section in sections(report) for line in _section(section, report, width)),
         *_preflights(devices(report), width),
-        *_left_out(left_out(report), width),
-        *_each(numbers(report), width, role="faint"),
+        *listed("found and left out", left_out(report), width),
+        *wrapped_each(numbers(report), width, role="faint"),
         *(wrapped(f"The run was stopped: {stopped}", width, role="warning") if stopped else []),
-        *_each(idle_waivers(report), width, hanging=4, role="bad"),
+        *wrapped_each(idle_waivers(report), width, hanging=4, role="bad"),
         *wrapped(against_manifest(report), width, role="plain" if report.complete else "warning"),
         Line(verdict(report), tone(report)),
     ]
-
-
-def _each(texts: Iterable[str], width: int, *, indent: int = 0, hanging: int = 0, role: Role = "plain") -> list[Line]:
-    return [line for text in texts for line in wrapped(text, width, indent=indent, hanging=hanging, role=role)]
 
 
 def _section(section: Section, report: Report, width: int) -> list[Line]:
@@ -106,7 +102,7 @@ def _cause(number: int, cause: Cause, report: Report, width: int) -> list[Line]:
     again = [f"again: {replay_command(report, first)}"] if can_be_replayed(report) else []
     return [
         *cause_lines(number, cause, width, cells=cells, every=every),
-        *_each(again, width, indent=4, hanging=4),
+        *wrapped_each(again, width, indent=4, hanging=4),
     ]
 
 
@@ -119,7 +115,7 @@ def _fault(number: int, cause: Cause, width: int) -> list[Line]:
     return [
         *wrapped(found, width, hanging=4, role="heading"),
         *wrapped(where, width, indent=4, hanging=2),
-        *_each(first.message.splitlines()[1:], width, indent=6, hanging=2),
+        *wrapped_each(first.message.splitlines()[1:], width, indent=6, hanging=2),
     ]
 
 
@@ -142,13 +138,6 @@ def preflight_lines(device: Device, width: int) -> list[Line]:
         lines += wrapped(f"- {requirement}", width, indent=2, hanging=2, role="warning")
         lines += wrapped(message, width, indent=4)
     return lines
-
-
-def _left_out(texts: Sequence[str], width: int) -> list[Line]:
-    if not texts:
-        return []
-    name = heading(f"found and left out: {len(texts)}", width)
-    return [name, *_each(texts, width, indent=2, hanging=4), Line()]
 
 
 #: How many findings of a cause's first check are shown in full, and of every further one; the rest is named.
@@ -228,7 +217,7 @@ def _findings(seen: _Seen, width: int, indent: int, shown: int) -> list[Line]:
     """Return the first findings in full and the places of the others; a message without findings as it stands."""
     if not seen.places:
         return [Line(" " * indent + text) for text in seen.findings]
-    lines = [line for text in seen.findings[:shown] for line in wrapped(f"- {text}", width, indent=indent, hanging=2)]
+    lines = wrapped_each((f"- {text}" for text in seen.findings[:shown]), width, indent=indent, hanging=2)
     rest = list(dict.fromkeys(seen.places[shown:]))
     if rest:
         lines += wrapped(f"- and {', '.join(rest)}", width, indent=indent, hanging=2)
