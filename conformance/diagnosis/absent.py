@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 
 from torch import Tensor
 
@@ -133,27 +135,16 @@ def _lost(evidence: Evidence, step: Step) -> Cause | None:
 def rules(actions: list[Action]) -> Iterator[tuple[Cause, Rule]]:
     """Yield the ways in which contexts get lost, each with the W that find theirs all the same."""
     yield Cause(Mistake.FIRST_WEIGHT_ONLY), _first
-    yield Cause(Mistake.NEWEST_CONTEXT_KEPT), partial(_newest, 1)
-    most = max((len(waiting) for _, waiting in _waiting(actions)), default=0)
+    yield Cause(Mistake.NEWEST_CONTEXT_KEPT), partial(_found, partial(_newest, 1))
+    most = max(accumulate({"I": 1, "W": -1}.get(action.kind, 0) for action in actions), default=0)
     for count in range(2, most):
-        yield Cause(Mistake.NEWEST_CONTEXTS_KEPT, counts=(count,)), partial(_newest, count)
-    yield Cause(Mistake.LOST_AT_FULL_BACKWARD), _no_full_between
+        yield Cause(Mistake.NEWEST_CONTEXTS_KEPT, counts=(count,)), partial(_found, partial(_newest, count))
+    yield Cause(Mistake.LOST_AT_FULL_BACKWARD), partial(_found, _no_full_between)
     if len({action.stage for action in actions}) > 1:
-        yield Cause(Mistake.KEPT_BY_MICROBATCH), _by_microbatch
-        yield Cause(Mistake.DROPPED_WHERE_ANOTHER_WAITS), _alone
-        yield Cause(Mistake.OLDEST_OF_ANY_STAGE), partial(_taken, 0)
-        yield Cause(Mistake.NEWEST_OF_ANY_STAGE), partial(_taken, -1)
-
-
-def _waiting(actions: list[Action]) -> Iterator[tuple[Action, list[Action]]]:
-    """Yield every W with the I that wait for theirs when it comes, its own among them."""
-    waiting: list[Action] = []
-    for action in actions:
-        if action.kind == "I":
-            waiting.append(action)
-        elif action.kind == "W":
-            yield action, list(waiting)
-            waiting = [i for i in waiting if (i.stage, i.mb) != (action.stage, action.mb)]
+        yield Cause(Mistake.KEPT_BY_MICROBATCH), partial(_found, _by_microbatch)
+        yield Cause(Mistake.DROPPED_WHERE_ANOTHER_WAITS), partial(_found, _alone)
+        yield Cause(Mistake.OLDEST_OF_ANY_STAGE), partial(_found, partial(_taken, 0))
+        yield Cause(Mistake.NEWEST_OF_ANY_STAGE), partial(_found, partial(_taken, -1))
 
 
 def _first(actions: list[Action]) -> set[Action]:
@@ -161,56 +152,56 @@ def _first(actions: list[Action]) -> set[Action]:
     return {action for place, action in enumerate(weights) if action.stage not in {a.stage for a in weights[:place]}}
 
 
-def _newest(count: int, actions: list[Action]) -> set[Action]:
-    """Return the W of contexts that were among the ``count`` newest of their stage until they came."""
-    kept: dict[int, list[int]] = {}
+def _found(finds: Callable[[list[Action], Action], bool], actions: list[Action]) -> set[Action]:
+    """Return the W that find their context; ``finds`` tells that of one action, and drops what is kept no more.
+
+    What is kept are the I whose contexts are; that of an I is added after it.
+    """
+    kept: list[Action] = []
     found: set[Action] = set()
     for action in actions:
-        own = kept.setdefault(action.stage, [])
-        if action.kind == "I":
-            own.append(action.mb)
-            del own[:-count]
-        elif action.kind == "W" and action.mb in own:
-            own.remove(action.mb)
+        if finds(kept, action):
             found.add(action)
+        if action.kind == "I":
+            kept.append(action)
     return found
 
 
-def _no_full_between(actions: list[Action]) -> set[Action]:
-    kept: set[tuple[int, int]] = set()
-    found: set[Action] = set()
-    for action in actions:
-        if action.kind == "I":
-            kept.add((action.stage, action.mb))
-        elif action.kind == "B":
-            kept = {(stage, mb) for stage, mb in kept if stage != action.stage}
-        elif (action.stage, action.mb) in kept:
-            found.add(action)
+def _own_taken(kept: list[Action], action: Action) -> bool:
+    """Take the context of a W out of those that are kept; return whether it was there."""
+    own = replace(action, kind="I")
+    there = action.kind == "W" and own in kept
+    if there:
+        kept.remove(own)
+    return there
+
+
+def _newest(count: int, kept: list[Action], action: Action) -> bool:
+    """Keep ``count`` contexts of each stage."""
+    of_stage = [context for context in kept if context.stage == action.stage]
+    if action.kind == "I" and len(of_stage) == count:
+        kept.remove(of_stage[0])
+    return _own_taken(kept, action)
+
+
+def _no_full_between(kept: list[Action], action: Action) -> bool:
+    if action.kind == "B":
+        kept[:] = [context for context in kept if context.stage != action.stage]
+    return _own_taken(kept, action)
+
+
+def _by_microbatch(kept: list[Action], action: Action) -> bool:
+    found = _own_taken(kept, action)
+    if action.kind in {"I", "W"}:
+        kept[:] = [context for context in kept if context.mb != action.mb]
     return found
 
 
-def _by_microbatch(actions: list[Action]) -> set[Action]:
-    kept: dict[int, int] = {}
-    found: set[Action] = set()
-    for action in actions:
-        if action.kind == "I":
-            kept[action.mb] = action.stage
-        elif action.kind == "W" and kept.pop(action.mb, None) == action.stage:
-            found.add(action)
-    return found
+def _alone(kept: list[Action], action: Action) -> bool:
+    alone = len(kept) == 1
+    return _own_taken(kept, action) and alone
 
 
-def _taken(place: int, actions: list[Action]) -> set[Action]:
-    """Return the W that get a context of their own stage where the oldest or newest of all stages is taken."""
-    waiting: list[int] = []
-    found: set[Action] = set()
-    for action in actions:
-        if action.kind == "I":
-            waiting.append(action.stage)
-        elif action.kind == "W" and waiting and waiting.pop(place) == action.stage:
-            found.add(action)
-    return found
-
-
-def _alone(actions: list[Action]) -> set[Action]:
-    return {action for action, waiting in _waiting(actions) if len(waiting) == 1}
+def _taken(place: int, kept: list[Action], action: Action) -> bool:
+    """Take the oldest or newest context of all stages."""
+    return action.kind == "W" and bool(kept) and kept.pop(place).stage == action.stage
