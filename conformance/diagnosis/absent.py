@@ -15,7 +15,7 @@ from gradconform.fixtures.inputs import ParameterNamed
 from gradconform.trial.program import Action
 
 from .cause import Cause, Mistake
-from .parts import added, output_grads_at, run_of, step_before
+from .parts import added, of_microbatch, output_grads_at, run_of, step_before
 from .wrong import dense, is_value
 
 
@@ -81,14 +81,10 @@ def _after_error(evidence: Evidence, step: Step, idle: Callable[[Step], bool]) -
 
 def _too_early(evidence: Evidence, step: Step) -> Cause | None:
     """Name the W that came before its I, raised nothing, and was all that came of it."""
-    early = [
-        seen
-        for seen in run_of(evidence, step).steps
-        if seen.action.misuse and seen.action.kind == "W" and not seen.raised and seen.position < step.position
-    ]
-    same = [seen for seen in early if (seen.action.stage, seen.action.mb) == (step.action.stage, step.action.mb)]
-    too_early = bool(same) and step.action.kind == "W"
-    return Cause(Mistake.WEIGHT_TOO_EARLY, action=str(same[-1].action)) if too_early else None
+    earlier = [seen for seen in of_microbatch(evidence, step) if seen.position < step.position]
+    early = [seen for seen in earlier if seen.action.misuse and seen.action.kind == "W" and not seen.raised]
+    too_early = bool(early) and step.action.kind == "W"
+    return Cause(Mistake.WEIGHT_TOO_EARLY, action=str(early[-1].action)) if too_early else None
 
 
 def _went_elsewhere(evidence: Evidence, step: Step) -> Cause | None:

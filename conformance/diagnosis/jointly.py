@@ -13,7 +13,7 @@ from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
 
-from .parts import held_before, run_of
+from .parts import held_before, of_microbatch
 from .replay import Grads, replay
 from .wrong import ENOUGH, dense, distinct, largest, rounding
 
@@ -57,15 +57,8 @@ def given_by(evidence: Evidence, step: Step) -> list[Given]:
 
 def _weight_pass(evidence: Evidence, step: Step) -> Step | None:
     """Return the W that ends what an I has begun: a mistake at its start shows in both."""
-    own = (step.action.stage, step.action.mb)
-    return next(
-        (
-            seen
-            for seen in run_of(evidence, step).steps
-            if seen.action.kind == "W" and (seen.action.stage, seen.action.mb) == own and not seen.action.misuse
-        ),
-        None,
-    )
+    own = of_microbatch(evidence, step)
+    return next((seen for seen in own if seen.action.kind == "W" and not seen.action.misuse), None)
 
 
 def _given(name: int | str, got: Tensor | None, before: Tensor | None, right: Tensor | None) -> Given:

@@ -14,7 +14,7 @@ from gradconform.drive.reference64 import widen
 
 from . import absent, combination, elements, other_values
 from .cause import Cause, Mistake
-from .parts import Part, input_parts, param_parts, run_of, sum_of
+from .parts import Part, input_parts, of_microbatch, param_parts, sum_of
 from .replay import replay
 from .starts import misread
 from .wrong import WrongTensor, dense, is_near, largest, wrong_tensor
@@ -57,12 +57,7 @@ def of_input(evidence: Evidence, slot: int, step: Step, got: Tensor | None) -> C
     """
     if got is None:
         return absent.of_input(evidence, slot, step) or misread(evidence, step)
-    return other_values.other_slot(evidence, slot, step, got) or _of_input_value(evidence, slot, step, got)
-
-
-def of_input_attribute(evidence: Evidence, slot: int, step: Step, got: Tensor | None) -> Cause | None:
-    """Return the likely cause of a wrong ``.grad`` of input ``slot`` after ``step``, or None."""
-    return None if got is None else _of_input_value(evidence, slot, step, got)
+    return other_values.other_slot(evidence, slot, step, got) or of_input_value(evidence, slot, step, got)
 
 
 def of_weight_result(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> Cause | None:
@@ -81,7 +76,10 @@ def of_output(evidence: Evidence, index: int, step: Step, got: Tensor | None) ->
     return Cause(Mistake.EVAL_MODE) if wrong and wrong.explained_by(dense(again.detach())) else None
 
 
-def _of_input_value(evidence: Evidence, slot: int, step: Step, got: Tensor) -> Cause | None:
+def of_input_value(evidence: Evidence, slot: int, step: Step, got: Tensor | None) -> Cause | None:
+    """Return the likely cause of a wrong value of the gradient of input ``slot``, returned or in ``.grad``, if any."""
+    if got is None:
+        return None
     if not _forward_right(evidence, step):
         return misread(evidence, step)
     parts = list(input_parts(evidence, slot, step))
@@ -136,12 +134,10 @@ def _counted_of_input(wrong: WrongTensor, change: combination.Change | None) -> 
 
 def _forward_right(evidence: Evidence, step: Step) -> bool:
     """Tell whether the micro-batch's outputs were right: behind wrong ones no gradient can be."""
-    own = (step.action.stage, step.action.mb)
-    for seen in run_of(evidence, step).steps:
-        if seen.action.kind == "F" and (seen.action.stage, seen.action.mb) == own:
-            pairs = zip(seen.outputs or (), evidence.oracle_step(seen).outputs or (), strict=False)
-            return all(is_near(got, right) for got, right in pairs)
-    return True
+    forward = next((seen for seen in of_microbatch(evidence, step) if seen.action.kind == "F"), None)
+    if forward is None:
+        return True
+    return all(map(is_near, forward.outputs or (), evidence.oracle_step(forward).outputs or ()))
 
 
 def _wrong_tensor(evidence: Evidence, step: Step, got: Tensor, parts: list[Part]) -> WrongTensor | None:

@@ -13,7 +13,7 @@ from gradconform.drive.reference64 import widen
 from gradconform.drive.watches import write_over
 
 from .cause import Cause, Mistake
-from .parts import output_grads_at, param_parts, step_before, sum_of
+from .parts import output_grads_at, param_parts, same, step_before, sum_of
 from .wrong import WrongTensor, dense, is_value
 
 #: The least number of elements by which two tensors that hold the same bits are one buffer and no chance.
@@ -88,7 +88,4 @@ def stale(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> Caus
     held = None if before is None else before.param_grads.get(name)
     if got is None or held is None:
         return Cause(Mistake.STALE_NOTHING) if got is held and before is not None else None
-    now = step.param_grads.get(name)
-    idle = now is not None and now.shape == held.shape and torch.equal(dense(now), dense(held))
-    alike = not idle and got.shape == held.shape and torch.equal(dense(got), dense(held))
-    return Cause(Mistake.STALE) if alike else None
+    return Cause(Mistake.STALE) if same(got, held) and not same(step.param_grads.get(name), held) else None

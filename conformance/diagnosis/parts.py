@@ -93,6 +93,12 @@ def run_of(evidence: Evidence, step: Step) -> Observation:
     return next(seen for seen in evidence.observations if any(known is step for known in seen.steps))
 
 
+def of_microbatch(evidence: Evidence, step: Step) -> Iterator[Step]:
+    """Yield the steps of the same run, stage and micro-batch."""
+    own = (step.action.stage, step.action.mb)
+    return (known for known in run_of(evidence, step).steps if (known.action.stage, known.action.mb) == own)
+
+
 def step_before(evidence: Evidence, step: Step) -> Step | None:
     """Return the step before on the same stage, None for the first."""
     earlier = [
@@ -116,10 +122,11 @@ def added(evidence: Evidence, step: Step) -> bool:
     """Tell whether any parameter's gradient changed in an action."""
     before = step_before(evidence, step)
     held = {} if before is None else before.param_grads
-    return any(not _same(held.get(name), grad) for name, grad in step.param_grads.items())
+    return any(not same(held.get(name), grad) for name, grad in step.param_grads.items())
 
 
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
+def same(one: Tensor | None, other: Tensor | None) -> bool:
+    """Tell whether two gradients are the same, or both none."""
     if one is None or other is None or one is other:
         return one is other
     return one.shape == other.shape and torch.equal(dense(one), dense(other))

@@ -120,7 +120,7 @@ def input_grad_attributes(evidence: Evidence) -> Judged:
         for slot, (got, expected) in enumerate(zip(step.arg_grads, wanted.input_grads, strict=True)):
             if got is not None:
                 reference = one_of(evidence, step, "inputs", slot)
-                explain = partial(likely.of_input_attribute, evidence, slot, step)
+                explain = partial(likely.of_input_value, evidence, slot, step)
                 yield from compare_in(
                     evidence, step, ".grad of an input", f".grad of input {slot}", got, expected, reference, explain
                 )
