@@ -43,11 +43,7 @@ def _runner(arguments: argparse.Namespace) -> Runner:
 
 
 def _refuse_nothing_claimed(runner: Runner) -> None:
-    claims = runner.target.capabilities
-    dtype, device = str(runner.dtype).removeprefix("torch."), runner.device.type
-    unclaimed = [] if Order.ways(claims) else ["full or split"]
-    unclaimed += [] if claims.dtypes is None or dtype in claims.dtypes else [f"dtype {dtype}"]
-    unclaimed += [] if claims.devices is None or device in claims.devices else [f"device {device}"]
+    unclaimed = [*([] if Order.ways(runner.target.capabilities) else ["full or split"]), *runner.place_unmet]
     if unclaimed:
         msg = f"{runner.target.name} does not claim {', '.join(unclaimed)}; expected a claim, so that it can be tried"
         raise SelectionError(msg)

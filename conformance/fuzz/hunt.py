@@ -72,11 +72,6 @@ class Defect:
             return key == self.key  # what was raised says enough
         return key == self.key and _features(self.trial) <= _features(trial)
 
-    @property
-    def size(self) -> tuple[int, ...]:
-        """How much there is to read."""
-        return size_of(self.trial)
-
 
 def key_of(finding: Finding) -> str:
     """Return what a finding is of, without names and numbers: two that are of the same may be one defect."""
@@ -126,16 +121,15 @@ _MOST = 100
 def reduced(defect: Defect, judge: Judge) -> Defect:
     """Return the defect with the smallest trial that can be reached by leaving things out."""
     tried = 0
-    shrinking = True
-    while shrinking and tried < _MOST:
-        shrinking = False
+    while tried < _MOST:
         for trial in _smaller(defect.trial):
             tried += 1
             findings = judge(trial)
             if findings and key_of(findings[0]) == defect.key:
                 defect = Defect(defect.key, trial, tuple(findings))
-                shrinking = True
                 break
+        else:
+            return defect
     return defect
 
 
@@ -157,13 +151,9 @@ def _shorter(actions: tuple[Action, ...]) -> Iterator[tuple[Action, ...]]:
             yield _renumbered(left)
     for place, action in enumerate(actions):
         if action.kind not in {"F", "B", "I", "W", "freeze", "unfreeze"}:
-            yield _without(actions, place)
+            yield (*actions[:place], *actions[place + 1 :])
         elif action.kind == "freeze":
             yield tuple(a for a in actions if (a.kind, a.mb) not in {("freeze", action.mb), ("unfreeze", action.mb)})
-
-
-def _without(actions: tuple[Action, ...], place: int) -> tuple[Action, ...]:
-    return (*actions[:place], *actions[place + 1 :])
 
 
 def _renumbered(actions: tuple[Action, ...]) -> tuple[Action, ...]:
@@ -215,7 +205,7 @@ class Hunt:
             self._left = _SHRINKING
         elif key != self._found.key:
             return  # another defect, met on the way: it will be found again
-        if self._found is None or size_of(trial) < self._found.size:
+        if self._found is None or size_of(trial) < size_of(self._found.trial):
             self._found = Defect(key, trial, tuple(findings))
         raise DefectError(key)
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from gradconform.diagnosis.wrong import largest
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import HookCall, Observation, Step
 from gradconform.results import Sort
 
 from .finding import Finding
-from .refusal import same
+from .refusal import near
 from .state import raised
 
 
@@ -46,7 +47,7 @@ def given_the_gradient(evidence: Evidence, kind: str) -> Iterator[Finding]:
     for step in evidence.observation.steps:
         for name, calls in _calls(step, kind).items():
             for call, wanted in zip(calls, _next_calls(evidence.oracle, step, kind, name), strict=False):
-                if not _near(call.grad, wanted.grad):
+                if not near(call.grad, wanted.grad):
                     seen = f"{_shown(call.grad)}, expected {_shown(wanted.grad)}"
                     text = f"the {_label(kind)} was not given the gradient: {seen}"
                     yield _of_hook(kind, name, str(step.action), text)
@@ -63,16 +64,8 @@ def _next_calls(oracle: Observation, step: Step, kind: str, name: str) -> list[H
     return next((calls for calls in coming if calls), [])
 
 
-def _near(got: Tensor | None, wanted: Tensor | None) -> bool:
-    """Tell whether a hook saw its gradient, not an earlier or partial one; values are judged elsewhere."""
-    if got is None or wanted is None or got.shape != wanted.shape:
-        return got is wanted
-    error = float((got.double() - wanted.double()).abs().max()) if got.numel() else 0.0
-    return same(got, wanted) or error <= 0.05 * float(wanted.abs().max())
-
-
 def _shown(grad: Tensor | None) -> str:
-    return "None" if grad is None else f"largest element {float(grad.abs().max()):.3g}"
+    return "None" if grad is None else f"largest element {largest(grad):.3g}"
 
 
 def _calls(step: Step, kind: str) -> dict[str, list[HookCall]]:

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from gradconform.adapter import UnsupportedError
+from gradconform.diagnosis.wrong import largest
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Step
+from gradconform.drive.reference64 import widen
 from gradconform.results import Sort
 
 from .finding import Finding, Judged, by_numeric_rule
@@ -84,6 +86,14 @@ def _changes(
         if not same(before.get(name), after.get(name)):
             text = "changed though the action raised" if step.raised else "changed"
             yield Finding("changed", f"{prefix} {name}", str(step.action), text, sort=sort)
+
+
+def near(got: Tensor | None, wanted: Tensor | None) -> bool:
+    """Tell whether a gradient is the wanted one, and no earlier or partial one: those are far off a coarse bound."""
+    if got is None or wanted is None or got.shape != wanted.shape:
+        return got is wanted
+    error = largest(widen(got.detach()) - widen(wanted))
+    return same(got, wanted) or error <= 0.05 * largest(wanted)
 
 
 def same(one: object, other: object) -> bool:

@@ -19,7 +19,7 @@ from gradconform.tolerance import judge as judge_numbers
 
 from .finding import Finding, Judged, Measured, by_numeric_rule, error_in
 from .gradients import compare_in, one_of
-from .refusal import same
+from .refusal import near, same
 
 _SORTS: dict[str, Sort] = {
     "args": "argument", "output_grads": "output gradient", "params": "parameter", "buffers": "buffer",
@@ -200,16 +200,8 @@ def weight_result(evidence: Evidence) -> Judged:
             for seen in compare_in(
                 evidence, step, "entry of what W returns", f"what W returns for {name}", got, stands, None, explain
             ):
-                if isinstance(seen, Measured) or not _is_own(got, own[name]):
+                if isinstance(seen, Measured) or not near(got, own[name]):
                     yield seen
-
-
-def _is_own(got: Tensor | None, own: Tensor | None) -> bool:
-    """Tell whether an entry is this micro-batch's own gradient, within a coarse bound: stale values are far off."""
-    if got is None or own is None:
-        return got is own
-    error = float((got.detach().cpu().to(own.dtype) - own).abs().max()) if got.numel() else 0.0
-    return error <= 0.05 * float(own.abs().max()) if got.numel() else True
 
 
 def bit_equal(evidence: Evidence) -> Iterator[Finding]:

@@ -135,10 +135,10 @@ class Runner:
         return check.result(str(self.device), dtype, duration_s=taken, **measured.values(), **values)
 
     def _values(self, check: Check, measured: Measurements) -> dict[str, Any]:
-        unmet = [*check.unmet(self.target.capabilities), *self._place_unmet()]
+        unmet = [*check.unmet(self.target.capabilities), *self.place_unmet]
         if unmet and not self.probe:
             return {"status": "unsupported", "message": f"not claimed: {', '.join(unmet)}"}
-        if self._adapter_problem and not self._place_unmet():  # a dtype or device that is not claimed may be refused
+        if self._adapter_problem and not self.place_unmet:  # a dtype or device that is not claimed may be refused
             return {"status": "error", "kind": "adapter", "message": self._adapter_problem}
         findings: list[Finding] = []
         silent: list[Finding] = []
@@ -156,14 +156,16 @@ class Runner:
 
     def _refused(self, check: Check, error: RefusedError) -> dict[str, Any]:
         """Return the verdict on a refusal: of what is not claimed it is fine, a claim refused is a claim not met."""
-        unmet = [*check.unmet(self.target.capabilities), *self._place_unmet()]
+        unmet = [*check.unmet(self.target.capabilities), *self.place_unmet]
         if unmet:
             return {"status": "unsupported", "message": f"not claimed: {', '.join(unmet)}; tried, and refused"}
         asked = ", ".join(sorted(check.needs)) or "nothing in particular"
         text = f"claimed, but refused: {error}; support it, or withdraw the claim to one of: {asked}"
         return {"status": "failed", "kind": "refused", "message": text}
 
-    def _place_unmet(self) -> list[str]:
+    @property
+    def place_unmet(self) -> list[str]:
+        """Which of dtype and device the target does not claim."""
         claims = self.target.capabilities
         dtype, device = str(self.dtype).removeprefix("torch."), self.device.type
         unmet = [f"dtype {dtype}"] if claims.dtypes is not None and dtype not in claims.dtypes else []
