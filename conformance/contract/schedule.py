@@ -16,15 +16,15 @@ from gradconform.trial.trial import Trial
 
 from .check import Judge, family
 
-#: torch's names of the schedules, by their part of a check's id.
-_CLASSES = {
-    "1f1b": "1F1B",
-    "dual-pipe-v": "DualPipeV",
-    "gpipe": "GPipe",
-    "interleaved-1f1b": "Interleaved1F1B",
-    "interleaved-zero-bubble": "InterleavedZeroBubble",
-    "looped-bfs": "LoopedBFS",
-    "zbv-zero-bubble": "ZBVZeroBubble",
+#: torch's names of the schedules, each with its part of a check's id, its sizes, and a large one for profile ``full``.
+_SCHEDULES = {
+    "1F1B": ("1f1b", ("2x1x3", "4x1x5"), "8x1x11"),
+    "DualPipeV": ("dual-pipe-v", ("2x2x5", "3x2x7"), "5x2x13"),
+    "GPipe": ("gpipe", ("2x1x3", "4x1x5"), "8x1x11"),
+    "Interleaved1F1B": ("interleaved-1f1b", ("2x2x3", "3x2x5"), "4x3x8"),
+    "InterleavedZeroBubble": ("interleaved-zero-bubble", ("2x2x3", "3x2x5"), "4x3x8"),
+    "LoopedBFS": ("looped-bfs", ("2x2x3", "3x2x5"), "4x3x8"),
+    "ZBVZeroBubble": ("zbv-zero-bubble", ("2x2x3", "3x2x5"), "5x2x11"),
 }
 
 
@@ -34,23 +34,9 @@ def _on(name: str, stages: tuple[StageCase, ...] | None = None) -> Trial:
     return Trial(stages=stages or chain_of(schedule.stages), program=schedule.program, chain=True, loss=True)
 
 
-def _sized(**sizes: tuple[str, ...]) -> dict[str, Trial]:
-    """Return a trial per class and size; ``sizes`` by class, with underscores for hyphens."""
-    found = {name.strip("_").replace("_", "-"): of_class for name, of_class in sizes.items()}
-    return {f"{name}-{size}": _on(f"{_CLASSES[name]}-{size}") for name, of_class in found.items() for size in of_class}
-
-
 @family(
     "schedule.gradients",
-    _sized(
-        _1f1b=("2x1x3", "4x1x5"),
-        dual_pipe_v=("2x2x5", "3x2x7"),
-        gpipe=("2x1x3", "4x1x5"),
-        interleaved_1f1b=("2x2x3", "3x2x5"),
-        interleaved_zero_bubble=("2x2x3", "3x2x5"),
-        looped_bfs=("2x2x3", "3x2x5"),
-        zbv_zero_bubble=("2x2x3", "3x2x5"),
-    ),
+    {f"{case}-{size}": _on(f"{name}-{size}") for name, (case, sizes, _) in _SCHEDULES.items() for size in sizes},
 )
 def gradients_in_schedule() -> Judge:
     """Stages chained in the order of {case} MUST give what one plain backward of the whole model gives.
@@ -66,15 +52,7 @@ def gradients_in_schedule() -> Judge:
 
 @family(
     "schedule.large",
-    _sized(
-        _1f1b=("8x1x11",),
-        dual_pipe_v=("5x2x13",),
-        gpipe=("8x1x11",),
-        interleaved_1f1b=("4x3x8",),
-        interleaved_zero_bubble=("4x3x8",),
-        looped_bfs=("4x3x8",),
-        zbv_zero_bubble=("5x2x11",),
-    ),
+    {f"{case}-{size}": _on(f"{name}-{size}") for name, (case, _, size) in _SCHEDULES.items()},
     profile="full",
 )
 def gradients_in_large_schedule() -> Judge:

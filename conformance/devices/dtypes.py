@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -55,12 +53,8 @@ def _same(what: str, device: Device, got: Tensor, wanted: Tensor) -> None:
             msg = f"{what} silently became {found.dtype}{where}"
             raise WrongAnswerError(msg)
     if not torch.equal(seen, wanted):
-        msg = f"{what} is wrong: expected {_shown(wanted)}, got {_shown(seen)}"
+        msg = f"{what} is wrong: expected {wanted.tolist()}, got {seen.tolist()}"
         raise WrongAnswerError(msg)
-
-
-def _shown(tensor: Tensor) -> Any:
-    return tensor.detach().tolist()
 
 
 def product_keeps_digits(device: Device) -> bool:

@@ -126,21 +126,13 @@ def requests_for(
             named.setdefault(name.type, []).append(name)
     discovers = any(name.discovers for name in names)
     others = sorted({*registered_entries(), *here} - {"cpu"} - set(named)) if discovers else []
-    found = [Request(type=None, every=True, plugins=plugins)] if discovers else []
-    return found + [
-        _request(device_type, named.get(device_type, []), plugins, every=discovers) for device_type in [*named, *others]
-    ]
-
-
-def _request(device_type: str, names: Sequence[DeviceName], plugins: tuple[str, ...], *, every: bool) -> Request:
-    """Ask about the indices that are named; about all where one name has none."""
-    indices = tuple(int(name.index) for name in names if name.index is not None and name.index != "*")
-    return Request(
-        type=device_type,
-        indices=indices,
-        every=every or any(name.index in {None, "*"} for name in names),
-        plugins=plugins,
-    )
+    requests = [Request(type=None, every=True, plugins=plugins)] if discovers else []
+    for device_type in [*named, *others]:
+        indices = [name.index for name in named.get(device_type, ())]
+        numbers = tuple(int(index) for index in indices if index and index != "*")
+        every = discovers or not {None, "*"}.isdisjoint(indices)
+        requests.append(Request(type=device_type, indices=numbers, every=every, plugins=plugins))
+    return requests
 
 
 def probe_all(requests: Iterable[Request]) -> list[list[Probe]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gradconform.contract.check import Check, Judge
+from gradconform.contract.check import Check
 from gradconform.contract.plan import Plan
 from gradconform.devices.dtypes import DTYPES
 from gradconform.fixtures.inputs import written
@@ -197,17 +197,14 @@ def _legend(check: Check) -> str:
 
 def _judged(check: Check, width: int) -> list[Line]:
     judge = check.judge.func if isinstance(check.judge, partial) else check.judge
-    found = _field("judged", f"{judge.__module__}.{judge.__qualname__}: {_first_line(judge)}", width)
+    said = (inspect.getdoc(judge) or "").partition("\n")[0]
+    found = _field("judged", f"{judge.__module__}.{judge.__qualname__}: {said}", width)
     if getattr(judge, "by_numeric_rule", False):
         found += _field("", f"The numeric rule: {FORMULA}, and the same with root mean squares.", width)
         numbers = ", ".join(f"{name}: c = {c:g}, eps = {eps:.3g}" for name, c, eps in factors())
         found += _field("", f"{numbers}.", width)
     module, _, name = check.source.partition(":")
     return [*found, *_field("source", f"{module.replace('.', '/')}.py, {name}", width)]
-
-
-def _first_line(judge: Judge) -> str:
-    return (inspect.getdoc(judge) or "").partition("\n")[0]
 
 
 def _stage(case: StageCase, width: int) -> Iterator[Line]:

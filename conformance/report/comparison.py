@@ -103,10 +103,7 @@ _STATUSES = ("passed", "failed", "waived", "unexpectedly_passed", "error", "unsu
 def _run_values(report: Report) -> dict[str, Any]:
     return {
         "target": dict(report.target),
-        "contract": report.contract,
-        "profile": report.profile,
-        "verdict": report.verdict,
-        "summary": report.summary,
+        **{name: getattr(report, name) for name in ("contract", "profile", "verdict", "summary")},
     }
 
 

@@ -144,36 +144,36 @@ def sections(report: Report) -> list[Section]:
 
 
 def _device_faults(report: Report) -> Section:
-    causes = tuple(by_cause(result for result in _errors(report) if result.kind == "device"))
+    causes = tuple(by_cause(result for result in _with_status(report.failures, "error") if result.kind == "device"))
     note = f"They are not charged to {report.target['name']}, of which these checks say nothing."
     heading = f"device faults: {_counted(causes)}"
     return Section(heading=heading, role="bad", note=note, causes=causes, spares_target=True)
 
 
 def _not_judged(report: Report) -> Section:
-    causes = tuple(by_cause(result for result in _errors(report) if result.kind != "device"))
+    causes = tuple(by_cause(result for result in _with_status(report.failures, "error") if result.kind != "device"))
     return Section(heading=f"could not be judged: {_counted(causes)}", role="bad", causes=causes)
 
 
 def _failed_must(report: Report) -> Section:
-    causes = tuple(by_cause(result for result in _failed(report) if result.level == "MUST"))
+    causes = tuple(by_cause(result for result in _with_status(report.failures, "failed") if result.level == "MUST"))
     return Section(heading=f"failed MUST: {_counted(causes)}", role="bad", causes=causes)
 
 
 def _failed_should(report: Report) -> Section:
-    causes = tuple(by_cause(result for result in _failed(report) if result.level != "MUST"))
+    causes = tuple(by_cause(result for result in _with_status(report.failures, "failed") if result.level != "MUST"))
     heading = f"failed SHOULD{_aside(report)}: {_counted(causes)}"
     return Section(heading=heading, role="bad" if report.strict else "warning", causes=causes)
 
 
 def _waived(report: Report) -> Section:
-    results = _with_status(report, "waived")
+    results = _with_status(report.results, "waived")
     heading = f"waived: {count(len(results), 'result')}, expected to fail"
     return Section(heading=heading, causes=tuple(by_cause(results)), items=_by_waiver(results))
 
 
 def _passed_and_waived(report: Report) -> Section:
-    results = _with_status(report, "unexpectedly_passed")
+    results = _with_status(report.results, "unexpectedly_passed")
     return Section(
         heading=f"passed, and waived: {count(len(results), 'result')}{_aside(report)}",
         role="bad" if report.strict else "warning",
@@ -184,7 +184,7 @@ def _passed_and_waived(report: Report) -> Section:
 
 
 def _unsupported(report: Report) -> Section:
-    results = _with_status(report, "unsupported")
+    results = _with_status(report.results, "unsupported")
     reasons = Counter(" ".join(result.message.split()) for result in results).most_common()
     return Section(
         heading=f"unsupported: {count(len(results), 'check')}, neither passed nor failed",
@@ -200,16 +200,8 @@ SECTIONS: tuple[Callable[[Report], Section], ...] = (
 )  # fmt: skip
 
 
-def _errors(report: Report) -> Iterable[Result]:
-    return (result for result in report.failures if result.status == "error")
-
-
-def _failed(report: Report) -> Iterable[Result]:
-    return (result for result in report.failures if result.status == "failed")
-
-
-def _with_status(report: Report, status: str) -> list[Result]:
-    return [result for result in report.results if result.status == status]
+def _with_status(results: Iterable[Result], status: str) -> list[Result]:
+    return [result for result in results if result.status == status]
 
 
 def _aside(report: Report) -> str:

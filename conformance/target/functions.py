@@ -11,8 +11,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from gradconform.adapter import Capabilities, UnsupportedError
 from gradconform.trees import as_tuple, leaves, tensors
@@ -92,7 +92,8 @@ class FunctionsSession(StageSession):
 
     def put_weight_context(self, mb: int, node: Node, grads: tuple[Tensor | None, ...]) -> None:
         """Make a context by hand, in torch's form: one group of all trainable parameters, one intermediate node."""
-        params = {_accumulator(parameter) for parameter in self._stage.parameters() if parameter.requires_grad}
+        trainable = [parameter for parameter in self._stage.parameters() if parameter.requires_grad]
+        params = {get_gradient_edge(parameter).node for parameter in trainable}  # the nodes that accumulate into them
         self._forwards.pop(mb, None)
         self._contexts[mb] = [{"params": params, "intermediates": [node], "grads": [grads]}]
 
@@ -120,11 +121,6 @@ def _entries(grads: Any, args: tuple[Any, ...], function: str) -> tuple[Tensor |
         msg = f"{function} returned {what} for {len(args)} arguments; expected one gradient or None per argument"
         raise TypeError(msg)
     return tuple(grads)
-
-
-def _accumulator(parameter: Tensor) -> Node:
-    """Return the node that accumulates into ``parameter``."""
-    return torch.autograd.graph.get_gradient_edge(parameter).node
 
 
 def _takes(function: Callable[..., Any], keyword: str) -> bool:

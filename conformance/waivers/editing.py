@@ -127,12 +127,8 @@ def _with_comments(lines: Sequence[str], header: int) -> int:
     first = header
     while first and lines[first - 1].lstrip().startswith("#"):
         first -= 1
-    return first if first or header == 0 else _after_opening(lines, header)
-
-
-def _after_opening(lines: Sequence[str], header: int) -> int:
-    """Return where an entry begins whose comment is also the first thing in the file: it may be the file's."""
-    return header if lines[0].startswith("#") else 0
+    # What is also the first thing in the file may be the file's.
+    return header if first == 0 and lines[0].startswith("#") else first
 
 
 def _refuse(problem: str) -> NoReturn:

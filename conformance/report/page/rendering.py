@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.globals.update(kit=KIT_VERSION, own=_own)
-    environment.filters.update(md=escaped, fenced=fenced, words=_words, number=_number, seconds=_seconds)
+    environment.filters.update(
+        md=escaped, fenced=fenced, words=methodcaller("replace", "_", " "), number="{:.2g}".format, seconds=_seconds
+    )
     return environment
 
 
@@ -52,14 +55,6 @@ def fenced(text: str, language: str = "text") -> str:
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
-
-
-def _words(status: str) -> str:
-    return status.replace("_", " ")
-
-
-def _number(value: float) -> str:
-    return f"{value:.2g}"
 
 
 def _seconds(value: float) -> str:
