@@ -264,14 +264,12 @@ def to_blob(trial: Trial) -> str:
 def from_blob(text: str) -> Trial:
     """Return the trial that :func:`to_blob` wrote; raise :class:`BlobError` for any other text."""
     try:
-        values = json.loads(zlib.decompress(base64.urlsafe_b64decode(text.strip())))
+        values = tupled(json.loads(zlib.decompress(base64.urlsafe_b64decode(text.strip()))))
         recipe = Recipe(
-            tuple(_INPUTS[name](**tupled(fields)) for name, fields in values.pop("inputs")),
-            tuple(Weight(name, tuple(shape), frozen) for name, shape, frozen in values.pop("weights")),
-            tuple(
-                Line(tuple(targets), operation, tuple(sources)) for targets, operation, sources in values.pop("lines")
-            ),
-            tuple(values.pop("outputs")),
+            tuple(_INPUTS[name](**fields) for name, fields in values.pop("inputs")),
+            tuple(Weight(name, shape, frozen) for name, shape, frozen in values.pop("weights")),
+            tuple(Line(targets, operation, sources) for targets, operation, sources in values.pop("lines")),
+            values.pop("outputs"),
             values.pop("form"),
         )
         parse(values["program"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -28,13 +28,11 @@ from gradconform.target.resolve import Target, resolve
 from gradconform.version import CONTRACT_VERSION
 from gradconform.waivers.waiver import Waivers, read_waivers, refuse_unknown_checks
 
+from .execution import OnResult, OnStart
 from .options import RunOptions
 from .runner import Runner, one_thread
 
 _SEEDS = 2**63 - 1  # the loss's target is drawn from the next one
-
-OnResult = Callable[[Result], None]
-OnStart = Callable[[Place, str, str], None]
 
 
 class Run:

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from gradconform.contract.frozen import frozen
 from gradconform.results import Place, Report, Result
 from gradconform.trial.program import without_programs
 
-from .waiver import Waiver, WaiverError, Waivers, kinds, read_waivers
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from .waiver import Waiver, WaiverError, Waivers, kinds, read_tables, read_waivers
 
 _HEADER = re.compile(r"\s*\[\[\s*waiver\s*\]\]")
 _OPENING = "# Failures that are expected: see 'gradconform waivers --help'.\n"
@@ -29,10 +22,12 @@ def added(path: str, report: Report) -> tuple[str, int]:
     """Return the text of the file with an entry per failed check of ``report``, and how many entries were added.
 
     One entry serves all devices and dtypes in which a check failed. Raises
-    :class:`~gradconform.waivers.waiver.WaiverError` where the file is there and no TOML.
+    :class:`~gradconform.waivers.waiver.WaiverError` where the file is there and holds anything but entries.
     """
-    text = Path(path).read_text(encoding="utf-8") if Path(path).exists() else _OPENING
-    there = {(entry.get("check"), _key(entry.get("verdict"))) for entry in _entries(path, text)}
+    file = Path(path)
+    _, entries = read_tables(file) if file.exists() else (b"", [])
+    text = file.read_text(encoding="utf-8") if file.exists() else _OPENING
+    there = {(entry.get("check"), _key(entry.get("verdict"))) for entry in entries}
     failures: dict[str, list[Result]] = {}
     for result in report.results:
         if result.status == "failed":
@@ -41,14 +36,6 @@ def added(path: str, report: Report) -> tuple[str, int]:
         _block(check, results, report) for check, results in failures.items() if (check, _pinned(results)) not in there
     ]
     return text + "".join(blocks), len(blocks)
-
-
-def _entries(path: str, text: str) -> list[dict[str, object]]:
-    try:
-        found = tomllib.loads(text).get("waiver", [])
-    except tomllib.TOMLDecodeError as error:
-        _refuse(f"{path}: is no TOML: {error}; expected [[waiver]] entries")
-    return [entry for entry in found if isinstance(entry, dict)]
 
 
 def _key(verdict: object) -> tuple[str, ...]:
@@ -116,7 +103,8 @@ def _without(text: str, gone: Sequence[int], waivers: Waivers) -> str:
     lines = text.splitlines(keepends=True)
     headers = [number for number, line in enumerate(lines) if _HEADER.match(line)]
     if len(headers) != len(waivers.entries):
-        _refuse(f"{waivers.file}: its entries cannot be told apart by lines; expected each to begin with [[waiver]]")
+        msg = f"{waivers.file}: its entries cannot be told apart by lines; expected each to begin with [[waiver]]"
+        raise WaiverError(msg)
     starts = [_with_comments(lines, header) for header in headers] + [len(lines)]
     dropped = {number for position in gone for number in range(starts[position], starts[position + 1])}
     return "".join(line for number, line in enumerate(lines) if number not in dropped)
@@ -129,7 +117,3 @@ def _with_comments(lines: Sequence[str], header: int) -> int:
         first -= 1
     # What is also the first thing in the file may be the file's.
     return header if first == 0 and lines[0].startswith("#") else first
-
-
-def _refuse(problem: str) -> NoReturn:
-    raise WaiverError(problem)

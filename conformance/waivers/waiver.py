@@ -175,7 +175,7 @@ def read_waivers(path: str | Path, *, today: dt.date | None = None) -> Waivers:
     Raises :class:`WaiverError` that lists what is wrong with each entry: a name that is missing, empty or unknown, a
     verdict that no finding has, a range of versions or a date that is none, and an entry that has expired.
     """
-    content, tables = _tables(Path(path))
+    content, tables = read_tables(Path(path))
     day = today or dt.datetime.now(dt.timezone.utc).date()
     problems = [
         f"entry {number} ({table.get('check', '?')}): {'; '.join(found)}"
@@ -199,7 +199,8 @@ def refuse_unknown_checks(waivers: Waivers, known: Collection[str]) -> None:
         _refuse(waivers.file, problems)
 
 
-def _tables(path: Path) -> tuple[bytes, list[dict[str, Any]]]:
+def read_tables(path: Path) -> tuple[bytes, list[dict[str, Any]]]:
+    """Return what a waiver file holds, and its entries; raise :class:`WaiverError` where it holds anything else."""
     try:
         content = path.read_bytes()
         values = tomllib.loads(content.decode("utf-8"))

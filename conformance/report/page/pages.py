@@ -15,7 +15,7 @@ from gradconform.results import STATUSES, Report
 
 from .headroom import INSTALL, headroom_by_cell
 from .rendering import render
-from .rows import Row, Tally, Timelines, anchor, areas_by_cell, rows_of, tally
+from .rows import Row, Tally, Timelines, anchor, areas_by_cell, rows_of, tallies
 
 #: Of so many checks of a cause Markdown has the ids, of the others the count: the summary of a CI job has a limit.
 _LISTED = 50
@@ -156,19 +156,13 @@ def _of_several(runs: SideBySide) -> dict[str, Any]:
         "rows": runs.rows,
         "differing": differing,
         "differences": runs.differences,
-        "areas": _areas(runs.rows),
+        "areas": _areas(runs),
     }
 
 
-def _areas(rows: Sequence[Row]) -> list[tuple[str, str, list[Tally]]]:
+def _areas(runs: SideBySide) -> list[tuple[str, str, list[Tally]]]:
     """Return area, device and dtype, and one tally per run."""
-    grouped: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        grouped.setdefault((row.area, row.cell), []).append(row)
-    return [(*key, [tally(*key, each) for each in _by_run(group)]) for key, group in sorted(grouped.items())]
-
-
-def _by_run(rows: Sequence[Row]) -> list[list[Any]]:
-    return [
-        [told.result for told in each if told is not None] for each in zip(*(row.told for row in rows), strict=True)
-    ]
+    columns = zip(*(row.told for row in runs.rows), strict=True)
+    each = [tallies(told.result for told in column if told) for column in columns]
+    keys = sorted({key for found in each for key in found})
+    return [(*key, [found.get(key, Tally(*key)) for found in each]) for key in keys]

@@ -239,8 +239,8 @@ class Tally:
 
     area: str
     cell: str
-    counts: Counter[str]
-    decided: bool
+    counts: Counter[str] = field(default_factory=Counter)
+    decided: bool = False
 
     @property
     def told(self) -> str:
@@ -276,19 +276,21 @@ class Areas:
 
 def areas_by_cell(results: Sequence[Result]) -> Areas:
     """Return the matrix of ``results``, areas by the alphabet, devices and dtypes as in the run."""
+    found = tallies(results)
+    cells = tuple(dict.fromkeys(cell for _, cell in found))
+    areas = sorted({area for area, _ in found})
+    return Areas(cells, tuple((area, tuple(found.get((area, cell)) for cell in cells)) for area in areas))
+
+
+def tallies(results: Iterable[Result]) -> dict[tuple[str, str], Tally]:
+    """Return the counts of some results by area, and device and dtype."""
     grouped: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         grouped.setdefault((area_of(result.check), cell_of(result)), []).append(result)
-    cells = tuple(dict.fromkeys(cell for _, cell in grouped))
-    tallies = {key: tally(*key, group) for key, group in grouped.items()}
-    areas = sorted({area for area, _ in grouped})
-    return Areas(cells, tuple((area, tuple(tallies.get((area, cell)) for cell in cells)) for area in areas))
-
-
-def tally(area: str, cell: str, results: Iterable[Result]) -> Tally:
-    """Return the counts of some results."""
-    found = list(results)
-    return Tally(area, cell, Counter(result.status for result in found), any(result.decisive for result in found))
+    return {
+        key: Tally(*key, Counter(result.status for result in found), any(result.decisive for result in found))
+        for key, found in grouped.items()
+    }
 
 
 def programs_of(report: Report, result: Result) -> tuple[str, ...]:
