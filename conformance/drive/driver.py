@@ -31,6 +31,7 @@ from .watches import (
     Surroundings,
     address_of,
     collections,
+    copies_by_name,
     copies_of,
     copy_of,
     dense,
@@ -262,7 +263,7 @@ class _Run:
         with self.log:
             returned = getattr(lane.session, method)(mb, grads)
         self._locate(sight, "input gradient", "input", enumerate(returned))
-        tracked = tuple(n for n, grad in enumerate(returned) if isinstance(grad, Tensor) and grad.requires_grad)
+        tracked = tuple([n for n, grad in enumerate(returned) if isinstance(grad, Tensor) and grad.requires_grad])
         sight.keep(input_grads=copies_of(returned, sight.known.input_grads), tracked=tracked)
         if "state" in self.trial.watch or self.trial.chain or self.overwrites:
             lane.returned[mb] = tuple(returned)
@@ -333,7 +334,7 @@ class _Run:
         """Write down which tensors do not sit on the trial's device."""
         on_cpu_alone = self.device.is_cpu
         for name, value in named:
-            if not isinstance(value, Tensor) or (on_cpu_alone and value.is_cpu):  # the common case, and quick
+            if value is None or not isinstance(value, Tensor) or (on_cpu_alone and value.is_cpu):  # common, and quick
                 continue
             if not sits_on(value.device, self.materials.device):
                 sight.keep_misplaced(sort, f"{prefix} {name}", value.device)
@@ -354,13 +355,12 @@ class _Run:
         except Exception as error:  # noqa: BLE001 (as in _act)
             sight.raised = sight.raised or Raised.of(error)
             return
-        before, known = lane.param_grads, sight.known.param_grads
-        lane.param_grads = {name: copy_of(grad, known.get(name), before.get(name)) for name, grad in stored.items()}
+        lane.param_grads = copies_by_name(stored, sight.known.param_grads, lane.param_grads)
         self._locate(sight, "parameter gradient", "gradient of", stored.items())
         sight.keep(param_grads=lane.param_grads)
         if action.mb in lane.args:
             args = lane.args[action.mb]
-            grads = tuple(a.grad if isinstance(a, Tensor) and a.is_leaf else None for a in args)
+            grads = [a.grad if isinstance(a, Tensor) and a.is_leaf else None for a in args]
             sight.keep(arg_grads=copies_of(grads, sight.known.arg_grads))
         if lane.hooks:
             sight.keep(hook_calls=lane.hooks.take())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ class Alive:
     args: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: what an action has not shown stays with the class, see :meth:`of`
 class Step:
     """What one action showed.
 
@@ -123,6 +124,19 @@ class Step:
     live_tensors: int | None = None
     misplaced: Mapping[tuple[Sort, str], str] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, seen: Mapping[str, Any]) -> Step:
+        """Return the step with the fields ``seen``, as a call does, which takes longer: it sets all, one by one."""
+        step = cls.__new__(cls)
+        vars(step).update(_NO_MAPPINGS, **seen)
+        return step
+
+
+#: The fields of a step that are empty where nothing was seen, and have no default that the class could hold.
+_NO_MAPPINGS: Mapping[str, Mapping[Any, Any]] = {
+    one.name: MappingProxyType({}) for one in fields(Step) if one.default_factory is dict
+}
+
 
 #: What is known of an action that no earlier run has shown.
 UNKNOWN = Step(Action("finish"))
@@ -134,20 +148,20 @@ class Sight:
     def __init__(self, action: Action, position: int, known: Step) -> None:
         self.action, self.position, self.known = action, position, known
         self.raised: Raised | None = None
-        self._misplaced: dict[tuple[Sort, str], str] = {}
-        self._seen: dict[str, Any] = {}
+        self._seen: dict[str, Any] = {"action": action, "position": position}
 
-    def keep(self, **fields: Any) -> None:
+    def keep(self, **seen: Any) -> None:
         """Keep fields of the step."""
-        self._seen.update(fields)
+        self._seen.update(seen)
 
     def keep_misplaced(self, sort: Sort, name: str, device: torch.device) -> None:
         """Keep that a tensor does not sit on the trial's device."""
-        self._misplaced[sort, name] = str(device)
+        self._seen.setdefault("misplaced", {})[sort, name] = str(device)
 
     def step(self) -> Step:
         """Return what was seen, frozen."""
-        return Step(self.action, self.position, self.raised, misplaced=self._misplaced, **self._seen)
+        self._seen["raised"] = self.raised
+        return Step.of(self._seen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from .observation import Alive, HookCall, State
 #: What may be replaced by an equal copy: of a subclass nobody knows what else there is to it.
 _PLAIN = frozenset({Tensor, nn.Parameter})
 
+_STRIDED, _equal = torch.strided, torch.equal  # asked of every tensor after every action
+
 
 def copy_of(value: Any, *known: Any) -> Any:
     """Return a detached copy of a tensor on the CPU; anything else as it is.
@@ -42,7 +44,17 @@ def copy_of(value: Any, *known: Any) -> Any:
 
 def copies_of(values: Sequence[Any], known: Sequence[Any] | None) -> tuple[Any, ...]:
     """Return copies of ``values`` as :func:`copy_of` makes them, ``known`` one to one if there are as many."""
-    return tuple(map(copy_of, values) if known is None or len(known) != len(values) else map(copy_of, values, known))
+    if known is None or len(known) != len(values):
+        return tuple(map(copy_of, values))
+    return tuple([None if one is None else copy_of(one, copy) for one, copy in zip(values, known, strict=True)])
+
+
+def copies_by_name(held: Mapping[str, Any], *known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return copies of what is ``held`` as :func:`copy_of` makes them, ``known`` by the same names."""
+    return {
+        name: None if value is None else copy_of(value, *[copies.get(name) for copies in known])
+        for name, value in held.items()
+    }
 
 
 def _same(own: Tensor, copy: Any) -> bool:
@@ -51,9 +63,9 @@ def _same(own: Tensor, copy: Any) -> bool:
         type(copy) is Tensor
         and type(own) in _PLAIN
         and own.dtype is copy.dtype
-        and own.layout is copy.layout is torch.strided
+        and own.layout is copy.layout is _STRIDED
         and own.stride() == copy.stride()
-        and torch.equal(own, copy)
+        and _equal(own, copy)
     )
 
 
@@ -229,10 +241,7 @@ class Surroundings(NamedTuple):
         rng = device_of(device).generator_states()
         earlier = [state for state in known if state is not None]
         copies = {
-            what: {
-                name: copy_of(tensor, *(getattr(state, what).get(name) for state in earlier))
-                for name, tensor in held.items()
-            }
+            what: copies_by_name(held, *(getattr(state, what) for state in earlier))
             for what, held in self._asdict().items()
         }
         return State(**copies, requires_grad=flags, rng=copy_of(rng, *(state.rng for state in earlier)))

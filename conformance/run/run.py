@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -90,6 +91,7 @@ class Run:
                 diagnose=self._diagnose,
                 oracles=self._oracles,
                 require_device_execution=self.options.require_device_execution,
+                readers=Counter(t for i in self.plan.items if (i.device, i.dtype) == key for t in i.check.trials),
             )
         with flags_set(self.flags, self._runners[key].device.type):
             result = self._runners[key].run(item.check)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -83,12 +84,14 @@ class Runner:
         diagnose: bool = True,
         oracles: OracleCache | None = None,
         require_device_execution: float | None = None,
+        readers: Mapping[Trial, int] | None = None,
     ) -> None:
         """Keep what is judged, and where.
 
         ``probe`` tries what is not claimed as well (profile ``full``), ``diagnose`` looks for the likely cause of a
         wrong value, and ``oracles`` holds what runners of other targets have computed of plain autograd.
-        ``require_device_execution`` is the percentage of the operations that have to run on the device.
+        ``require_device_execution`` is the percentage of the operations that have to run on the device. ``readers``
+        counts the checks that will read each trial: its evidence is let go after the last one.
         """
         self._required = require_device_execution
         self._diagnose = diagnose
@@ -98,6 +101,7 @@ class Runner:
         self._tolerances = device_of(device).tolerances
         self._device_faults: dict[Trial, DeviceFaultError] = {}
         self._evidence: dict[Trial, Evidence] = {}
+        self._readers = None if readers is None else Counter(readers)
 
     def run(self, check: Check) -> Result:
         """Return the verdict on one check. Never raises for what the target does."""
@@ -183,20 +187,31 @@ class Runner:
             return findings_in(judge(self.evidence(trial)))
 
     def evidence(self, trial: Trial) -> Evidence:
-        """Return the evidence of a trial, from plain autograd and the implementation in turn; kept for later checks."""
-        if trial in self._evidence:
-            return self._evidence[trial]
-        if trial in self._device_faults:  # told again for every check that reads the trial, found once
-            raise self._device_faults[trial].with_traceback(None)
-        try:
-            evidence = self._new_evidence(trial)
-        except DeviceFaultError as error:
-            self._device_faults[trial] = DeviceFaultError(str(error), error.findings)  # without its frames
-            raise
+        """Return the evidence of a trial, from plain autograd and the implementation in turn.
+
+        It is kept for the checks to come that read it, where ``readers`` tells them, else for whichever come.
+        """
+        evidence = self._evidence.pop(trial, None)
+        if evidence is None:
+            evidence = self._judgeable(trial)
+        if self._readers is not None:
+            self._readers[trial] -= 1
+            if self._readers[trial] <= 0:  # no check to come reads it
+                return evidence
         if len(self._evidence) >= KEPT:
             del self._evidence[next(iter(self._evidence))]
         self._evidence[trial] = evidence
         return evidence
+
+    def _judgeable(self, trial: Trial) -> Evidence:
+        """Return new evidence of a trial; raise :class:`DeviceFaultError` where the device is wrong."""
+        if trial in self._device_faults:  # told again for every check that reads the trial, found once
+            raise self._device_faults[trial].with_traceback(None)
+        try:
+            return self._new_evidence(trial)
+        except DeviceFaultError as error:
+            self._device_faults[trial] = DeviceFaultError(str(error), error.findings)  # without its frames
+            raise
 
     def _new_evidence(self, trial: Trial) -> Evidence:
         materials = Materials(trial, dtype=self.dtype, device=self.device, seed=self.seed)

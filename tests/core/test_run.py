@@ -294,6 +294,18 @@ def test_a_trial_is_run_once_for_all_checks_that_read_it() -> None:
     assert adapter.opened == 2
 
 
+def test_evidence_is_kept_for_the_checks_of_a_plan_that_read_it_and_no_longer() -> None:
+    adapter = ActingAdapter()
+    read_twice, read_once = (check("F0 B0", stage) for stage in (WIDE, LINEAR))
+    readers = {read_twice.trials[0]: 2, read_once.trials[0]: 1}
+    made = Runner(resolve(adapter), device=CPU, dtype=torch.float32, readers=readers)
+    opened = []
+    for given in (read_twice, read_once, read_twice, read_once, read_twice):
+        assert made.run(given).status == "passed"
+        opened.append(adapter.opened)
+    assert [after - opened[0] for after in opened] == [0, 1, 1, 2, 3]
+
+
 def test_a_trial_is_repeated_as_often_as_it_says_on_new_stages() -> None:
     stages: list[int] = []
     adapter = ActingAdapter(lambda stage, _: stages.append(id(stage)))
