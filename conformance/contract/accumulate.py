@@ -9,6 +9,10 @@ from gradconform.judge.state import accumulates_in_place
 from .cases import of, of_two, ways
 from .check import Judge, family
 
+_STAGES = (
+    "lstm", "tied-parallel", "batch-norm", "frozen-layer", "dropout", "two-outputs", "fused-qkv", "checkpoint",
+)  # fmt: skip
+
 
 @family(
     "accumulate.iterations",
@@ -33,16 +37,7 @@ def iterations() -> Judge:
     "accumulate.stage",
     {
         name: (of(name, programs.full_all_forwards_first(3)), of(name, programs.split_interleaved(3)))
-        for name in (
-            "lstm",
-            "tied-parallel",
-            "batch-norm",
-            "frozen-layer",
-            "dropout",
-            "two-outputs",
-            "fused-qkv",
-            "checkpoint",
-        )
+        for name in _STAGES
     },
 )
 def stages() -> Judge:
@@ -106,16 +101,13 @@ def prior() -> Judge:
 @family(
     "accumulate.steps",
     {
-        f"{way}-{between}": of("mlp", f"{first} {tokens} {second}")
-        for way, first, second in (
-            ("full", "F0 B0 F1 B1", "F2 B2 F3 B3"),
-            ("split", "F0 I0 F1 I1 W0 W1", "F2 I2 W2 F3 I3 W3"),
-        )
-        for between, tokens in (
-            ("no-zero", "finish"),
-            ("zero-none", "finish zero_none"),
-            ("zero-fill", "finish zero_fill"),
-        )
+        f"{way}-{between}": trial
+        for between, zero in {"no-zero": "", "zero-none": "zero_none ", "zero-fill": "zero_fill "}.items()
+        for way, trial in ways(
+            "mlp",
+            full=f"F0 B0 F1 B1 finish {zero}F2 B2 F3 B3",
+            split=f"F0 I0 F1 I1 W0 W1 finish {zero}F2 I2 W2 F3 I3 W3",
+        ).items()
     },
     needs=("grads_in_param_grad",),
 )

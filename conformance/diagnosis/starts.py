@@ -209,18 +209,14 @@ def _special(again: Replay, missing: list[int], parts: Mapping[int, Grads]) -> t
     """Return what is special about the outputs that are missing, and about no other one."""
     paths, outputs = list(again.outputs), list(again.outputs.values())
 
-    def alone(special: Callable[[int], bool]) -> bool:
-        return [n for n in parts if special(n)] == missing
-
-    if alone(lambda n: any(outputs[n] is outputs[m] for m in range(n))):
-        return (Cause(Mistake.SAME_AS_OTHER_OUTPUT),)
-    if alone(lambda n: isinstance(outputs[n], Tensor) and outputs[n].grad_fn is None):
-        return (Cause(Mistake.NOT_COMPUTED),)
-    if alone(lambda n: paths[n].count("[") > 1):
-        return (Cause(Mistake.NESTED),)
-    if alone(lambda n: all(grad is None for grad in parts[n].inputs)):
-        return (Cause(Mistake.REACHES_NO_INPUT),)
-    return ()
+    specials: dict[Mistake, Callable[[int], bool]] = {
+        Mistake.SAME_AS_OTHER_OUTPUT: lambda n: any(outputs[n] is outputs[m] for m in range(n)),
+        Mistake.NOT_COMPUTED: lambda n: isinstance(outputs[n], Tensor) and outputs[n].grad_fn is None,
+        Mistake.NESTED: lambda n: paths[n].count("[") > 1,
+        Mistake.REACHES_NO_INPUT: lambda n: all(grad is None for grad in parts[n].inputs),
+    }
+    found = (Cause(kind) for kind, special in specials.items() if [n for n in parts if special(n)] == missing)
+    return tuple(islice(found, 1))
 
 
 #: How many micro-batches, and how many gradients that were returned before, are tried: those nearest in time.

@@ -16,6 +16,12 @@ from .finding import Finding
 from .refusal import near
 from .state import raised
 
+_LABELS = {
+    "tensor": "hook on the parameter",
+    "post_accumulate": "post-accumulate-gradient hook",
+    "module": "full-backward hook of the module",
+}
+
 
 def fire_as_often(evidence: Evidence, kind: str) -> Iterator[Finding]:
     """Yield hooks of ``kind`` that an action called more or less often than plain autograd does."""
@@ -24,7 +30,7 @@ def fire_as_often(evidence: Evidence, kind: str) -> Iterator[Finding]:
         got, wanted = _counts(step, kind), _counts(evidence.oracle_step(step), kind)
         for name in {**wanted, **got}:
             if got[name] != wanted[name]:
-                text = f"the {_label(kind)} was called {got[name]} times, under plain autograd {wanted[name]}"
+                text = f"the {_LABELS[kind]} was called {got[name]} times, under plain autograd {wanted[name]}"
                 yield _of_hook(kind, name, str(step.action), text)
 
 
@@ -35,7 +41,7 @@ def fire_at_all(evidence: Evidence, kind: str) -> Iterator[Finding]:
     wanted = {name for step in evidence.oracle.steps for name in _counts(step, kind)}
     for name in sorted(wanted):
         if not got[name]:
-            yield _of_hook(kind, name, "", f"the {_label(kind)} was never called")
+            yield _of_hook(kind, name, "", f"the {_LABELS[kind]} was never called")
 
 
 def given_the_gradient(evidence: Evidence, kind: str) -> Iterator[Finding]:
@@ -49,7 +55,7 @@ def given_the_gradient(evidence: Evidence, kind: str) -> Iterator[Finding]:
             for call, wanted in zip(calls, _next_calls(evidence.oracle, step, kind, name), strict=False):
                 if not near(call.grad, wanted.grad):
                     seen = f"{_shown(call.grad)}, expected {_shown(wanted.grad)}"
-                    text = f"the {_label(kind)} was not given the gradient: {seen}"
+                    text = f"the {_LABELS[kind]} was not given the gradient: {seen}"
                     yield _of_hook(kind, name, str(step.action), text)
 
 
@@ -78,11 +84,3 @@ def _calls(step: Step, kind: str) -> dict[str, list[HookCall]]:
 
 def _counts(step: Step, kind: str) -> Counter[str]:
     return Counter(call.name for call in step.hook_calls if call.kind == kind)
-
-
-def _label(kind: str) -> str:
-    return {
-        "tensor": "hook on the parameter",
-        "post_accumulate": "post-accumulate-gradient hook",
-        "module": "full-backward hook of the module",
-    }[kind]

@@ -145,17 +145,16 @@ def returned_contiguous(evidence: Evidence) -> Iterator[Finding]:
 
 def stored_apart(evidence: Evidence) -> Iterator[Finding]:
     """Yield parameter gradients that share storage with anything else."""
-    yield from raised(evidence.observation)
-    yield from _shared(evidence, of_params=True)
+    return _shared(evidence, of_params=True)
 
 
 def returned_apart(evidence: Evidence) -> Iterator[Finding]:
     """Yield returned input gradients that share storage with anything but a parameter gradient."""
-    yield from raised(evidence.observation)
-    yield from _shared(evidence, of_params=False)
+    return _shared(evidence, of_params=False)
 
 
 def _shared(evidence: Evidence, *, of_params: bool) -> Iterator[Finding]:
+    yield from raised(evidence.observation)
     told: set[tuple[str, str]] = set()
     for step in evidence.observation.steps:
         usual = evidence.oracle_step(step).shared  # plain autograd stores a view of the output gradient as it came

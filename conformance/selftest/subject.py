@@ -20,7 +20,7 @@ from gradconform.drive.reference64 import OracleCache
 from gradconform.process.pipes import Message
 from gradconform.process.serving import Orders, Tell
 from gradconform.process.worker import Exit, Worker, wait_for
-from gradconform.records import tupled
+from gradconform.records import as_json, tupled
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
@@ -60,7 +60,7 @@ class SelftestOptions:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options as JSON values, for another process."""
-        return {**asdict(self), "choice": None if self.choice is None else self.choice.to_dict()}
+        return as_json(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SelftestOptions:
