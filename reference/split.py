@@ -32,7 +32,7 @@ def stage_backward(
     needing = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
     # A parameter passed as an input accumulates as a parameter, so its own gradient takes a walk of its own.
     apart = any(isinstance(value, nn.Parameter) for value in needing)
-    found = _input_grads(roots, grads, input_values) if apart else ()
+    found, _ = _input_grads(roots, grads, input_values) if apart else ((), ())
     passed_on = [value for value in needing if not isinstance(value, nn.Parameter)]
     before = [value.grad for value in passed_on]
     try:
@@ -59,10 +59,10 @@ def stage_backward_input(
     roots, grads = match(list(stage_outputs_or_loss), output_grads)
     if output_grads is None and len(roots) == 1:
         edges = [_below_loss(get_gradient_edge(roots[0]))]
-        found, starts = _with_start(roots, edges, input_values)
+        found, starts = _input_grads(roots, grads, input_values, edges)
     else:
         edges = [get_gradient_edge(root) for root in roots]
-        found = _input_grads(roots, grads, input_values)
+        found, _ = _input_grads(roots, grads, input_values)
         starts = [grad if grad is not None else torch.ones_like(root) for root, grad in zip(roots, grads, strict=True)]
     trainable = [get_gradient_edge(weight).node for weight in weights if weight.requires_grad]
     group = {
@@ -142,9 +142,7 @@ def _pairs(outputs: Any, grads: Any) -> Iterator[tuple[Any, Any]]:
 def _describe(grads: Any) -> str:
     if isinstance(grads, dict):
         return f"a dict with the keys {sorted(grads)}"
-    return (
-        f"a {type(grads).__name__} of {len(grads)}" if isinstance(grads, (tuple, list)) else f"a {type(grads).__name__}"
-    )
+    return f"a {type(grads).__name__}" + (f" of {len(grads)}" if isinstance(grads, (tuple, list)) else "")
 
 
 def _flatten(outputs: Any) -> Iterator[Tensor]:
@@ -156,14 +154,18 @@ def _flatten(outputs: Any) -> Iterator[Tensor]:
 
 
 def _input_grads(
-    roots: Sequence[Tensor], grads: Sequence[Tensor | None], input_values: Sequence[Any]
-) -> tuple[Tensor | None, ...]:
-    """Return the gradient of every input value, in storage of its own; the graph is kept."""
-    wanted = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
-    if not roots or not wanted:
-        return (None,) * len(input_values)
-    found = torch.autograd.grad(roots, wanted, grads, retain_graph=True, allow_unused=True)
-    return _apart(input_values, found, grads)
+    roots: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
+    input_values: Sequence[Any],
+    edges: Sequence[GradientEdge] = (),
+) -> tuple[tuple[Tensor | None, ...], list[Tensor]]:
+    """Return the gradient of every input value, in storage of its own, and that of each edge; the graph is kept."""
+    wanted: list[Any] = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
+    if not roots or not (wanted or edges):
+        return (None,) * len(input_values), []
+    found = torch.autograd.grad(roots, [*wanted, *edges], grads, retain_graph=True, allow_unused=True)
+    starts = list(found[len(wanted) :])
+    return _apart(input_values, found[: len(wanted)], [*grads, *starts]), starts
 
 
 def _below_loss(edge: GradientEdge) -> GradientEdge:
@@ -177,15 +179,6 @@ def _below_loss(edge: GradientEdge) -> GradientEdge:
         if len(children) != 1 or not children[0].node.next_functions:
             return edge
         edge = children[0]
-
-
-def _with_start(
-    roots: Sequence[Tensor], edges: list[GradientEdge], input_values: Sequence[Any]
-) -> tuple[tuple[Tensor | None, ...], list[Tensor]]:
-    """Return the gradient of every input value of a loss, as :func:`_input_grads`, and that of each edge."""
-    wanted: list[Any] = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
-    found = torch.autograd.grad(roots, [*wanted, *edges], retain_graph=True, allow_unused=True)
-    return _apart(input_values, found[: len(wanted)], found[len(wanted) :]), list(found[len(wanted) :])
 
 
 def _apart(

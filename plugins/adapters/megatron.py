@@ -57,23 +57,20 @@ class MegatronAdapter:
     name = "megatron-core"
     drives = "megatron.core.pipeline_parallel.schedules"
     capabilities = Capabilities(**CLAIMS)
+    deallocate = False
 
     def open(self, stage: nn.Module, spec: StageSpec) -> MegatronSession:
         """Return a session on ``stage``."""
-        return MegatronSession(stage, spec, deallocate=False)
+        return MegatronSession(stage, spec, deallocate=self.deallocate)
 
 
-class MegatronDeallocatedAdapter:
+class MegatronDeallocatedAdapter(MegatronAdapter):
     """The step with ``deallocate_pipeline_outputs``, which calls the engine past torch's checks of shapes."""
 
     name = "megatron-core-deallocated"
-    drives = "megatron.core.pipeline_parallel.schedules"
     capabilities = Capabilities(
         **CLAIMS,
         view_output=False,  # refused: "counter-productive to free a view of another tensor"
         module_hooks=False,  # with the same words: such a hook makes a view of the output
     )
-
-    def open(self, stage: nn.Module, spec: StageSpec) -> MegatronSession:
-        """Return a session on ``stage``."""
-        return MegatronSession(stage, spec, deallocate=True)
+    deallocate = True

@@ -77,12 +77,12 @@ def _stages(metafunc: pytest.Metafunc) -> list[StageCase]:
     if mark is None:
         return zoo
     without = mark.kwargs.get("without", ())
-    for pattern in (*mark.args, *([without] if isinstance(without, str) else without)):
+    dropped = [without] if isinstance(without, str) else without
+    for pattern in (*mark.args, *dropped):
         if not any(_matches(case, [pattern]) for case in zoo):
             known = nearest(pattern, {*(case.name for case in zoo), *TRAITS})
             msg = f"{STAGES_MARKER}: {pattern!r} matches no stage and no trait; nearest: {known}"
             raise ValueError(msg)
-    dropped = [without] if isinstance(without, str) else without
     return [case for case in zoo if (not mark.args or _matches(case, mark.args)) and not _matches(case, dropped)]
 
 
