@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import textwrap
+from functools import partial
 
 from gradconform.naming import DEFAULT_SEED
 from gradconform.run.options import OPTIONS
@@ -25,11 +26,12 @@ from .parsing import (
     add_option,
     add_output,
     command,
-    seconds_given,
+    number_given,
 )
 
 #: How long one check may take, in seconds; one of the contract takes milliseconds.
 CHECK_TIMEOUT = 120.0
+_NO_TIME = "no time; expected seconds, such as 30 or 0.5"
 
 
 @command("run", "run:run")
@@ -72,7 +74,7 @@ def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
     )
     one.add_argument(
         "--check-timeout",
-        type=seconds_given,
+        type=partial(number_given, fits=lambda seconds: seconds > 0, otherwise=_NO_TIME),
         default=CHECK_TIMEOUT,
         metavar="SECONDS",
         help=f"what one check may take; one that takes longer has hung (default: {CHECK_TIMEOUT:g})",

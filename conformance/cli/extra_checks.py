@@ -122,7 +122,6 @@ def _chosen(cases: tuple[Case, ...], patterns: list[str] | None) -> tuple[Case, 
 
 
 def _run_pipeline(job: Job, arguments: argparse.Namespace, report: Report) -> str | None:
-
     machines = Machines(
         ranks=arguments.ranks, machines=arguments.nnodes, endpoint=arguments.rdzv_endpoint, run=arguments.rdzv_id
     )

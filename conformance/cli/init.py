@@ -161,10 +161,8 @@ def only_target(folder: Path) -> str:
 def _defining(folder: Path) -> Iterator[Path]:
     for path in folder.rglob("*.py"):
         parts = path.relative_to(folder).parts
-        own = not any(part.startswith(".") or part in _ELSEWHERE for part in parts) and not path.name.startswith(
-            "test_"
-        )
-        if own and _DEFINES_IT.search(path.read_text(encoding="utf-8", errors="replace")):
+        skipped = path.name.startswith("test_") or any(part.startswith(".") or part in _ELSEWHERE for part in parts)
+        if not skipped and _DEFINES_IT.search(path.read_text(encoding="utf-8", errors="replace")):
             yield path
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import inspect
+import math
 import re
 import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradconform.run.options import OPTIONS, Option
+from gradconform.run.options import OPTIONS
 
 EXIT_CODES = """\
 exit codes:
@@ -141,16 +142,16 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def seconds_given(text: str) -> float:
-    """Return a time in seconds, more than 0."""
+def number_given(text: str, *, fits: Callable[[float], bool], otherwise: str) -> float:
+    """Return a finite number that fits; argparse says what another text is ``otherwise``."""
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        msg = f"{text!r} is no time; expected seconds, such as 30 or 0.5"
+        number = math.nan
+    if not (math.isfinite(number) and fits(number)):
+        msg = f"{text!r} is {otherwise}"
         raise argparse.ArgumentTypeError(msg)
-    return seconds
+    return number
 
 
 #: An option that may be repeated, each time with one name or several.
@@ -177,7 +178,7 @@ def add_option(
     ``alone``, or where the command has a ``default`` of its own, one value is taken of what a run takes several of.
     """
     option = OPTIONS[name]
-    one_value = {"type": _reader(option), "default": default}
+    one_value = {"type": reading(option.read), "default": default}
     kind = one_value if alone or default is not None else _KINDS.get(option.kind, one_value)
     told = {} if option.kind == "switch" else {"metavar": option.metavar}
     shown = "" if option.kind == "switch" or alone else f" (default: {default or option.shown})"
@@ -185,16 +186,16 @@ def add_option(
     one.add_argument(option.flag, dest=name, help=f"{help or option.help}{shown}".replace("%", "%%"), **told, **kind)
 
 
-def _reader(option: Option) -> Callable[[str], Any]:
-    """Return what argparse reads the text of an option with."""
+def reading(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return what argparse reads a text with, and tells in the words of ``read`` where that refuses it."""
 
-    def read(text: str) -> Any:
+    def given(text: str) -> Any:
         try:
-            return option.read(text)
+            return read(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
 
-    return read
+    return given
 
 
 def add_count(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import math
+from functools import partial
 
-from gradconform.reading.comparison import DEFAULT, NAMES, Expression, ExpressionError
+from gradconform.reading.comparison import DEFAULT, NAMES, Expression
 from gradconform.version import CONTRACT_VERSION
 from gradconform.waivers.waiver import DEFAULT_FILE
 
-from .parsing import EXIT_CODES, add_command, add_option, add_output, command
+from .parsing import EXIT_CODES, add_command, add_option, add_output, command, number_given, reading
 
 
 @command("list", "contract:list_checks")
@@ -75,6 +75,8 @@ def _merge(one: argparse.ArgumentParser) -> None:
     add_output(one, "--json", help="write the whole report there as JSON")
 
 
+_factor = partial(number_given, fits=lambda factor: factor >= 1, otherwise="no factor; expected a number from 1")
+
 _LANGUAGE = """\
 EXPR is a condition on counts: names, numbers, < <= > >= == !=, and, or, not
 and parentheses; a name by itself holds where its count is not 0.
@@ -101,7 +103,11 @@ def _compare(one: argparse.ArgumentParser) -> None:
     one.add_argument("base", metavar="BASE.json", help="the report of the run before")
     one.add_argument("new", metavar="NEW.json", help="the report of the new run")
     one.add_argument(
-        "--fail-on", type=_condition, default=DEFAULT, metavar="EXPR", help=f"see below (default: {DEFAULT!r})"
+        "--fail-on",
+        type=reading(Expression.parse),
+        default=DEFAULT,
+        metavar="EXPR",
+        help=f"see below (default: {DEFAULT!r})",
     )
     one.add_argument(
         "--intersection", action="store_true", help="look only at checks that both have; the contracts may differ"
@@ -118,24 +124,6 @@ def _compare(one: argparse.ArgumentParser) -> None:
         default="text",
         help="text, markdown (fit for the summary of a CI job) or json (default: text)",
     )
-
-
-def _condition(text: str) -> Expression:
-    try:
-        return Expression.parse(text)
-    except ExpressionError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _factor(text: str) -> float:
-    try:
-        factor = float(text)
-    except ValueError:
-        factor = math.nan
-    if not 1 <= factor < math.inf:
-        msg = f"{text!r} is no factor; expected a number from 1"
-        raise argparse.ArgumentTypeError(msg)
-    return factor
 
 
 _EXAMPLES = """\
