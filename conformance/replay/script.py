@@ -98,16 +98,6 @@ class Replayed:
     seed: int
     contract: str = CONTRACT_VERSION
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype."""
-        return dtype_named(self.dtype_name)
-
-    @property
-    def device(self) -> torch.device:
-        """The device."""
-        return torch.device(self.device_name)
-
     def text(self) -> str:
         """Return the script.
 
@@ -145,14 +135,12 @@ class Replayed:
         claims = {name: getattr(self.target.capabilities, name) for name in _JUDGED_OTHERWISE}
         beyond = [f"{name}={claim}" for name, claim in claims.items() if claim == _JUDGED_OTHERWISE[name]]
         for trial in self.check.trials[:1]:
-            beyond += sorted({action.kind for action in trial.actions} - standalone.ACTS.keys()) + sorted(
-                trial.watch - _WATCHED
-            )
+            beyond += sorted({action.kind for action in trial.actions} - standalone.ACTS.keys())
+            beyond += sorted(trial.watch - _WATCHED)
         judge, _ = self._judge
         beyond += [] if judge in _COMPARED else [judge.__name__]
-        beyond += (
-            ["rng of a device"] if self.device.type != "cpu" and "the generator's state" in self._compared() else []
-        )
+        if not self.device_name.startswith("cpu") and "the generator's state" in self._compared():
+            beyond.append("rng of a device")
         if beyond:
             msg = (
                 f"{self.check.id} watches what no script of torch alone can show ({', '.join(beyond)}); replay it "
@@ -190,7 +178,8 @@ class Replayed:
         return '"""' + "\n\n".join(textwrap.fill(one, _WIDTH) for one in paragraphs) + '\n"""'
 
     def _data(self, trial: Trial, source: Source) -> list[str]:
-        materials = Materials(trial, dtype=self.dtype, device=self.device, seed=self.seed)
+        dtype = dtype_named(self.dtype_name)
+        materials = Materials(trial, dtype=dtype, device=torch.device(self.device_name), seed=self.seed)
         divided = self.target.capabilities.loss_divided_by_microbatches
         judge, told = self._judge
         refusable = judge is right_or_refused and not self.target.capabilities.none_output_grad
@@ -203,7 +192,7 @@ class Replayed:
             f"CHAIN, LOSS, SAME_ARGS, REPEATS = {trial.chain}, {trial.loss}, {trial.same_args}, {trial.repeats}",
             f"RETAIN_GRAPH, MAY_REFUSE = {trial.retain_graph}, {refusable}",
             f"LOSS_SCALE = {1.0 / trial.microbatches() if trial.loss and divided else 1.0}",
-            f"TOLERANCE = {4 * floor_factor(self.dtype) * torch.finfo(self.dtype).eps}  # of the largest element",
+            f"TOLERANCE = {4 * floor_factor(dtype) * torch.finfo(dtype).eps}  # of the largest element",
             "STAGES, ARGS, OUTPUT_GRADS, HAND_GRADS, TARGETS, SEEDS = [], {}, {}, {}, {}, {}",
         ]
         for lane in range(len(trial.stages)):
