@@ -23,6 +23,7 @@ _CHOICES = {
     "weight_order": ("none", "fifo", "any"),
     "backward_order": ("fifo", "any"),
     "hooks": ("with_grad", "early", "never"),
+    "weight_when": ("weight", "finish"),
 }
 
 
@@ -49,6 +50,7 @@ class Capabilities:
     full: bool = True  #: B
     split: bool = True  #: I and W
     weight_order: Literal["none", "fifo", "any"] = "any"  #: the order in which deferred W may be asked
+    weight_when: Literal["weight", "finish"] = "weight"  #: what W computes is there after W, or after ``finish``
     backward_order: Literal["fifo", "any"] = "any"  #: the order in which B or I may be asked
     mixed: bool = True  #: B and I/W in one program
     input_pass_touches_params: bool = False  #: I may already write some parameter gradients (biases, norms)
@@ -60,7 +62,7 @@ class Capabilities:
     weight_result: bool = False  #: W returns a tuple of parameter gradients
     weight_before_input: bool = True  #: W can be asked before its I, to be refused
     retain_graph: bool = False  #: W can be asked to keep the graph
-    hooks: Literal["with_grad", "early", "never"] = "with_grad"  #: when hooks on parameters fire in a split backward
+    hooks: Literal["with_grad", "early", "never"] = "with_grad"  #: when hooks on parameters fire; early: in I
     module_hooks: bool = True  #: module full-backward hooks fire
     none_output_grad: bool = False  #: None for an output means that no gradient flows through it
     none_as_zeros: bool = False  #: that None is read as zeros, so gradients behind it may be zeros in place of None
@@ -69,7 +71,9 @@ class Capabilities:
     multi_input: bool = True
     multi_output: bool = True
     nested_output: bool = True
-    none_input_grad: bool = True
+    unused_input: bool = True  #: an argument that requires a gradient and gets none
+    fixed_input: bool = True  #: an argument of floats that requires no gradient
+    integer_input: bool = True  #: an argument of integers or bools
     nongrad_output: bool = True
     scalar_output: bool = True
     view_output: bool = True
@@ -128,10 +132,11 @@ class Capabilities:
 class StageSpec:
     """What an implementation may want to know about a stage before the first forward.
 
-    ``loss_fn(outputs, target)`` is given for a last stage and returns a 0-d tensor. ``example_args`` and
-    ``example_outputs`` have the shapes and dtypes of every micro-batch; ``args_require_grad`` has one entry per
-    argument. ``repeats_weight`` says that the program will ask a W again, so that a context must be kept for it;
-    ``retain_graph`` that W is to keep the graph (asked only where the capability is claimed).
+    ``loss_fn(outputs, target)`` is given for a last stage and returns a 0-d tensor; it may be called at any time, once
+    or more often. ``example_args``, ``example_outputs`` and ``example_target`` have the shapes and dtypes of every
+    micro-batch; ``args_require_grad`` has one entry per argument. ``repeats_weight`` says that the program will ask a W
+    again, so that a context must be kept for it; ``retain_graph`` that W is to keep the graph (asked only where the
+    capability is claimed).
     """
 
     is_first: bool = False
@@ -140,6 +145,7 @@ class StageSpec:
     loss_fn: Callable[[Tree, Tree], Tensor] | None = None
     example_args: tuple[Any, ...] = ()
     example_outputs: Tree = None
+    example_target: Tree = None
     args_require_grad: tuple[bool, ...] = ()
     repeats_weight: bool = False
     retain_graph: bool = False

@@ -98,7 +98,7 @@ def everything_in_the_input_pass() -> object:
         stage_backward=split.stage_backward,
         stage_backward_input=_compute_all,
         stage_backward_weight=_add_only,
-        gradconform_capabilities={"none_output_grad": True, "param_groups": False, "hooks": "never"},
+        gradconform_capabilities={"none_output_grad": True, "hooks": "never"},
     )
 
 

@@ -34,7 +34,7 @@ def _fed(cases: dict[str, tuple[str, str]], **fed: Any) -> dict[str, Trial]:
             "first": ("three-outputs", "none:0"),
             "middle": ("three-outputs", "none:1"),
             "last": ("three-outputs", "none:2"),
-            "all-but-last": ("five-outputs", "only:4"),
+            "all-but-last": ("three-outputs", "only:2"),
             "lone": ("mlp", "none:all"),
             "all": ("three-outputs", "none:all"),
             "chunk": ("output-chunks", "none:0"),
@@ -45,11 +45,11 @@ def _fed(cases: dict[str, tuple[str, str]], **fed: Any) -> dict[str, Trial]:
     without=("none_output_grad",),
 )
 def none() -> Judge:
-    """None among the output gradients ({grads}) MUST mean that no gradient flows there, or be refused, on {stage}.
+    """None among the output gradients ({grads}) MUST mean no gradient there, or be refused if unclaimed, on {stage}.
 
-    Pipelines send None for outputs the next stage does not use; plain autograd refuses None for a non-scalar and
-    reads it as 1 for a 0-d output, so an implementation may refuse, but not guess. Who claims none_output_grad must
-    be right; who refuses must leave nothing behind.
+    Pipelines send None for outputs the next stage does not use; plain autograd refuses None for a non-scalar, so an
+    implementation may refuse, but not guess. Who claims none_output_grad has to give it that meaning, and must not
+    refuse; who refuses must leave nothing behind. What None means for a 0-d output is grad_tuple.none_scalar's.
 
     Catches: gradients paired with the wrong output after a None is filtered out, None read as ones, zip truncation.
     """

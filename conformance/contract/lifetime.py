@@ -84,8 +84,8 @@ def dropped() -> Judge:
     "lifetime.reopened",
     ways(
         ("mlp", "tied-parallel", "layer-norm"),
-        full="F0 B0 zero_none finish reopen F1 B1 finish",
-        split="F0 I0 W0 zero_none finish reopen F1 I1 W1 finish",
+        full="F0 B0 finish zero_none reopen F1 B1 finish",
+        split="F0 I0 W0 finish zero_none reopen F1 I1 W1 finish",
     ),
 )
 def reopened() -> Judge:

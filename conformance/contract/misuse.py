@@ -30,9 +30,10 @@ def weight_twice() -> Judge:
 
 @family(
     "misuse.weight_before_input",
-    {"mlp": of("mlp", "F0 W0! I0 W0"), "other": of("mlp", "F0 F1 I0 W1! W0 I1 W1")},
-    needs=("weight_before_input",),
+    {"other": of("mlp", "F0 F1 I0 W1! W0 I1 W1")},
+    needs=("weight_before_input", "weight_order=any"),  # a queue knows no W1 apart from the W0 at its head
 )
+@family("misuse.weight_before_input", {"mlp": of("mlp", "F0 W0! I0 W0")}, needs=("weight_before_input",))
 def weight_before_input() -> Judge:
     """W before its micro-batch's I MUST raise or add nothing, in {program}.
 
@@ -50,13 +51,13 @@ def weight_before_input() -> Judge:
 )
 @family(
     "misuse.forgotten_weight",
-    {"next-session": of_two("mlp", "mlp", "F0 I0 finish! 1F0 1I0 1W0 1finish")},
+    {"next-session": of_two("mlp", "mlp", "F0 I0 finish! close 1F0 1I0 1W0 1finish")},
 )
 def forgotten_weight() -> Judge:
-    """A W that never comes MUST NOT change what other actions do, in {program}.
+    """A W that never comes MUST NOT change another micro-batch or the next session, in {program}.
 
-    What stays deferred may be refused or flushed when the step is finished; it must not reach another micro-batch or
-    session (Megatron-DeepSpeed #442).
+    What stays deferred may be refused or flushed when the step is finished, and goes when the session is closed; it
+    must not reach anything else (Megatron-DeepSpeed #442).
 
     Catches: a queue whose left-over entry is taken by the next W.
     """
@@ -66,17 +67,17 @@ def forgotten_weight() -> Judge:
 @family(
     "misuse.next_session",
     {
-        "shape-full": of_two("mlp", "mlp", "F0 B0! 1F0 1B0 1F1 1B1", output_grads="shape"),
-        "shape-split": of_two("mlp", "mlp", "F0 I0! 1F0 1I0 1W0", output_grads="shape"),
-        "short-full": of_two("two-outputs", "mlp", "F0 B0! 1F0 1B0", output_grads="short"),
-        "short-split": of_two("two-outputs", "mlp", "F0 F1 I0! 1F0 1I0 1F1 1I1 1W1 1W0", output_grads="short"),
-        "weight-twice": of_two("mlp", "mlp", "F0 I0 W0 W0! 1F0 1I0 1W0"),
+        "shape-full": of_two("mlp", "mlp", "F0 B0! close 1F0 1B0 1F1 1B1", output_grads="shape"),
+        "shape-split": of_two("mlp", "mlp", "F0 I0! close 1F0 1I0 1W0", output_grads="shape"),
+        "short-full": of_two("two-outputs", "mlp", "F0 B0! close 1F0 1B0", output_grads="short"),
+        "short-split": of_two("two-outputs", "mlp", "F0 F1 I0! close 1F0 1I0 1F1 1I1 1W1 1W0", output_grads="short"),
+        "weight-twice": of_two("mlp", "mlp", "F0 I0 W0 W0! close 1F0 1I0 1W0"),
     },
 )
 def next_session() -> Judge:
     """After an error the next session MUST be right, in {program}.
 
-    A failed step is caught and the next one runs in the same process.
+    A failed step is caught, its session closed, and the next one runs in the same process.
 
     Catches: a queue, cache or hook that the error left behind.
     """

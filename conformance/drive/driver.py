@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradconform.adapter import Adapter, Session, StageSpec, Tree, UnsupportedError
+from gradconform.adapter import Adapter, Tree, UnsupportedError
 from gradconform.devices.device import device_of
 from gradconform.reference.autograd import leaf_of
 from gradconform.results import Sort
@@ -24,10 +24,11 @@ from gradconform.trees import as_tuple, flattened, tensors
 from gradconform.trial.materials import Materials, mean_squares
 from gradconform.trial.program import Action
 
-from .observation import UNKNOWN, Observation, Raised, Sight, State, Step
+from .adapter_mistake import mistake_in
+from .lane import Lane
+from .observation import UNKNOWN, Observation, Raised, Sight, Step
 from .watches import (
     HookWatch,
-    LifetimeWatch,
     Surroundings,
     address_of,
     collections,
@@ -60,7 +61,8 @@ def drive(
     An action that raises ends its stage's part of the program, unless it is written as a misuse (``W0!``).
     ``loss_scale`` multiplies the loss. ``log`` is entered around every call of the session, so that it sees what the
     implementation does and nothing of the driver's. What is equal in ``known``, an observation of the same trial, is
-    not copied again. Raises :class:`UnsupportedError` where the adapter does.
+    not copied again. Raises :class:`UnsupportedError` where the adapter does, and
+    :class:`~gradconform.drive.adapter_mistake.AdapterMistakeError` where an adapter of the kit is wrong.
     """
     if "growth" in materials.trial.watch:
         materials.draw_all()
@@ -97,61 +99,13 @@ def _quiet(*, collector: bool) -> Iterator[None]:
 COUNTED = (19, 49)
 
 
-class _Lane:
-    """One stage of the trial, its session, and what the caller of a stage holds: arguments, outputs, gradients.
-
-    ``param_grads`` and ``state`` are the copies made after the last action.
-    """
-
-    def __init__(self, index: int, adapter: Adapter, materials: Materials, loss_scale: float) -> None:
-        trial = materials.trial
-        self.index = index
-        self.stage = materials.stage(index)
-        modules = "module_hooks" in trial.watch
-        self.hooks = HookWatch(self.stage, modules=modules) if modules or "hooks" in trial.watch else None
-        self.lifetime = LifetimeWatch() if "lifetime" in trial.watch else None
-        self.args: dict[int, tuple[Any, ...]] = {}
-        self.outputs: dict[int, Tree] = {}
-        self.output_grads: dict[int, Tree] = {}
-        self.returned: dict[int, tuple[Tensor | None, ...]] = {}
-        self.param_grads: dict[str, Tensor | None] = {}
-        self.state: State | None = None
-        self.losses: list[Tensor] = []
-        self.stopped = False
-        example = materials.example_args(index, self.stage)
-        self._adapter = adapter
-        self._spec = StageSpec(
-            is_first=trial.chain and index == 0,
-            is_last=trial.loss_at(index),
-            n_microbatches=trial.microbatches(index),
-            loss_fn=partial(_scaled_loss, loss_scale, self.losses) if trial.loss_at(index) else None,
-            example_args=example,
-            example_outputs=materials.example_outputs(index),
-            args_require_grad=tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in example),
-            repeats_weight=any(action.kind == "W" and action.misuse for action in trial.actions),
-            retain_graph=trial.retain_graph,
-        )
-        self.session: Session = self._open()
-
-    def _open(self) -> Session:
-        return self._adapter.open(self.stage, self._spec)
-
-    def reopen(self) -> None:
-        """Close the session and open another one on the same module."""
-        self.session.close()
-        self.session = self._open()
-
-    def let_go(self, mb: int) -> None:
-        """Forget what the caller of a stage holds of one micro-batch."""
-        for held in (self.args, self.outputs, self.output_grads, self.returned):
-            held.pop(mb, None)
-
-
-def _scaled_loss(scale: float, seen: list[Tensor], outputs: Tree, target: Tree) -> Tensor:
-    """Return the loss; a copy of it goes to ``seen``, a list of its own: the lane in its place would be a cycle."""
-    loss = mean_squares(outputs, target)
-    seen[:] = [loss.detach().clone()]
-    return loss if scale == 1.0 else loss * scale
+def _loss_of(outputs: Tree, target: Tree) -> Tensor | None:
+    """Return the loss of what F has put out, whenever the implementation computes its own; None where it has none."""
+    try:
+        with torch.no_grad():
+            return mean_squares(outputs, target)
+    except (RuntimeError, ValueError):  # outputs that do not fit the target are told as outputs
+        return None
 
 
 class _Run:
@@ -162,7 +116,7 @@ class _Run:
     ) -> None:
         self.adapter, self.materials, self.loss_scale, self.log = adapter, materials, loss_scale, log
         self.trial, self.device = materials.trial, device_of(materials.device)
-        self.lanes: dict[int, _Lane] = {}
+        self.lanes: dict[int, Lane] = {}
         self.steps: list[Step] = []
         self.ended = False
         self.kept: list[tuple[str, Tensor, Tensor]] = []
@@ -184,35 +138,42 @@ class _Run:
 
     def close(self) -> Raised | None:
         """Close every session, whatever the others do; return what the first one raised that did."""
-        problem = None
+        errors = []
         for lane in self.lanes.values():
             try:
-                lane.session.close()
+                lane.close()
             except Exception as error:  # noqa: BLE001, PERF203 (as in _act)
-                problem = problem or Raised.of(error)
-        return problem
+                errors.append(error)
+        return self._raised(errors[0]) if errors else None
+
+    def _raised(self, error: Exception) -> Raised:
+        """Return an exception as what was seen; one that is a mistake of the kit's own adapter is no observation."""
+        mistake = mistake_in(self.adapter, error)
+        if mistake is not None:
+            raise mistake from error
+        return Raised.of(error)
 
     def _endings(self) -> tuple[Action, ...]:
-        ended = {action.stage for action in self.trial.actions if action.kind == "finish"}
+        ended = {action.stage for action in self.trial.actions if action.kind in {"finish", "close"}}
         return tuple(Action("finish", stage=k) for k in range(len(self.trial.stages)) if k not in ended)
 
-    def _lane(self, sight: Sight) -> _Lane | None:
+    def _lane(self, sight: Sight) -> Lane | None:
         action = sight.action
         if action.stage not in self.lanes:
             try:
-                self.lanes[action.stage] = _Lane(action.stage, self.adapter, self.materials, self.loss_scale)
+                self.lanes[action.stage] = Lane(action.stage, self.adapter, self.materials, self.loss_scale)
             except UnsupportedError:
                 raise
             except Exception as error:  # noqa: BLE001 (whatever open raises is what is seen of it)
                 if any(before.action.stage == action.stage for before in self.steps):
                     return None
-                sight.raised = Raised.of(error)
+                sight.raised = self._raised(error)
                 self.steps.append(sight.step())
                 self.ended = self.trial.chain
                 return None
         return self.lanes[action.stage]
 
-    def _act(self, lane: _Lane, sight: Sight) -> None:
+    def _act(self, lane: Lane, sight: Sight) -> None:
         action = sight.action
         try:
             _ACTS[action.kind](self, lane, action.mb, sight)
@@ -221,11 +182,11 @@ class _Run:
         except UnsupportedError:
             raise
         except Exception as error:  # noqa: BLE001 (what the implementation raises is an observation)
-            sight.raised = Raised.of(error)
+            sight.raised = self._raised(error)
         if action.kind in {"B", "I", "W"}:
             self.device.wait_for_autograd()  # what it has let go of counts neither as alive nor as memory
 
-    def _forward(self, lane: _Lane, mb: int, sight: Sight) -> None:
+    def _forward(self, lane: Lane, mb: int, sight: Sight) -> None:
         lane.args[mb] = args = self._args(lane, mb)
         target = self.materials.target(lane.index, mb) if self.trial.loss_at(lane.index) else None
         self.device.seed(self.materials.rng_seed(mb))
@@ -237,11 +198,11 @@ class _Run:
         if lane.lifetime:
             lane.lifetime.outputs(mb, outputs)
         lane.outputs[mb] = outputs
-        loss = on_cpu(lane.losses.pop()) if lane.losses else None
+        loss = None if target is None else on_cpu(_loss_of(outputs, target))
         sight.keep(outputs=copies_of(found, sight.known.outputs), loss=loss)
         self._locate(sight, "output", "output", enumerate(found))
 
-    def _args(self, lane: _Lane, mb: int) -> tuple[Any, ...]:
+    def _args(self, lane: Lane, mb: int) -> tuple[Any, ...]:
         """Return what F is fed: materials, or in a chain what the stage before has put out, in leaves of its own."""
         if self.trial.chain and lane.index:
             return tuple(map(leaf_of, as_tuple(self.lanes[lane.index - 1].outputs[mb])))
@@ -249,7 +210,7 @@ class _Run:
             return next(iter(lane.args.values()))
         return self.materials.args(lane.index, mb, lane.stage)
 
-    def _output_grads(self, lane: _Lane, mb: int, *, misuse: bool) -> Tree:
+    def _output_grads(self, lane: Lane, mb: int, *, misuse: bool) -> Tree:
         """Return what B and I are given: materials, or in a chain what the stage behind has returned for its inputs."""
         if self.trial.loss_at(lane.index):
             return None
@@ -258,7 +219,7 @@ class _Run:
             return tuple(grad.detach() if isinstance(grad, Tensor) else grad for grad in behind)
         return self.materials.output_grads(lane.index, mb, misuse=misuse)
 
-    def _backward(self, lane: _Lane, mb: int, sight: Sight, *, method: str) -> None:
+    def _backward(self, lane: Lane, mb: int, sight: Sight, *, method: str) -> None:
         lane.output_grads[mb] = grads = self._output_grads(lane, mb, misuse=sight.action.misuse)
         with self.log:
             returned = getattr(lane.session, method)(mb, grads)
@@ -274,12 +235,12 @@ class _Run:
                 if isinstance(grad, Tensor)
             ]
 
-    def _weight(self, lane: _Lane, mb: int, sight: Sight) -> None:
+    def _weight(self, lane: Lane, mb: int, sight: Sight) -> None:
         with self.log:
             result = lane.session.backward_weight(mb)
         sight.keep(weight_result=None if result is None else copies_of(result, sight.known.weight_result))
 
-    def _put_by_hand(self, lane: _Lane, mb: int, sight: Sight) -> None:
+    def _put_by_hand(self, lane: Lane, mb: int, sight: Sight) -> None:
         del sight
         node = next(tensor.grad_fn for tensor in tensors(lane.outputs[mb]))
         put = getattr(lane.session, "put_weight_context", None)
@@ -288,41 +249,46 @@ class _Run:
             raise UnsupportedError(msg)
         put(mb, node, self.materials.hand_grads(lane.index, mb))
 
-    def _zero(self, lane: _Lane, mb: int, sight: Sight, *, set_to_none: bool) -> None:
+    def _zero(self, lane: Lane, mb: int, sight: Sight, *, set_to_none: bool) -> None:
         del mb, sight
         lane.stage.zero_grad(set_to_none=set_to_none)
 
-    def _drop(self, lane: _Lane, mb: int, sight: Sight) -> None:
+    def _drop(self, lane: Lane, mb: int, sight: Sight) -> None:
         del sight
         lane.let_go(mb)
 
-    def _overwrite(self, lane: _Lane, mb: int, sight: Sight) -> None:
+    def _overwrite(self, lane: Lane, mb: int, sight: Sight) -> None:
         del sight
         written = [grad for grad in lane.returned.pop(mb) if isinstance(grad, Tensor)]
         self.kept = [entry for entry in self.kept if not any(entry[1] is grad for grad in written)]
         for grad in written:
             write_over(grad)
 
-    def _hook(self, lane: _Lane, mb: int, sight: Sight) -> None:
+    def _hook(self, lane: Lane, mb: int, sight: Sight) -> None:
         del mb, sight
         lane.hooks = HookWatch(lane.stage, modules=False)
 
-    def _unhook(self, lane: _Lane, mb: int, sight: Sight) -> None:
+    def _unhook(self, lane: Lane, mb: int, sight: Sight) -> None:
         del mb, sight
         if lane.hooks is not None:
             lane.hooks.remove()
             lane.hooks = None
 
-    def _set_frozen(self, lane: _Lane, index: int, sight: Sight, *, frozen: bool) -> None:
+    def _set_frozen(self, lane: Lane, index: int, sight: Sight, *, frozen: bool) -> None:
         del sight
         list(lane.stage.parameters())[index].requires_grad_(not frozen)
 
-    def _reopen(self, lane: _Lane, mb: int, sight: Sight) -> None:
+    def _reopen(self, lane: Lane, mb: int, sight: Sight) -> None:
         del mb, sight
         with self.log:
             lane.reopen()
 
-    def _finish(self, lane: _Lane, mb: int, sight: Sight) -> None:
+    def _close(self, lane: Lane, mb: int, sight: Sight) -> None:
+        del mb, sight
+        with self.log:
+            lane.close()
+
+    def _finish(self, lane: Lane, mb: int, sight: Sight) -> None:
         del mb
         with self.log:
             lane.session.finish()
@@ -339,7 +305,7 @@ class _Run:
             if not sits_on(value.device, self.materials.device):
                 sight.keep_misplaced(sort, f"{prefix} {name}", value.device)
 
-    def _look(self, lane: _Lane, sight: Sight) -> None:
+    def _look(self, lane: Lane, sight: Sight) -> None:
         """Look at what stands after an action."""
         action = sight.action
         watch = self.trial.watch
@@ -351,9 +317,9 @@ class _Run:
                 sight.keep(live_tensors=live_tensors(self.collections))
             return
         try:
-            stored = dict(lane.session.param_grads())
+            stored = lane.param_grads if lane.closed else dict(lane.session.param_grads())
         except Exception as error:  # noqa: BLE001 (as in _act)
-            sight.raised = sight.raised or Raised.of(error)
+            sight.raised = sight.raised or self._raised(error)
             return
         lane.param_grads = copies_by_name(stored, sight.known.param_grads, lane.param_grads)
         self._locate(sight, "parameter gradient", "gradient of", stored.items())
@@ -374,7 +340,7 @@ class _Run:
             )
 
 
-_ACTS: dict[str, Callable[[_Run, _Lane, int, Sight], None]] = {
+_ACTS: dict[str, Callable[[_Run, Lane, int, Sight], None]] = {
     "F": _Run._forward,  # noqa: SLF001 (the table belongs to the class)
     "B": partial(_Run._backward, method="backward"),  # noqa: SLF001 (as above)
     "I": partial(_Run._backward, method="backward_input"),  # noqa: SLF001 (as above)
@@ -389,5 +355,6 @@ _ACTS: dict[str, Callable[[_Run, _Lane, int, Sight], None]] = {
     "freeze": partial(_Run._set_frozen, frozen=True),  # noqa: SLF001 (as above)
     "unfreeze": partial(_Run._set_frozen, frozen=False),  # noqa: SLF001 (as above)
     "reopen": _Run._reopen,  # noqa: SLF001 (as above)
+    "close": _Run._close,  # noqa: SLF001 (as above)
     "finish": _Run._finish,  # noqa: SLF001 (as above)
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import traceback
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -27,13 +29,16 @@ class Raised:
     """An exception, as text: the object itself would keep frames, and with them tensors, alive.
 
     ``memory`` says that it tells of memory that is used up, ``broken`` that it says nothing of an operation: the device
-    is out of memory, or gone.
+    is out of memory, or gone. ``file`` and ``line`` are where it was raised, or where torch or the standard library was
+    called that did.
     """
 
     type: str
     message: str
     memory: bool = False
     broken: bool = False
+    file: str = field(default="", compare=False)
+    line: int = field(default=0, compare=False)
 
     @classmethod
     def of(cls, error: BaseException) -> Raised:
@@ -42,11 +47,14 @@ class Raised:
         while error.__cause__ is not None and id(error.__cause__) not in met:
             error = error.__cause__
             met.add(id(error))
+        file, line = _place_of(error)
         return cls(
             type(error).__name__,
             re.sub(r"0x[0-9a-f]{6,}", "0x…", str(error)),
             memory=_tells_of_memory(error),
             broken=isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)),
+            file=file,
+            line=line,
         )
 
     def __str__(self) -> str:
@@ -54,6 +62,20 @@ class Raised:
         words = " ".join(self.message.split())
         words = words if len(words) <= _SHOWN else f"{words[:_SHOWN]} …"
         return f"{self.type}: {words}" if words else self.type
+
+
+def _place_of(error: BaseException) -> tuple[str, int]:
+    """Return file and line of the innermost frame that is neither torch's nor the standard library's."""
+    found = ("", 0)
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if not is_lent(str(frame.f_globals.get("__name__", ""))):
+            found = (frame.f_code.co_filename, line)
+    return found
+
+
+def is_lent(module: str) -> bool:
+    """Tell whether a module is torch's or the standard library's: what it raises, it raises for whoever has called."""
+    return module.partition(".")[0] in {"torch", *sys.stdlib_module_names}
 
 
 def _tells_of_memory(error: BaseException) -> bool:
@@ -99,8 +121,8 @@ class Step:
 
     ``position``: how many actions of the program come before. ``input_grads``: what B or I returned; ``tracked``: its
     slots that require a gradient. ``arg_grads``: ``.grad`` of the arguments afterwards. ``param_grads``: the
-    accumulated gradient of every parameter afterwards. ``loss``: what the loss function gave in F, before any scale.
-    ``shared``: pairs of names whose tensors share storage.
+    accumulated gradient of every parameter afterwards. ``loss``: what the loss function gives of the
+    outputs of F, before any scale. ``shared``: pairs of names whose tensors share storage.
     ``grad_addresses``: the storage of every parameter gradient. ``alive`` and ``live_tensors``: what lives on, where
     that is watched. ``misplaced``: the device of every tensor that does not sit on the trial's, by sort and name; all
     copies sit on the CPU.

@@ -60,17 +60,20 @@ def whole_model(evidence: Evidence) -> Judged:
     judged: Last = {}
     told: set[tuple[int, str]] = set()
     for step in evidence.observation.steps:
-        if step.action.kind != "finish":
-            yield from of_step(evidence, step, _wanted(evidence, step, sums), judged, told)
+        yield from of_step(evidence, step, _wanted(evidence, step, sums), judged, told)
 
 
 def _wanted(evidence: Evidence, step: Step, sums: dict[int, Sums]) -> Step:
     """Return the step with the values that the whole model gives in it."""
     action = step.action
+    own = sums.get(action.stage, {})
+    if action.kind == "finish":
+        return replace(step, param_grads=own)
     whole = evidence.whole_model(action.stage, action.mb)
-    own = sums.setdefault(action.stage, dict.fromkeys(whole.params))
+    own = own or dict.fromkeys(whole.params)
     if action.kind in {"B", "W"}:
-        sums[action.stage] = own = {name: _sum(own[name], grad) for name, grad in whole.params.items()}
+        own = {name: _sum(own[name], grad) for name, grad in whole.params.items()}
+    sums[action.stage] = own
     return replace(step, outputs=whole.outputs, loss=whole.loss, input_grads=whole.inputs, param_grads=own)
 
 

@@ -16,6 +16,7 @@ from gradconform.drive.observation import Observation, Step
 from gradconform.fixtures.inputs import SameAs
 from gradconform.results import Sort
 from gradconform.tolerance import Partials
+from gradconform.trial.program import flush_pending
 
 from .finding import BIT_EQUAL, Finding, Judged, by_numeric_rule, error_in, findings_in
 from .values import Explain, Reference, compare, same_bits
@@ -127,9 +128,8 @@ def _misplaced(step: Step, wanted: Step) -> Iterator[Finding]:
 
 def _param_grads(evidence: Evidence, step: Step, wanted: Step, judged: Last, known: Collection[str]) -> Judged:
     """Compare every parameter gradient that an action changed, but those ``known`` to be wrong."""
-    touched = evidence.capabilities.input_pass_touches_params and _between_input_and_weight(evidence, step)
     flushed = step.action.kind == "finish" and step.action.misuse  # what was forgotten may be flushed, or refused
-    if touched or flushed:
+    if not due(evidence, step) or flushed:
         return
     for name, expected in wanted.param_grads.items():
         got = step.param_grads.get(name)
@@ -156,6 +156,18 @@ def _narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
         and torch.promote_types(got.dtype, expected.dtype) == got.dtype
     )
     return got.to(expected.dtype) if wider and got is not None and expected is not None else got
+
+
+def due(evidence: Evidence, step: Step) -> bool:
+    """Tell whether the parameter gradients are claimed to be there after a step: all that were asked for, no others."""
+    early = evidence.capabilities.input_pass_touches_params and _between_input_and_weight(evidence, step)
+    return not early and not flushed_later(evidence, step)
+
+
+def flushed_later(evidence: Evidence, step: Step) -> bool:
+    """Tell whether what W were asked up to a step is claimed to be done in the finish that is still to come."""
+    asked = (*evidence.trial.actions, step.action)[: step.position + 1]  # a finish that no program names comes last
+    return evidence.capabilities.weight_when == "finish" and flush_pending(asked, step.action.stage)
 
 
 def _between_input_and_weight(evidence: Evidence, step: Step) -> bool:

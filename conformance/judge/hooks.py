@@ -9,10 +9,11 @@ from torch import Tensor
 
 from gradconform.diagnosis.wrong import largest
 from gradconform.drive.evidence import Evidence
-from gradconform.drive.observation import HookCall, Observation, Step
+from gradconform.drive.observation import HookCall, Step
 from gradconform.results import Sort
 
 from .finding import Finding
+from .gradients import flushed_later
 from .refusal import near
 from .state import raised
 
@@ -26,12 +27,16 @@ _LABELS = {
 def fire_as_often(evidence: Evidence, kind: str) -> Iterator[Finding]:
     """Yield hooks of ``kind`` that an action called more or less often than plain autograd does."""
     yield from raised(evidence.observation)
+    got, wanted = Counter[str](), Counter[str]()
     for step in evidence.observation.steps:
-        got, wanted = _counts(step, kind), _counts(evidence.oracle_step(step), kind)
+        got, wanted = got + _counts(step, kind), wanted + _counts(evidence.oracle_step(step), kind)
+        if flushed_later(evidence, step):
+            continue
         for name in {**wanted, **got}:
             if got[name] != wanted[name]:
                 text = f"the {_LABELS[kind]} was called {got[name]} times, under plain autograd {wanted[name]}"
                 yield _of_hook(kind, name, str(step.action), text)
+        got, wanted = Counter(), Counter()
 
 
 def fire_at_all(evidence: Evidence, kind: str) -> Iterator[Finding]:
@@ -52,7 +57,7 @@ def given_the_gradient(evidence: Evidence, kind: str) -> Iterator[Finding]:
     yield from raised(evidence.observation)
     for step in evidence.observation.steps:
         for name, calls in _calls(step, kind).items():
-            for call, wanted in zip(calls, _next_calls(evidence.oracle, step, kind, name), strict=False):
+            for call, wanted in zip(calls, _wanted_calls(evidence, step, kind, name), strict=False):
                 if not near(call.grad, wanted.grad):
                     seen = f"{_shown(call.grad)}, expected {_shown(wanted.grad)}"
                     text = f"the {_LABELS[kind]} was not given the gradient: {seen}"
@@ -64,9 +69,17 @@ def _of_hook(kind: str, name: str, action: str, text: str) -> Finding:
     return Finding("hooks", name or "the stage", action, text, sort=sort)
 
 
-def _next_calls(oracle: Observation, step: Step, kind: str, name: str) -> list[HookCall]:
-    """Return the calls that plain autograd makes of one hook in the action of ``step`` or, failing that, next."""
-    coming = (_calls(later, kind).get(name) for later in oracle.steps if later.position >= step.position)
+def _wanted_calls(evidence: Evidence, step: Step, kind: str, name: str) -> list[HookCall]:
+    """Return the calls that plain autograd makes of one hook in the action of ``step`` or, failing that, next.
+
+    Where a finish does what W left to it, these are the calls of all W since the finish before.
+    """
+    steps = evidence.oracle.steps
+    if evidence.capabilities.weight_when == "finish" and step.action.kind == "finish":
+        before = [one.position for one in steps if one.action.kind == "finish" and one.position < step.position]
+        flushed = [one for one in steps if max(before, default=-1) < one.position < step.position]
+        return [call for one in flushed if one.action.kind == "W" for call in _calls(one, kind).get(name, [])]
+    coming = (_calls(later, kind).get(name) for later in steps if later.position >= step.position)
     return next((calls for calls in coming if calls), [])
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gradconform.drive.evidence import Evidence
 
 from .finding import Finding
+from .gradients import flushed_later
 from .state import raised
 
 #: By how many live tensors a run may grow over thirty micro-batches: caches fill once, not each time.
@@ -27,7 +28,7 @@ def released(evidence: Evidence) -> Iterator[Finding]:
     for step in evidence.observation.steps:
         wanted = evidence.oracle_step(step).alive
         for mb, alive in step.alive.items():
-            ended = step.action.kind in {"B", "W"} and step.action.mb == mb
+            ended = step.action.kind in {"B", "W"} and step.action.mb == mb and not flushed_later(evidence, step)
             for what, text in _KINDS.items() if step is last else (("saved", _KINDS["saved"]),) if ended else ():
                 count, allowed = getattr(alive, what), getattr(wanted[mb], what)
                 if count > allowed and (mb, what) not in told:

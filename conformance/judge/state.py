@@ -17,7 +17,7 @@ from gradconform.results import Sort
 from gradconform.tolerance import Partials
 from gradconform.tolerance import judge as judge_numbers
 
-from .finding import Finding, Judged, Measured, by_numeric_rule, error_in
+from .finding import Finding, Judged, by_numeric_rule, error_in, findings_in
 from .gradients import compare_in, one_of
 from .refusal import near, same
 
@@ -181,26 +181,24 @@ def accumulates_in_place(evidence: Evidence) -> Iterator[Finding]:
 def weight_result(evidence: Evidence) -> Judged:
     """Yield entries of what W returned that are neither what stands after it nor what this W added."""
     yield from raised(evidence.observation)
-    results = [step for step in evidence.observation.steps if step.action.kind == "W" and not step.raised]
-    if results and all(step.weight_result is None for step in results):
-        msg = "W returns nothing"
-        raise UnsupportedError(msg)
-    for step in results:
+    for step in evidence.observation.steps:
+        if step.action.kind != "W" or step.raised:
+            continue
         names = list(step.param_grads)
-        result = step.weight_result or ()
-        if len(result) != len(names):
-            text = f"{len(result)} entries, expected {len(names)}, one per parameter"
+        result = step.weight_result
+        if result is None or len(result) != len(names):
+            came = "nothing" if result is None else f"{len(result)} entries"
+            text = f"{came}, expected {len(names)} entries, one per parameter, as weight_result claims"
             yield Finding("shape", "the tuple W returns", str(step.action), text)
             continue
         own = evidence.reference(step.action.stage, step.action.mb).params
         for name, got in zip(names, result, strict=True):
             stands = evidence.oracle_step(step).param_grads[name]
             explain = partial(likely.of_weight_result, evidence, name, step)
-            for seen in compare_in(
-                evidence, step, "entry of what W returns", f"what W returns for {name}", got, stands, None, explain
-            ):
-                if isinstance(seen, Measured) or not near(got, own[name]):
-                    yield seen
+            where = f"what W returns for {name}"
+            seen = list(compare_in(evidence, step, "entry of what W returns", where, got, stands, None, explain))
+            if not findings_in(seen) or not near(got, own[name]):  # how far its own is from the sum says nothing
+                yield from seen
 
 
 def bit_equal(evidence: Evidence) -> Iterator[Finding]:

@@ -42,5 +42,7 @@ def fires_hooks(trial: Trial, claims: Capabilities) -> bool:
     kinds = {action.kind for action in trial.actions}
     if "parameter_input" in trial.needs:  # whether I accumulates such a parameter is nobody's rule
         return False
-    fires = claims.grads_in_param_grad and (claims.hooks == "with_grad" or not kinds & {"I", "W"})
-    return fires and ("hook" in kinds or "hooks" in trial.watch)
+    split = bool(kinds & {"I", "W"})
+    fires = claims.grads_in_param_grad and claims.hooks in ({"with_grad"} if split else {"with_grad", "early"})
+    on_and_off = "hook" in kinds and claims.weight_when == "weight"
+    return fires and (on_and_off or "hooks" in trial.watch)

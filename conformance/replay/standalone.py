@@ -122,11 +122,9 @@ class Lane:
 
     def weight(self, mb: int) -> Step:
         before = copy({name: parameter.grad for name, parameter in self.stage.named_parameters()})
-        result, plain = self.session.backward_weight(mb), isinstance(self.session, AutogradSession)
+        result, plain = self.session.backward_weight(mb) or (), isinstance(self.session, AutogradSession)
         if plain:
             result = [parameter.grad for parameter in self.stage.parameters()]
-        if result is None:
-            return {}
         seen = copy(dict(zip(before, result, strict=False)))
         told: Step = {"what W returns for": {**seen, "all parameters, in number": len(result)}}
         if plain:  # W may return what stands after it, or what it added
@@ -231,6 +229,7 @@ ACTS: dict[str, Callable[[Lane, int, str], Any]] = {
     "unfreeze": lambda lane, index, _: [*lane.stage.parameters()][index].requires_grad_(True),  # noqa: FBT003 (torch's own)
     "reopen": lambda lane, *_: lane.open(),
     "finish": lambda *_: None,
+    "close": lambda *_: None,
 }
 
 

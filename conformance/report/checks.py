@@ -104,6 +104,7 @@ _LETTERS = {
     "G": "G a weight context put in by hand",
     "drop": "drop the caller lets go of outputs and arguments",
     "finish": "finish the end of the step",
+    "close": "close the end of the session",
     "reopen": "reopen another session on the same module",
     "zero_none": "zero_none zero_grad(set_to_none=True)",
     "zero_fill": "zero_fill zero_grad(set_to_none=False)",

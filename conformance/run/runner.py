@@ -11,25 +11,23 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from gradconform.adapter import Adapter, UnsupportedError
 from gradconform.contract.check import Check, Judge
 from gradconform.devices.device import device_of
+from gradconform.drive.adapter_mistake import AdapterMistakeError
 from gradconform.drive.driver import drive
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Raised
 from gradconform.drive.operation_log import drive_logged
 from gradconform.drive.oracle import DeviceLostError, Oracle, OracleError
 from gradconform.drive.reference64 import OracleCache, References
-from gradconform.fixtures.inputs import Normal
-from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust
 from gradconform.judge.finding import Finding, findings_in, headrooms_in
-from gradconform.judge.gradients import gradients
 from gradconform.judge.state import same_bits
 from gradconform.naming import DEFAULT_SEED
 from gradconform.results import Result
+from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import Target
 from gradconform.tolerance import tolerances_of
 from gradconform.trial.materials import Materials
@@ -37,15 +35,13 @@ from gradconform.trial.program import UNDER_PLAIN_AUTOGRAD
 from gradconform.trial.trial import Trial
 
 from .measurements import Measurements
+from .preflight import preflight
 
 #: How often plain autograd is run again where an implementation did not repeat itself.
 _CHANCES = 5
 
 #: How many trials keep their evidence, for the next check that reads them.
 KEPT = 64
-
-#: What the pre-flight of an adapter runs.
-_LINEAR = StageCase("preflight-linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))
 
 
 @contextlib.contextmanager
@@ -67,7 +63,7 @@ class RefusedError(UnsupportedError):
 
 
 class AdapterError(Exception):
-    """An adapter of somebody's own fails its pre-flight: nothing can be judged through it."""
+    """An adapter fails its pre-flight, or one of the kit is wrong: nothing can be judged through it."""
 
 
 class Runner:
@@ -102,6 +98,7 @@ class Runner:
         self._device_faults: dict[Trial, DeviceFaultError] = {}
         self._evidence: dict[Trial, Evidence] = {}
         self._readers = None if readers is None else Counter(readers)
+        self._shown_withheld: frozenset[str] | None = None
 
     def run(self, check: Check) -> Result:
         """Return the verdict on one check. Never raises for what the target does."""
@@ -114,6 +111,11 @@ class Runner:
             values = self._refused(check, error)
         except UnsupportedError as error:
             values = {"status": "unsupported", "message": f"not supported: {error}"}
+        except AdapterMistakeError as error:
+            text = (
+                f"the kit's adapter of {self.target.name} is wrong, and the implementation not charged with it: {error}"
+            )
+            values = {"status": "error", "kind": "adapter", "message": text}
         except OracleError as error:
             text = f"plain autograd on this device raised {error}"
             values = {"status": "unsupported", "kind": "environment", "message": text, **_exhausted(error.raised)}
@@ -139,7 +141,7 @@ class Runner:
         return check.result(str(self.device), dtype, duration_s=taken, **measured.values(), **values)
 
     def _values(self, check: Check, measured: Measurements) -> dict[str, Any]:
-        unmet = [*check.unmet(self.target.capabilities), *self.place_unmet]
+        unmet = self._unmet(check)
         if unmet and not self.probe:
             return {"status": "unsupported", "message": f"not claimed: {', '.join(unmet)}"}
         if self._adapter_problem and not self.place_unmet:  # a dtype or device that is not claimed may be refused
@@ -160,12 +162,25 @@ class Runner:
 
     def _refused(self, check: Check, error: RefusedError) -> dict[str, Any]:
         """Return the verdict on a refusal: of what is not claimed it is fine, a claim refused is a claim not met."""
-        unmet = [*check.unmet(self.target.capabilities), *self.place_unmet]
+        unmet = self._unmet(check)
         if unmet:
             return {"status": "unsupported", "message": f"not claimed: {', '.join(unmet)}; tried, and refused"}
         asked = ", ".join(sorted(check.needs)) or "nothing in particular"
         text = f"claimed, but refused: {error}; support it, or withdraw the claim to one of: {asked}"
         return {"status": "failed", "kind": "refused", "message": text}
+
+    def _unmet(self, check: Check) -> list[str]:
+        """Return what the check needs and the target does not claim; what its functions show is asked for last."""
+        unmet = [*check.unmet(self.target.capabilities), *self.place_unmet]
+        return unmet or sorted(self._withheld(check.needs))
+
+    def _withheld(self, needs: frozenset[str]) -> frozenset[str]:
+        adapter = self.target.adapter
+        if not isinstance(adapter, FunctionsAdapter) or needs.isdisjoint(adapter.unsaid):
+            return frozenset()
+        if self._shown_withheld is None:
+            self._shown_withheld = adapter.withheld(self.device, self.dtype)
+        return needs & self._shown_withheld
 
     @property
     def place_unmet(self) -> list[str]:
@@ -179,12 +194,15 @@ class Runner:
         """Return what one trial that belongs to no check shows.
 
         Raises :class:`UnsupportedError` where it is refused, :class:`OracleError` where plain autograd cannot do it,
-        and :class:`AdapterError` where an adapter of somebody's own fails its pre-flight.
+        and :class:`AdapterError` where an adapter fails its pre-flight, or one of the kit is wrong.
         """
         with one_thread(), tolerances_of(self._tolerances):
             if self._adapter_problem:
                 raise AdapterError(self._adapter_problem)
-            return findings_in(judge(self.evidence(trial)))
+            try:
+                return findings_in(judge(self.evidence(trial)))
+            except AdapterMistakeError as error:
+                raise AdapterError(str(error)) from error
 
     def evidence(self, trial: Trial) -> Evidence:
         """Return the evidence of a trial, from plain autograd and the implementation in turn.
@@ -277,26 +295,8 @@ class Runner:
 
     @cached_property
     def _adapter_problem(self) -> str | None:
-        """Why an adapter of somebody's own fails its pre-flight, B or else I and W of one Linear; None where it passes.
-
-        A wrong adapter accuses the innocent: it has to get that right before anything is judged.
-        """
-        claims, adapter = self.target.capabilities, f"adapter {self.target.name!r}"
-        if not self.target.own_adapter:
-            return None
-        if not (claims.full or claims.split):
-            return f"{adapter} claims neither full nor split: there is nothing to judge"
-        trial = Trial(stages=(_LINEAR,), program="F0 B0" if claims.full else "F0 I0 W0", loss=not claims.mid_stage)
-        try:
-            told = "; ".join(map(str, findings_in(gradients(self.evidence(trial)))))
-        except UnsupportedError as error:
-            told = f"it claims {'full' if claims.full else 'split'} and refuses it: {error}"
-        if not told:
-            return None
-        return (
-            f"{adapter} failed its pre-flight (one Linear, one micro-batch, {trial.program}): {told}. "
-            "Nothing is judged before this is right: look at the adapter first, then at the implementation"
-        )
+        """Why an adapter of somebody's own fails its pre-flight; None where it passes."""
+        return preflight(self.target, self.evidence) if self.target.own_adapter else None
 
 
 def _exhausted(*raised: Raised | None) -> dict[str, str]:

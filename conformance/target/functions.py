@@ -11,8 +11,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import Node, get_gradient_edge
 
 from gradconform.adapter import Capabilities, UnsupportedError
 from gradconform.trees import as_tuple, leaves, tensors
@@ -20,12 +21,13 @@ from gradconform.trees import as_tuple, leaves, tensors
 from .session import StageSession
 
 if TYPE_CHECKING:
-    from torch.autograd.graph import Node
-
     from gradconform.adapter import StageSpec, Tree
 
 FULL = "stage_backward"
 SPLIT = ("stage_backward_input", "stage_backward_weight")
+
+#: Capabilities that functions show by what they return.
+SHOWN = ("param_groups", "weight_result")
 
 #: How many positional arguments each function is called with.
 ARGUMENTS = {FULL: 3, "stage_backward_input": 4, "stage_backward_weight": 2}
@@ -44,10 +46,31 @@ class FunctionsAdapter:
         self.functions = dict(functions)
         split = all(function in functions for function in SPLIT)
         found = {"full": FULL in functions, "split": split, "mixed": FULL in functions and split}
-        found |= {"param_groups": split, "weight_result": split}
+        found |= dict.fromkeys(SHOWN, split)
         found["weight_before_input"] = False  # without an I there is no context to call W with
         found["retain_graph"] = split and _takes(functions[SPLIT[1]], "retain_graph")
         self.capabilities = Capabilities.from_mapping({**found, **claims})
+        #: What nobody has claimed in words: what I and W return shows whether it is.
+        self.unsaid = frozenset(SHOWN).difference(claims) if split else frozenset()
+
+    def withheld(self, device: torch.device, dtype: torch.dtype) -> frozenset[str]:
+        """Return the claims that are ``unsaid`` and not made, by what I and W return on one Linear.
+
+        A weight context is its implementation's own affair, and torch's runtime reads nothing of what W returns.
+        Functions that raise there show nothing, and are judged.
+        """
+        stage = nn.Linear(2, 2, device=device, dtype=dtype)
+        arg = torch.ones(3, 2, device=device, dtype=dtype, requires_grad=True)
+        try:
+            output = stage(arg)
+            roots, grads = (output,), (torch.ones_like(output),)
+            _, context = self.functions[SPLIT[0]](roots, grads, [arg], stage.parameters())
+            made = {"param_groups": _is_param_groups(context)}
+            result = self.functions[SPLIT[1]](stage.parameters(), context)
+        except Exception:  # noqa: BLE001 (whatever they raise, the checks meet it and tell)
+            return frozenset()
+        made["weight_result"] = isinstance(result, (tuple, list))
+        return frozenset(name for name in self.unsaid if not made[name])
 
     def open(self, stage: nn.Module, spec: StageSpec) -> FunctionsSession:
         """Return a session on ``stage``."""
@@ -67,17 +90,22 @@ class FunctionsSession(StageSession):
         """Call ``stage_backward``; outputs and gradients are passed in the structure the stage gave them."""
         args, outputs = self._forwards.pop(mb)
         roots = outputs if self._spec.loss_fn else as_tuple(outputs)
-        return _entries(self._function(FULL)(roots, output_grads, list(args)), args, FULL)
+        return _entries(called(self._function(FULL), roots, output_grads, list(args)), args, FULL)
 
     def backward_input(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
-        """Call ``stage_backward_input`` with flat lists, as its signature asks; keep what it returns for W."""
+        """Call ``stage_backward_input`` with flat tuples, as torch's runtime does; keep what it returns for W.
+
+        Outputs that need no gradient are among them, with None for theirs. What is no tensor is left out: torch 2.13's
+        ``PipelineStage`` takes no such output.
+        """
         args, outputs = self._forwards.pop(mb)
         flat_grads = output_grads
         if output_grads is not None and _mirrors(as_tuple(outputs), output_grads):
             given = dict(leaves(output_grads))
-            flat_grads = [given[path] for path, output in leaves(as_tuple(outputs)) if isinstance(output, Tensor)]
-        result = self._function(SPLIT[0])(tensors(outputs), flat_grads, list(args), self._stage.parameters())
-        grads, self._contexts[mb] = result
+            flat_grads = tuple(given[path] for path, output in leaves(as_tuple(outputs)) if isinstance(output, Tensor))
+        function, roots = self._function(SPLIT[0]), tuple(tensors(outputs))
+        result = called(function, roots, flat_grads, list(args), self._stage.parameters())
+        grads, self._contexts[mb] = _pair(result)
         return _entries(grads, args, SPLIT[0])
 
     def backward_weight(self, mb: int) -> tuple[Tensor | None, ...] | None:
@@ -87,7 +115,7 @@ class FunctionsSession(StageSession):
             raise UnsupportedError(msg)
         context = self._contexts[mb] if self._spec.repeats_weight else self._contexts.pop(mb)
         options = {"retain_graph": True} if self._spec.retain_graph else {}
-        result = self._function(SPLIT[1])(self._stage.parameters(), context, **options)
+        result = called(self._function(SPLIT[1]), self._stage.parameters(), context, **options)
         return tuple(result) if isinstance(result, (tuple, list)) else None
 
     def put_weight_context(self, mb: int, node: Node, grads: tuple[Tensor | None, ...]) -> None:
@@ -109,6 +137,11 @@ class FunctionsSession(StageSession):
         return self._functions[name]
 
 
+def called(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call what is the implementation's, or is run in its name: what is raised in here is not the adapter's."""
+    return function(*args, **options)
+
+
 def _mirrors(outputs: Tree, grads: Tree) -> bool:
     """Tell whether ``grads`` has the structure of ``outputs``; what has not is passed on for the function to refuse."""
     return dict(leaves(outputs)).keys() == dict(leaves(grads)).keys()
@@ -121,6 +154,31 @@ def _entries(grads: Any, args: tuple[Any, ...], function: str) -> tuple[Tensor |
         msg = f"{function} returned {what} for {len(args)} arguments; expected one gradient or None per argument"
         raise TypeError(msg)
     return tuple(grads)
+
+
+def _pair(result: Any) -> tuple[Any, Any]:
+    """Return what I returned, gradients and context; raise ``TypeError`` for what is no pair."""
+    if not isinstance(result, (tuple, list)) or len(result) != 2:  # noqa: PLR2004 (a pair)
+        what = f"{len(result)} things" if isinstance(result, (tuple, list)) else type(result).__name__
+        msg = f"{SPLIT[0]} returned {what}; expected input gradients and a context for {SPLIT[1]}"
+        raise TypeError(msg)
+    return result[0], result[1]
+
+
+#: What is raised in these is the implementation's: it was called, or returned what it must not.
+CALLS = frozenset({called.__code__, _entries.__code__, _pair.__code__})
+
+
+def _is_param_groups(context: object) -> bool:
+    """Tell whether a weight context has torch's form, so that one can be put in by hand."""
+    return isinstance(context, (list, tuple)) and bool(context) and all(map(_is_group, context))
+
+
+def _is_group(group: object) -> bool:
+    if not isinstance(group, Mapping) or not {"params", "intermediates", "grads"} <= group.keys():
+        return False
+    nodes = [*group["params"], *group["intermediates"]]
+    return all(isinstance(node, Node) for node in nodes) and all(isinstance(grads, tuple) for grads in group["grads"])
 
 
 def _takes(function: Callable[..., Any], keyword: str) -> bool:

@@ -5,24 +5,24 @@ Other tokens stand for what happens around the stage: ``zero_none`` and ``zero_f
 ``set_to_none``), ``drop3`` (the caller lets go of the outputs and arguments of micro-batch 3), ``overwrite3`` (it
 writes over the input gradients of micro-batch 3), ``hook`` and ``unhook`` (hooks on every parameter), ``freeze2`` and
 ``unfreeze2`` (of the parameter that is registered third), ``reopen`` (the session is closed, and another one opened on
-the same module) and ``finish``. ``G0`` puts a weight context in by hand
-(torch's ``param_groups``), in place of ``I0``.
+the same module), ``finish`` and ``close``, behind which a session is asked nothing more. ``G0`` puts a weight context
+in by hand (torch's ``param_groups``), in place of ``I0``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 _ACTION = re.compile(
     r"(?P<stage>\d*)(?P<letter>F|B|I|W|G|drop|overwrite|freeze|unfreeze)(?P<mb>\d+)(?P<misuse>!?)"
-    r"|(?P<word>zero_none|zero_fill|hook|unhook|reopen|(?P<lane>\d*)finish(?P<loud>!?))"
+    r"|(?P<word>zero_none|zero_fill|hook|unhook|reopen|(?P<lane>\d*)(?P<ending>finish(?P<loud>!?)|close))"
 )
 
 #: Kinds that stand for themselves, without a micro-batch.
-_WORDS = {"zero_none", "zero_fill", "hook", "unhook", "reopen", "finish"}
+_WORDS = {"zero_none", "zero_fill", "hook", "unhook", "reopen", "close", "finish"}
 
 
 #: What a message says behind the programs where not the implementation but plain autograd is wrong in them.
@@ -63,7 +63,7 @@ def _parse_token(token: str, position: int) -> Action:
         )
         raise ProgramError(msg)
     if match["word"]:
-        kind = "finish" if "finish" in match["word"] else match["word"]
+        kind = (match["ending"] or match["word"]).removesuffix("!")
         return Action(kind, stage=int(match["lane"] or 0), misuse=bool(match["loud"]))
     return Action(match["letter"], int(match["mb"]), int(match["stage"] or 0), bool(match["misuse"]))
 
@@ -96,7 +96,8 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
     """Return what the program asks of an implementation.
 
     Names of capabilities; ``weight_order=any`` and ``backward_order=any`` where the order is not first-in-first-out,
-    and ``weight_order!=none`` where a W does not follow its I at once.
+    ``weight_order!=none`` where a W does not follow its I at once, and ``weight_when=weight`` where something comes
+    between a W and the next finish that must find the gradients.
     """
     kinds = {action.kind for action in actions}
     found: set[str] = set()
@@ -112,13 +113,38 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
         found.add("grads_in_param_grad")
     if "freeze" in kinds:
         found.add("frozen_params")
+    return frozenset(found | _needed_orders(actions))
+
+
+def _needed_orders(actions: tuple[Action, ...]) -> set[str]:
+    found: set[str] = set()
     if not _fifo(actions, {"F"}, {"B", "I"}):
         found.add("backward_order=any")
     if not _fifo(actions, {"I", "G"}, {"W"}):
         found.add("weight_order=any")
     elif _deferred(actions):
         found.add("weight_order!=none")
-    return frozenset(found)
+    if _met_before_flush(actions):
+        found.add("weight_when=weight")
+    return found
+
+
+#: What reads or changes parameter gradients, or ends the session: a W has to be done with by then.
+_AFTER_WEIGHTS = frozenset({"zero_none", "zero_fill", "hook", "unhook", "freeze", "unfreeze", "reopen", "close"})
+
+
+def _met_before_flush(actions: tuple[Action, ...]) -> bool:
+    """Tell whether something is done between a W and the next finish that a W must not come after."""
+    return any(
+        action.kind in _AFTER_WEIGHTS and flush_pending(actions[:position], action.stage)
+        for position, action in enumerate(actions)
+    )
+
+
+def flush_pending(actions: Sequence[Action], stage: int) -> bool:
+    """Tell whether W of ``stage`` were asked behind which no finish has come."""
+    own = [action.kind for action in actions if action.stage == stage]
+    return "W" in own and "finish" not in own[len(own) - 1 - own[::-1].index("W") :]
 
 
 def undeferred(actions: tuple[Action, ...]) -> str | None:

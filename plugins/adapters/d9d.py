@@ -86,7 +86,9 @@ class D9dAdapter:
     drives = "d9d.pipelining.infra.stage.splitgrad"
     capabilities = Capabilities(
         first_stage_input_grads=False,
-        none_input_grad=False,  # refused: "Every tensor in the incoming StageTransfer must have a differentiable path"
+        unused_input=False,  # refused: "Every tensor in the incoming StageTransfer must have a differentiable path"
+        fixed_input=False,  # as above
+        integer_input=False,  # as above
         nongrad_output=False,  # refused: there is no gradient to pair such an output with
         nontensor_input=False,
         parameter_input=False,  # what a stage receives is a tensor of its own

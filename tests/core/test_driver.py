@@ -114,6 +114,14 @@ def test_a_session_is_reopened_on_the_same_module() -> None:
     assert not torch.equal(added, kept)
 
 
+def test_a_session_that_the_program_closes_is_closed_once_and_asked_nothing_more() -> None:
+    calls: list[str] = []
+    observation = driven("F0 B0 close", calls.append)
+    assert calls == ["open", "F0", "B0", "close"]
+    assert shown(observation) == "F0 B0 close"
+    assert observation.steps[2].param_grads["weight"] is observation.steps[1].param_grads["weight"]
+
+
 def test_a_module_that_cannot_be_opened_again_is_told_at_reopen() -> None:
     opened: list[str] = []
 

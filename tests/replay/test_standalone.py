@@ -49,6 +49,7 @@ TRIALS = {
     "drop": of("residual", program="F0 F1 I0 drop0 I1 drop1 W0 W1"),
     "overwrite": of("added-parameter", program="F0 F1 I0 overwrite0 I1 overwrite1 W0 W1", watch=_WATCHED["state"]),
     "freeze": of("mlp", program="F0 B0 freeze1 F1 I1 W1 unfreeze1 F2 B2", watch=_WATCHED["state"]),
+    "close": of("mlp", "two-outputs", program="F0 F1 I0 finish! close 1F0 1I0 1W0 1F1 1B1"),
     "reopen": of("mlp", program="F0 F1 I0 W0 reopen F2 I2 W2"),
     "by-hand": of("output-unbound", program="F0 G0 W0 F1 G1 W1", hand_grads=(True, False, True), prior_grads=True),
     "weight-twice": of("mlp", program="F0 I0 W0 W0! F1 I1 W1 finish!"),

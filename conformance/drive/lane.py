@@ -1,0 +1,76 @@
+"""One stage of a trial and its session, with what the caller of a stage holds."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from gradconform.adapter import Adapter, Session, StageSpec, Tree
+from gradconform.trial.materials import Materials, mean_squares
+
+from .observation import State
+from .watches import HookWatch, LifetimeWatch
+
+
+class Lane:
+    """One stage of the trial, its session, and what the caller of a stage holds: arguments, outputs, gradients.
+
+    ``param_grads`` and ``state`` are the copies made after the last action.
+    """
+
+    def __init__(self, index: int, adapter: Adapter, materials: Materials, loss_scale: float) -> None:
+        trial = materials.trial
+        self.index = index
+        self.stage = materials.stage(index)
+        modules = "module_hooks" in trial.watch
+        self.hooks = HookWatch(self.stage, modules=modules) if modules or "hooks" in trial.watch else None
+        self.lifetime = LifetimeWatch() if "lifetime" in trial.watch else None
+        self.args: dict[int, tuple[Any, ...]] = {}
+        self.outputs: dict[int, Tree] = {}
+        self.output_grads: dict[int, Tree] = {}
+        self.returned: dict[int, tuple[Tensor | None, ...]] = {}
+        self.param_grads: dict[str, Tensor | None] = {}
+        self.state: State | None = None
+        self.stopped = self.closed = False
+        example = materials.example_args(index, self.stage)
+        self._adapter = adapter
+        self._spec = StageSpec(
+            is_first=trial.chain and index == 0,
+            is_last=trial.loss_at(index),
+            n_microbatches=trial.microbatches(index),
+            loss_fn=partial(_scaled_loss, loss_scale) if trial.loss_at(index) else None,
+            example_args=example,
+            example_outputs=materials.example_outputs(index),
+            example_target=materials.target(index, 0) if trial.loss_at(index) else None,
+            args_require_grad=tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in example),
+            repeats_weight=any(action.kind == "W" and action.misuse for action in trial.actions),
+            retain_graph=trial.retain_graph,
+        )
+        self.session: Session = self._open()
+
+    def _open(self) -> Session:
+        return self._adapter.open(self.stage, self._spec)
+
+    def reopen(self) -> None:
+        """Close the session and open another one on the same module."""
+        self.close()
+        self.session, self.closed = self._open(), False
+
+    def close(self) -> None:
+        """Close the session, once, whatever it raises."""
+        if not self.closed:
+            self.closed = True
+            self.session.close()
+
+    def let_go(self, mb: int) -> None:
+        """Forget what the caller of a stage holds of one micro-batch."""
+        for held in (self.args, self.outputs, self.output_grads, self.returned):
+            held.pop(mb, None)
+
+
+def _scaled_loss(scale: float, outputs: Tree, target: Tree) -> Tensor:
+    """Return the loss. It keeps nothing: an implementation may call it at any time, and on fake tensors."""
+    loss = mean_squares(outputs, target)
+    return loss if scale == 1.0 else loss * scale

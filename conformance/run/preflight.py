@@ -1,0 +1,123 @@
+"""The pre-flight: a wrong adapter accuses the innocent, so it has to get some plain things right before all else."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.adapter import Adapter, UnsupportedError
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Raised
+from gradconform.fixtures.inputs import Normal
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.judge.finding import findings_in
+from gradconform.judge.gradients import gradients
+from gradconform.target.resolve import Target
+from gradconform.trial.trial import Trial
+
+LINEAR = StageCase("preflight-linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))
+
+
+class _Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = self.second = nn.Linear(5, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.tanh(self.first(x)))  # type: ignore[no-any-return] # what a module returns
+
+
+class _Added(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+
+    def forward(self, fixed: Tensor, x: Tensor) -> Tensor:
+        return self.linear(x) * fixed  # type: ignore[no-any-return] # what a module returns
+
+
+_TIED = StageCase(
+    "preflight-tied", "one Linear under two names", _Tied, (Normal((7, 5)),), frozenset({"shared_params"})
+)
+_TWO = StageCase(
+    "preflight-two",
+    "two inputs of which one is fixed",
+    _Added,
+    (Normal((7, 3), requires_grad=False), Normal((7, 5))),
+    frozenset({"multi_input", "fixed_input"}),
+)
+
+#: What an adapter has to do in the right form, on which stage, and by which programs, of B and of I and W.
+PLAIN = {
+    "one Linear under two names": (_TIED, ("F0 B0", "F0 I0 W0")),
+    "two inputs of which one is fixed": (_TWO, ("F0 B0", "F0 I0 W0")),
+    "a second micro-batch in flight": (LINEAR, ("F0 F1 B0 B1", "F0 F1 I0 W0 I1 W1")),
+    "outputs that are let go of": (LINEAR, ("F0 B0 drop0 F1 B1", "F0 I0 drop0 W0 F1 I1 drop1 W1")),
+}
+
+#: What Python raises where code is wrong, not where an implementation refuses.
+_SLIPS = frozenset({"AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "UnboundLocalError"})
+
+
+def preflight(target: Target, evidence_of: Callable[[Trial], Evidence]) -> str | None:
+    """Run some plain trials; return what an adapter got wrong, or None.
+
+    One micro-batch of one Linear, B or else I and W, has to be right. In the others only the form is the adapter's: the
+    names and the number of what it returns, and that no line of its own file raises what wrong code does. A wrong value
+    there is the implementation's, and the checks tell it.
+    """
+    claims = target.capabilities
+    if not (claims.full or claims.split):
+        return f"adapter {target.name!r} claims neither full nor split: there is nothing to judge"
+    trial = Trial(stages=(LINEAR,), program="F0 B0" if claims.full else "F0 I0 W0", loss=not claims.mid_stage)
+    try:
+        lines = "; ".join(str(finding) for finding in findings_in(gradients(evidence_of(trial))))
+    except UnsupportedError as error:
+        lines = f"it claims {'full' if claims.full else 'split'} and refuses it: {error}"
+    if lines:
+        return _told(target, f"one Linear, one micro-batch, {trial.program}", lines)
+    for what, (stage, programs) in PLAIN.items():
+        for program in programs:
+            plain = replace(trial, stages=(stage,), program=program)
+            lines = "" if claims.unclaimed(plain.needs) else "; ".join(_slips(target.adapter, plain, evidence_of))
+            if lines:
+                return _told(target, f"{what}, {program}", lines)
+    return None
+
+
+def _told(target: Target, what: str, lines: str) -> str:
+    return (
+        f"adapter {target.name!r} failed its pre-flight ({what}): {lines}. "
+        "Nothing is judged before this is right: look at the adapter first, then at the implementation"
+    )
+
+
+def _slips(adapter: Adapter, trial: Trial, evidence_of: Callable[[Trial], Evidence]) -> Iterator[str]:
+    """Yield what has not the form that the adapter interface asks for."""
+    try:
+        evidence = evidence_of(trial)
+    except UnsupportedError:
+        return  # a claim refused is told by the checks that rest on it
+    for step in evidence.observation.steps:
+        if step.raised is not None:
+            if _is_slip(adapter, step.raised):
+                yield f"{step.action} raised {step.raised} at {step.raised.file}:{step.raised.line}"
+            return
+        wanted = evidence.oracle_step(step)
+        missing = sorted(wanted.param_grads.keys() - step.param_grads.keys())
+        if missing:
+            yield f"after {step.action} param_grads() has no {', '.join(missing)}, but {', '.join(step.param_grads)}"
+            return
+        if step.input_grads is not None and len(step.input_grads) != len(wanted.input_grads or ()):
+            found, asked = len(step.input_grads), len(wanted.input_grads or ())
+            yield f"{step.action} returned {found} input gradients for {asked} arguments, fixed ones among them"
+            return
+
+
+def _is_slip(adapter: Adapter, raised: Raised) -> bool:
+    opens = adapter.open if inspect.isroutine(adapter.open) or inspect.isclass(adapter.open) else type(adapter.open)
+    return raised.type in _SLIPS and raised.file == inspect.getsourcefile(opens)

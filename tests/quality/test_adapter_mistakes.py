@@ -1,0 +1,132 @@
+"""A mistake in an adapter is told as the adapter's, with file and line, and no implementation is charged with it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, NoReturn
+from weakref import WeakValueDictionary
+
+import pytest
+from torch.distributed.pipelining import PipelineStage
+
+from gradconform import check_stage_backward
+from gradconform.reference import split
+from gradconform.reference.autograd import AutogradSession
+from gradconform.target import functions
+
+CHECKS = ("full.gradients.mlp", "full.loss.mlp")
+
+
+def gone(*_: Any, **__: Any) -> NoReturn:
+    """Stand for a method that looks for what torch has renamed."""
+    msg = "'PipelineStage' object has no attribute '_old_name'"
+    raise AttributeError(msg)
+
+
+@pytest.mark.parametrize("name", ["_prepare_backward_infra", "backward_one_chunk", "clear_runtime_states"])
+def test_a_name_that_torch_has_taken_away_is_our_mistake(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner in PipelineStage.__mro__:
+        if name in vars(owner):
+            monkeypatch.delattr(owner, name)
+    report = check_stage_backward("torch-stage", checks=CHECKS)
+    for result in report.results:
+        assert (result.status, result.kind) == ("error", "adapter")
+        assert "the kit's adapter of torch-stage is wrong" in result.message
+        assert "plugins/adapters/torch_stage.py:" in result.message
+        assert f"AttributeError: 'PipelineStage' object has no attribute '{name}'" in result.message
+
+
+def test_what_is_called_with_other_arguments_than_it_takes_is_our_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PipelineStage, "backward_one_chunk", lambda _, chunk: chunk)
+    report = check_stage_backward("torch-stage", checks=CHECKS)
+    assert {(result.status, result.kind) for result in report.results} == {("error", "adapter")}
+
+
+def test_what_the_implementation_raises_in_its_own_code_is_its_own() -> None:
+    report = check_stage_backward(SimpleNamespace(stage_backward=gone), checks=CHECKS)
+    assert {result.status for result in report.results} == {"failed"}
+    wrong = SimpleNamespace(stage_backward=split.stage_backward, stage_backward_weight=split.stage_backward_weight)
+    wrong.stage_backward_input = lambda *args: split.stage_backward_input(*args)[0]
+    report = check_stage_backward(wrong, checks="split.gradients.mlp")
+    assert "stage_backward_input returned 1 things" in report.failures[0].message
+
+
+def test_a_mistake_in_what_calls_the_functions_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(functions, "as_tuple")
+    report = check_stage_backward(split, checks="full.gradients.mlp")
+    assert [(result.status, result.kind) for result in report.results] == [("error", "adapter")]
+
+
+class OfOneMicrobatch(AutogradSession):
+    """Keeps the arguments of the latest micro-batch alone."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        self._forwards.clear()
+        return super().forward(mb, args, target)
+
+    def backward(self, mb: int, output_grads: Any) -> Any:
+        assert self._forwards[mb] is not None
+        return super().backward(mb, output_grads)
+
+
+class OfInputsThatNeedGradients(AutogradSession):
+    """Returns nothing at all for an argument that needs no gradient."""
+
+    def backward(self, mb: int, output_grads: Any) -> Any:
+        args, _ = self._forwards[mb]
+        found = super().backward(mb, output_grads)
+        return tuple(grad for grad, arg in zip(found, args, strict=True) if arg.requires_grad)
+
+
+class OfLastNames(AutogradSession):
+    """Names a parameter by the last of its names."""
+
+    def param_grads(self) -> dict[str, Any]:
+        names = {id(p): name for name, p in self._stage.named_parameters(remove_duplicate=False)}
+        return {names[id(p)]: p.grad for p in self._parameters.values()}
+
+
+class OfLiveOutputs(AutogradSession):
+    """Looks up the outputs of a micro-batch by what the caller holds."""
+
+    _held: WeakValueDictionary[int, Any]
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        outputs = super().forward(mb, args, target)
+        self._held = getattr(self, "_held", WeakValueDictionary())
+        self._held[mb] = outputs
+        return outputs
+
+    def backward_weight(self, mb: int) -> None:
+        assert self._held[mb] is not None
+        super().backward_weight(mb)
+
+
+@pytest.mark.parametrize(
+    ("session", "said"),
+    [
+        (OfOneMicrobatch, "(a second micro-batch in flight, F0 F1 B0 B1): B0 raised KeyError: 0 at "),
+        (OfInputsThatNeedGradients, "fixed, F0 B0): B0 returned 1 input gradients for 2 arguments"),
+        (OfLastNames, "(one Linear under two names, F0 B0): after F0 param_grads() has no first.bias, first.weight"),
+        (OfLiveOutputs, "(outputs that are let go of, F0 I0 drop0 W0 F1 I1 drop1 W1): W0 raised KeyError: 0 at "),
+    ],
+)
+def test_a_slip_of_an_adapter_is_told_before_anything_is_judged(session: Any, said: str) -> None:
+    target = SimpleNamespace(name="mine", capabilities={}, open=session)
+    report = check_stage_backward(target, checks=CHECKS)
+    for result in report.results:
+        assert (result.status, result.kind) == ("error", "adapter")
+        assert said in result.message
+    assert __file__ in report.results[0].message or "raised" not in said
+
+
+def test_a_wrong_value_behind_the_first_linear_is_judged_and_not_laid_on_the_adapter() -> None:
+    class OfTheOther(AutogradSession):
+        def backward(self, mb: int, output_grads: Any) -> Any:
+            return super().backward(max(self._forwards) if self._forwards else mb, output_grads)
+
+    report = check_stage_backward(
+        SimpleNamespace(name="mine", capabilities={}, open=OfTheOther), checks="accumulate.order.full-*"
+    )
+    assert {result.status for result in report.results} <= {"failed", "passed"}
+    assert report.failures
