@@ -23,22 +23,13 @@ if TYPE_CHECKING:
 __version__ = KIT_VERSION
 
 _HOME = {
-    "Adapter": "gradconform.adapter",
-    "Capabilities": "gradconform.adapter",
-    "GradientMismatchError": "gradconform.judge.matching",
-    "Gradients": "gradconform.drive.own_stage",
-    "NonConformingError": "gradconform.results",
-    "Report": "gradconform.results",
-    "ReportError": "gradconform.reading.report",
-    "Result": "gradconform.results",
-    "Session": "gradconform.adapter",
-    "StageSpec": "gradconform.adapter",
-    "UnsupportedError": "gradconform.adapter",
-    "assert_matches_autograd": "gradconform.judge.matching",
-    "autograd_gradients": "gradconform.drive.own_stage",
-    "check_stage_backward": "gradconform.run.run",
-    "parametrize_checks": "gradconform.plugins.pytest.options",
-    "read_report": "gradconform.reading.report",
+    "gradconform.adapter": ("Adapter", "Capabilities", "Session", "StageSpec", "UnsupportedError"),
+    "gradconform.drive.own_stage": ("Gradients", "autograd_gradients"),
+    "gradconform.judge.matching": ("GradientMismatchError", "assert_matches_autograd"),
+    "gradconform.plugins.pytest.options": ("parametrize_checks",),
+    "gradconform.reading.report": ("ReportError", "read_report"),
+    "gradconform.results": ("NonConformingError", "Report", "Result"),
+    "gradconform.run.run": ("check_stage_backward",),
 }
 
 __all__ = [
@@ -65,10 +56,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used (PEP 562)."""
-    if name not in _HOME:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    return getattr(importlib.import_module(_HOME[name]), name)
+    for home, names in _HOME.items():
+        if name in names:
+            return getattr(importlib.import_module(home), name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)
 
 
 def __dir__() -> list[str]:

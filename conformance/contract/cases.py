@@ -9,8 +9,10 @@ from torch import nn
 
 from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.programs import split_all_forwards_first
+from gradconform.fixtures.schedules import Schedule
 from gradconform.fixtures.stages import ZOO
 from gradconform.fixtures.stages.case import StageCase
+from gradconform.fixtures.stages.chains import chain_of
 from gradconform.trial.trial import Trial
 
 #: The stages of contract 1.0 by name: one that the zoo gains joins no version that does not name it.
@@ -49,6 +51,11 @@ def _seed_mlp() -> nn.Module:
 
 #: The model of torch's own suite, at its own size.
 SEED_SIZE = (StageCase("mlp-512", "an MLP of width 512 on a batch of 256", _seed_mlp, (Normal((256, 512)),)),)
+
+
+def on_chain(schedule: Schedule, stages: tuple[StageCase, ...] = ()) -> Trial:
+    """Return the trial of a pipeline schedule, on a chain of plain stages unless others are given."""
+    return Trial(stages=stages or chain_of(schedule.stages), program=schedule.program, chain=True, loss=True)
 
 
 def over(stages: Iterable[StageCase | str], program: str, **options: Any) -> dict[str, Trial]:

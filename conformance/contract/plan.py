@@ -10,12 +10,11 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from gradconform.fixtures.schedules import Schedule, read_csv
-from gradconform.fixtures.stages.chains import chain_of
 from gradconform.judge.chain import chained
 from gradconform.naming import PROFILES, Profile, SelectionError, nearest
 from gradconform.results import Place
-from gradconform.trial.trial import Trial
 
+from .cases import on_chain
 from .check import Check
 from .shard import Shard
 
@@ -143,7 +142,7 @@ def schedules_of(given: Given | Sequence[Given]) -> dict[str, Schedule]:
 
 def check_of(name: str, schedule: Schedule) -> Check:
     """Return the check that judges a schedule on a chain of plain stages."""
-    trial = Trial(stages=chain_of(schedule.stages), program=schedule.program, chain=True, loss=True)
+    trial = on_chain(schedule)
     return Check(
         id=f"schedule.file.{name}",
         level="MUST",

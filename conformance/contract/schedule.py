@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from gradconform.fixtures.schedules import recorded
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.fixtures.stages.chains import EMBEDDING, FORK, FROZEN, JOIN, MLP, NORMED, RESIDUAL, TIED, chain_of
+from gradconform.fixtures.stages.chains import EMBEDDING, FORK, FROZEN, JOIN, MLP, NORMED, RESIDUAL, TIED
 from gradconform.judge.chain import chained
 from gradconform.trial.trial import Trial
 
+from .cases import on_chain
 from .check import Judge, family
 
 #: torch's names of the schedules, each with its part of a check's id, its sizes, and a large one for profile ``full``.
@@ -28,15 +29,13 @@ _SCHEDULES = {
 }
 
 
-def _on(name: str, stages: tuple[StageCase, ...] | None = None) -> Trial:
-    """Return the trial of a recorded schedule, on a chain of plain stages unless others are given."""
-    schedule = recorded(name)
-    return Trial(stages=stages or chain_of(schedule.stages), program=schedule.program, chain=True, loss=True)
-
-
 @family(
     "schedule.gradients",
-    {f"{case}-{size}": _on(f"{name}-{size}") for name, (case, sizes, _) in _SCHEDULES.items() for size in sizes},
+    {
+        f"{case}-{size}": on_chain(recorded(f"{name}-{size}"))
+        for name, (case, sizes, _) in _SCHEDULES.items()
+        for size in sizes
+    },
 )
 def gradients_in_schedule() -> Judge:
     """Stages chained in the order of {case} MUST give what one plain backward of the whole model gives.
@@ -52,7 +51,7 @@ def gradients_in_schedule() -> Judge:
 
 @family(
     "schedule.large",
-    {f"{case}-{size}": _on(f"{name}-{size}") for name, (case, _, size) in _SCHEDULES.items()},
+    {f"{case}-{size}": on_chain(recorded(f"{name}-{size}")) for name, (case, _, size) in _SCHEDULES.items()},
     profile="full",
 )
 def gradients_in_large_schedule() -> Judge:
@@ -67,7 +66,7 @@ def gradients_in_large_schedule() -> Judge:
 
 def _special(*stages: StageCase) -> tuple[Trial, ...]:
     """Return trials of four stages in an order with full backward, with I and W, and with both in turn."""
-    return tuple(_on(name, stages) for name in ("1F1B-4x1x5", "ZBVZeroBubble-2x2x3", "DualPipeV-2x2x5"))
+    return tuple(on_chain(recorded(name), stages) for name in ("1F1B-4x1x5", "ZBVZeroBubble-2x2x3", "DualPipeV-2x2x5"))
 
 
 @family(

@@ -129,10 +129,7 @@ def returned() -> Judge:
     return judge.returned_stays
 
 
-_SHARING = ("mlp", "bare-bias", "residual", "tied-parallel", "output-is-parameter")
-
-
-@family("state.stored_storage", _both(*_SHARING))
+@family("state.stored_storage", _both("mlp", "bare-bias", "residual", "tied-parallel", "output-is-parameter"))
 def stored_storage() -> Judge:
     """A stored parameter gradient MUST share storage with no other gradient or input, in {program} on {stage}.
 

@@ -99,10 +99,13 @@ def probes(request: Request, asker: Asker) -> list[Probe]:
     return _of_type(request.type, request, asker)
 
 
-def _accelerator() -> str | None:
-    import torch  # noqa: PLC0415 (importing it is a question of its own)
+def _torch() -> Any:
+    """Return torch, which the first question has imported."""
+    return sys.modules["torch"]
 
-    current = torch.accelerator.current_accelerator(check_available=True)
+
+def _accelerator() -> str | None:
+    current = _torch().accelerator.current_accelerator(check_available=True)
     return None if current is None else current.type
 
 
@@ -125,9 +128,7 @@ def _of_type(name: str, request: Request, asker: Asker) -> list[Probe]:
 
 
 def _known(name: str) -> None:
-    import torch  # noqa: PLC0415 (as above)
-
-    torch.device(name)
+    _torch().device(name)
 
 
 def _count(name: str) -> int:
@@ -154,19 +155,15 @@ def _of_device(text: str, count: int, asker: Asker) -> Probe:
 
 def _uses(name: str) -> Iterator[tuple[str, Any]]:
     """Yield the calls without which a device is of no use."""
-    import torch  # noqa: PLC0415 (as above)
-
     made = f"torch.ones(2, device={name!r}, requires_grad=True)"
 
-    yield made, lambda: torch.ones(2, device=name, requires_grad=True) is None
+    yield made, lambda: _torch().ones(2, device=name, requires_grad=True) is None
     yield f"(x * x).sum().backward() of x = {made}", lambda: _gradient(name) is None
     yield f"x.grad.cpu() of x = {made}", partial(read_gradient, name)
 
 
 def _gradient(name: str) -> Any:
-    import torch  # noqa: PLC0415 (as above)
-
-    leaf = torch.ones(2, device=name, requires_grad=True)
+    leaf = _torch().ones(2, device=name, requires_grad=True)
     (leaf * leaf).sum().backward()
     return leaf.grad
 
