@@ -128,6 +128,18 @@ class Capabilities:
         return cls(**claims)
 
 
+_USUAL = Capabilities()
+
+
+def is_option(need: str) -> bool:
+    """Tell whether a need asks for what is claimed only by those that have it, and withheld by nobody.
+
+    Such is what is not claimed as a rule, and a W before its I: functions that hand the context on cannot be asked it.
+    """
+    name = need.partition("=")[0].removesuffix("!")
+    return name == "weight_before_input" or (hasattr(_USUAL, name) and bool(_USUAL.unclaimed([need])))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
     """What an implementation may want to know about a stage before the first forward.

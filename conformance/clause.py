@@ -28,6 +28,8 @@ class Seen(Protocol):
 class Clause:
     """One requirement: a sentence with its level, and ``why``, what goes wrong in practice without it.
 
+    ``core`` says that no claim can withhold it.
+
     What tries it stands with it: the trials of a check of the contract, a pipeline's schedule, or, in a mapping of
     clauses, a function that is called with what is judged.
     """
@@ -36,6 +38,7 @@ class Clause:
     level: Level
     requirement: str
     why: str = ""
+    core: bool = False
 
     @classmethod
     def of(cls, name: str, judge: Callable[..., object], **words: object) -> Clause:
@@ -64,7 +67,7 @@ class Clause:
             "kind": findings[0].kind if findings else None,
             "findings": tuple(finding.to_dict() for finding in findings),
         }
-        given = {"check": self.id, "requirement": self.requirement, "programs": self.programs}
+        given = {"check": self.id, "requirement": self.requirement, "programs": self.programs, "core": self.core}
         return Result(device=device, dtype=dtype, **{**given, **told, **values})
 
 

@@ -6,11 +6,12 @@ import json
 import math
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
+from .extent import Extent, Lack, extent, impossible_shares
 from .finding_text import finding_line
 from .version import CONTRACT_VERSION, KIT_VERSION
 
@@ -66,8 +67,9 @@ class Result:
     of plain autograd bit by bit, ``repeats_bit_equal`` whether the repeats of a trial were those of the first; None
     where nothing was compared. ``findings`` holds every difference with its numbers,
     ``programs`` what the check runs. ``waiver`` is the entry of the
-    waiver file that expects a failure of the check here, as JSON values. ``exhausted`` is what was raised where memory
-    was used up: for the process that ran the check, and not written.
+    waiver file that expects a failure of the check here, as JSON values. ``core`` says that no claim can withhold the
+    check, ``unclaimed`` which capabilities it needs that the target does not claim. ``exhausted`` is what was raised
+    where memory was used up: for the process that ran the check, and not written.
 
     Off the CPU: ``off_device_share`` is the share of the implementation's operations that did not run on the device;
     ``memory`` its peak there in bytes, plain autograd's, and plain autograd's with B in place of I and W
@@ -93,6 +95,8 @@ class Result:
     waiver: Mapping[str, Any] | None = None
     findings: tuple[Mapping[str, Any], ...] = ()
     programs: tuple[str, ...] = ()
+    core: bool = False
+    unclaimed: tuple[str, ...] = ()
     exhausted: str | None = None
 
     @property
@@ -120,7 +124,7 @@ class Result:
         values = asdict(self)
         del values["exhausted"]
         values["findings"] = [dict(finding) for finding in self.findings]
-        values["programs"] = list(self.programs)
+        values |= {"programs": list(self.programs), "unclaimed": list(self.unclaimed)}
         values["memory"] = None if self.memory is None else dict(self.memory)
         values["waiver"] = None if self.waiver is None else dict(self.waiver)
         return values
@@ -128,7 +132,8 @@ class Result:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
         """Return the result that :meth:`to_dict` wrote."""
-        return cls(**{**values, **{name: tuple(values.get(name, ())) for name in ("findings", "programs")}})
+        several = {name: tuple(values.get(name, ())) for name in ("findings", "programs", "unclaimed")}
+        return cls(**{**values, **several})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -192,13 +197,16 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether every check of the manifest, or of the shard's part of it, has a result, and one at least judged.
+        """Whether every check of the manifest, or of the shard's part of it, has a result, and enough were judged.
 
-        A device or an environment that fails, and a device that cannot do too large a part, leave a run incomplete.
+        A device or an environment that fails leaves a run incomplete, and so does what :attr:`lacks` tells.
         """
-        counts = self.summary
-        whole = counts["not_run"] == 0 and self.selected >= self.manifest and counts["ran"] > 0
-        return whole and not self._spared and (self.shard is not None or not self.unjudged)
+        return self.whole and self.summary["ran"] > 0 and not self._spared and not self.lacks
+
+    @property
+    def whole(self) -> bool:
+        """Whether every check of the manifest, or of the shard's part of it, has a result."""
+        return self.summary["not_run"] == 0 and self.selected >= self.manifest
 
     @property
     def conforms(self) -> bool:
@@ -216,18 +224,26 @@ class Report:
         )
 
     @property
-    def unjudged(self) -> list[str]:
-        """Where plain autograd raised in so many checks that the rest is no verdict: one line per device, dtype, area.
+    def extent(self) -> Extent | None:
+        """How much of the contract was judged; None where the run is no whole run of it."""
+        return extent(self.results) if self.whole and self.shard is None and not self.extra else None
 
-        More than a half of an area, or more than a quarter of all that was selected, is too much.
+    @property
+    def lacks(self) -> tuple[Lack, ...]:
+        """Why what was judged is too little for a verdict: of the contract, by what the target and the device cannot.
+
+        A part of the contract, and extra checks, are held to what plain autograd can do there.
         """
-        return too_much_unsupported(self.results)
+        if self.shard is not None:
+            return ()
+        return impossible_shares(self.results) if self.extent is None else self.extent.lacks
 
     @property
     def verdict(self) -> str:
-        """``conforms``, ``conforms with waivers``, ``does not conform`` or ``incomplete``.
+        """``conforms``, ``conforms in part``, either ``with waivers``, ``does not conform`` or ``incomplete``.
 
-        ``conforms with waivers`` is that of a target that would not conform without them. A run of extra checks,
+        ``in part`` is that of a target which does not claim, or a device which cannot do, all that the contract asks,
+        ``with waivers`` that of one that would not conform without them. A run of extra checks,
         and a shard, have ``passed`` or ``failed``: they say nothing on the whole contract.
         """
         part = bool(self.extra) or self.shard is not None
@@ -237,8 +253,19 @@ class Report:
             return "incomplete"
         if part:
             return "passed"
-        waived = any(r.status == "waived" and (self.strict or r.level == "MUST") for r in self.results)
-        return "conforms with waivers" if waived else "conforms"
+        part = self.extent is not None and not self.extent.whole
+        return f"conforms{' in part' if part else ''}{' with waivers' if self.rests_on_waivers else ''}"
+
+    @property
+    def rests_on_waivers(self) -> bool:
+        """Whether the target would not conform without its waivers."""
+        return any(result.status == "waived" and (self.strict or result.level == "MUST") for result in self.results)
+
+    @property
+    def decided(self) -> dict[str, Any]:
+        """What the results decide, as JSON values: ``verdict``, ``conforms`` and ``extent``."""
+        judged = None if self.extent is None else self.extent.to_dict()
+        return {"verdict": self.verdict, "conforms": self.conforms, "extent": judged}
 
     @property
     def scope(self) -> str:
@@ -291,7 +318,7 @@ class Report:
     def raise_if_failed(self) -> None:
         """Raise :class:`NonConformingError` with every failure's message, or where a check is missing.
 
-        Checks that are unsupported, and checks that were not selected, raise nothing.
+        Checks that were not selected raise nothing; of a whole run so many may be unsupported that it is no verdict.
         """
         __tracebackhide__ = True
         decisive = [r for r in self.failures if r.decisive or self.strict]
@@ -300,6 +327,9 @@ class Report:
         if not decisive and (counts["not_run"] or not counts["ran"]):
             unsupported = next((f"; the first: {r.check}: {r.message}" for r in self.results if r.message), "")
             msg = f"{counts['ran']} of {self.planned} checks were judged on {self.target['name']}{unsupported}"
+            raise NonConformingError(msg)
+        if not decisive and self.extent is not None and self.lacks:
+            msg = f"too little was judged on {self.target['name']} for a verdict: {'; '.join(map(str, self.lacks))}"
             raise NonConformingError(msg)
         if decisive:
             lines = [f"{len(decisive)} checks decide against {self.target['name']}:"]
@@ -320,8 +350,7 @@ class Report:
             "waivers": None if self.waivers is None else dict(self.waivers),
             "devices": None if self.devices is None else dict(self.devices),
             "options": dict(self.options),
-            "verdict": self.verdict,
-            "conforms": self.conforms,
+            **self.decided,
             "target": dict(self.target),
             "environment": dict(self.environment),
             "summary": self.summary,
@@ -331,26 +360,6 @@ class Report:
     def to_json(self) -> str:
         """Return the report as JSON text, standard JSON without NaN."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
-
-
-#: The share of an area, and of all results, that plain autograd may leave unsupported on one device and dtype.
-AREA_SHARE, WHOLE_SHARE = 0.5, 0.25
-
-
-def too_much_unsupported(results: Sequence[Result]) -> list[str]:
-    """Return one line per device and dtype, and per area there, of which plain autograd can do too little."""
-    counts: Counter[tuple[str, str]] = Counter()
-    raised: Counter[tuple[str, str]] = Counter()
-    for result in results:
-        for place in ("", result.check.partition(".")[0]):
-            key = (f"{result.device} {result.dtype}", place)
-            counts[key] += 1
-            raised[key] += result.status == "unsupported" and result.kind == "environment"
-    return [
-        f"{raised[key]} of {counts[key]} checks{f' of {key[1]}' if key[1] else ''} on {key[0]}"
-        for key in counts
-        if raised[key] > counts[key] * (AREA_SHARE if key[1] else WHOLE_SHARE)
-    ]
 
 
 def finite(value: float | None) -> float | None:

@@ -65,11 +65,12 @@ def statement(report: Report) -> str:
     name = " ".join(str(target[key]) for key in ("name", "version") if target.get(key))
     cells = ", ".join(dict.fromkeys(f"{result.device} {result.dtype}" for result in report.results))
     waived = f", {counts['waived']} are waived" if counts["waived"] else ""
-    unsupported = f", {counts['unsupported']} are unsupported" if counts["unsupported"] else ""
+    asked, left_out = (report.manifest, "") if report.extent is None else (report.extent.asked, report.extent.left_out)
+    should = f"; {counts['failed_should']} SHOULD failed" if counts["failed_should"] else ""
     return (
         f"{name} (SHA-256 {target.get('sha256')}) {report.verdict}: contract {report.contract}, profile "
         f"{report.profile}, on {cells}, with torch {report.environment['torch']}: {counts['passed']} of "
-        f"{report.manifest} checks passed{unsupported}{waived}"
+        f"{asked} checks passed{waived}{left_out}{should}"
     )
 
 

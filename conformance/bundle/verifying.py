@@ -87,7 +87,7 @@ def _of_scope(report: Report) -> Iterator[str]:
         yield "the report is of one shard; merge the shards first"
     if report.profile != "full":
         yield f"the profile is {report.profile}; only full supports a statement of conformance"
-    if not report.complete:
+    if not report.whole:
         counts = report.summary
         yield (
             f"the manifest is not complete: {counts['ran'] + counts['unsupported']} of {report.manifest} checks have a "
@@ -95,6 +95,7 @@ def _of_scope(report: Report) -> Iterator[str]:
         )
     elif not report.verdict.startswith("conforms"):
         yield f"the verdict is {report.verdict!r}"
+        yield from map(str, report.lacks if report.verdict == "incomplete" else ())
     if not report.target.get("sha256"):
         yield "the report has no hash of the target's file, so it does not say which code was judged"
     if report.environment.get("tolerances_changed"):

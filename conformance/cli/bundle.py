@@ -60,7 +60,8 @@ def verify(arguments: argparse.Namespace) -> int:
         raise BundleError(msg) from error
     if reasons:
         return _tell_reasons("NOT VALID", reasons)
-    write_text(f"VALID: {_statement(files)}")
+    failed = [result.place.name for result in read_report(files["report.json"]).failures]
+    write_text("\n".join([f"VALID: {_statement(files)}", *(f"  - failed SHOULD: {name}" for name in failed)]))
     return EXIT_CONFORMS
 
 

@@ -34,6 +34,20 @@ def iterations() -> Judge:
 
 
 @family(
+    "accumulate.in_flight",
+    ways("mlp", full=programs.full_all_forwards_first(2), split=programs.split_all_forwards_first(2)),
+)
+def in_flight() -> Judge:
+    """Two micro-batches in flight MUST each get their own gradients, after every action of {program}.
+
+    Every schedule but the plainest has several in flight, so this belongs to the core that no claim can withhold.
+
+    Catches: a context kept for one micro-batch at a time.
+    """
+    return gradients
+
+
+@family(
     "accumulate.stage",
     {
         name: (of(name, programs.full_all_forwards_first(3)), of(name, programs.split_interleaved(3)))

@@ -17,6 +17,14 @@ __all__ = [
     "split", "state",
 ]  # fmt: skip
 
+#: What no claim can withhold of the ways that a target has: the least of which one can say that it conforms.
+CORE = (
+    "accumulate.in_flight.full", "accumulate.iterations.full-3", "full.gradients.frozen-layer", "full.gradients.mlp",
+    "full.loss.mlp",
+    "accumulate.in_flight.split", "accumulate.iterations.split-3", "split.gradients.frozen-layer",
+    "split.gradients.mlp", "split.loss.mlp",
+)  # fmt: skip
+
 #: Stages that stand for a class of their own: full and split, from output gradients and, where there is one, a loss.
 QUICK_STAGES = (
     "mlp", "linear-3d", "conv2d", "layer-norm", "transformer-layer", "embedding", "lstm", "residual", "tied-apart",
@@ -76,14 +84,15 @@ QUICK_CHECKS = (
 
 
 def _marked(checks: Mapping[str, Check]) -> dict[str, Check]:
-    """Return the checks with those of profile ``quick`` marked; raise ``KeyError`` for an id that does not exist."""
-    listed = {*QUICK_CHECKS, *(f"{way}.gradients.{name}" for way in ("full", "split") for name in QUICK_STAGES)}
+    """Return the checks with those of profile ``quick`` and the core marked; raise ``KeyError`` for an unknown id."""
+    listed = {*QUICK_CHECKS, *CORE, *(f"{way}.gradients.{name}" for way in ("full", "split") for name in QUICK_STAGES)}
     losses = {f"{way}.loss.{name}" for way in ("full", "split") for name in QUICK_STAGES}
     unknown = sorted(listed - set(checks))
     if unknown:
         msg = f"profile quick lists checks that do not exist: {unknown}"
         raise KeyError(msg)
-    return {i: replace(check, profile="quick") if i in listed | losses else check for i, check in checks.items()}
+    quick = {i: replace(check, profile="quick") if i in listed | losses else check for i, check in checks.items()}
+    return {i: replace(check, core=True) if i in CORE else check for i, check in quick.items()}
 
 
 #: Every check of every version by id, sorted.

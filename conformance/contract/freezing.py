@@ -32,6 +32,7 @@ def _fixed(check: Check) -> FrozenCheck:
         id=check.id,
         level=check.level,
         profile=check.profile,
+        core=check.core,
         since=check.since,
         requirement=check.requirement,
         needs=tuple(sorted(check.needs)),
@@ -67,8 +68,8 @@ def _changed(before: FrozenCheck, now: FrozenCheck) -> Iterator[str]:
             yield f"changed: {before.id}: {name} was {_shown(value)}, is {_shown(today[name])}"
 
 
-def _shown(value: str | tuple[str, ...]) -> str:
-    return repr(value) if isinstance(value, str) else f"({', '.join(value)})"
+def _shown(value: object) -> str:
+    return f"({', '.join(value)})" if isinstance(value, tuple) else repr(value)
 
 
 def _stages(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

@@ -34,6 +34,7 @@ class FrozenCheck:
     id: str
     level: str
     profile: Profile
+    core: bool = False
     since: str
     requirement: str
     needs: tuple[str, ...]

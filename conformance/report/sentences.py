@@ -11,10 +11,8 @@ from gradconform.run.options import RunOptions
 
 from .lines import Role, count
 
-_UNSURE = {"incomplete", "conforms with waivers"}
-
-#: How many devices and dtypes of which too much is unsupported are named.
-_UNJUDGED = 3
+#: How many reasons why too little was judged are told.
+_LACKS = 3
 
 
 def title(report: Report) -> str:
@@ -29,7 +27,9 @@ def shard_name(report: Report) -> str:
 
 def tone(report: Report) -> Role:
     """Return what colours a verdict: ``good``, ``warning`` or ``bad``."""
-    return "good" if report.verdict in {"conforms", "passed"} else "warning" if report.verdict in _UNSURE else "bad"
+    if report.verdict in {"conforms", "passed"}:
+        return "good"
+    return "bad" if report.verdict in {"does not conform", "failed"} else "warning"
 
 
 def verdict(report: Report) -> str:
@@ -46,18 +46,26 @@ def verdict(report: Report) -> str:
         told = f"{counts[report.verdict]} of {count(report.manifest, 'check')} {report.verdict}"
         return f"{name}: {told}; no verdict on contract {report.contract}, which was not run"
     if report.verdict == "does not conform":
-        part = "" if report.complete else ", and not all of the contract was run"
+        part = "" if report.whole else ", and not all of the contract was run"
         return f"{name} does NOT conform: {failed} failed{part}"
     but = f"; {failed} failed" if failed else ""
-    if report.verdict.startswith("conforms"):
-        held = f", {counts['unsupported']} are unsupported" if counts["unsupported"] else ""
-        held += f", {counts['waived']} are waived" if counts["waived"] else ""
-        aside = " with waivers" if not report.conforms else ""
+    extent = report.extent
+    if extent is not None and report.verdict.startswith("conforms"):
+        held = f", {counts['waived']} are waived" if counts["waived"] else ""
         return (
-            f"{name} conforms to contract {report.contract} in profile {report.profile}{aside}: "
-            f"{counts['passed']} of {report.manifest} checks passed{held}{but}"
+            f"{name} conforms{'' if extent.whole else ' in part'} to contract {report.contract} in profile "
+            f"{report.profile}{' with waivers' if report.rests_on_waivers else ''}: {counts['passed']} of "
+            f"{extent.asked} checks passed{held}{extent.left_out}{but}"
         )
-    return f"{name}: incomplete, no verdict: {counts['ran']} of {report.manifest} checks ran{but or ', none failed'}"
+    told = f"{name}: incomplete, no verdict: {counts['ran']} of {report.manifest} checks ran{but or ', none failed'}"
+    return f"{told}{extent.left_out if extent else ''}{_lacking(report)}"
+
+
+def _lacking(report: Report) -> str:
+    """Return why what was judged is too little."""
+    lacks = report.lacks
+    more = f"; and {len(lacks) - _LACKS} more such reasons" if len(lacks) > _LACKS else ""
+    return "".join(f"; {lack}" for lack in lacks[:_LACKS]) + more
 
 
 def _failed(report: Report) -> str:
@@ -88,7 +96,6 @@ def against_manifest(report: Report) -> str:
         (report.manifest - report.selected, "not selected"),
     ]
     more = "".join(f"; {number} {what}" for number, what in rest if number)
-    more += "".join(f"; too much is unsupported: {where}" for where in report.unjudged[:_UNJUDGED])
     return f"{counts['ran']} of {report.manifest} {report.counted}, ran{more}"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gradconform.adapter import Adapter, UnsupportedError
+from gradconform.adapter import Adapter, UnsupportedError, is_option
 from gradconform.contract.check import Check, Judge
 from gradconform.devices.device import device_of
 from gradconform.drive.adapter_mistake import AdapterMistakeError
@@ -143,7 +143,7 @@ class Runner:
     def _values(self, check: Check, measured: Measurements) -> dict[str, Any]:
         unmet = self._unmet(check)
         if unmet and not self.probe:
-            return {"status": "unsupported", "message": f"not claimed: {', '.join(unmet)}"}
+            return {"status": "unsupported", "unclaimed": tuple(unmet), "message": f"not claimed: {', '.join(unmet)}"}
         if self._adapter_problem and not self.place_unmet:  # a dtype or device that is not claimed may be refused
             return {"status": "error", "kind": "adapter", "message": self._adapter_problem}
         findings: list[Finding] = []
@@ -164,7 +164,8 @@ class Runner:
         """Return the verdict on a refusal: of what is not claimed it is fine, a claim refused is a claim not met."""
         unmet = self._unmet(check)
         if unmet:
-            return {"status": "unsupported", "message": f"not claimed: {', '.join(unmet)}; tried, and refused"}
+            text = f"not claimed: {', '.join(unmet)}; tried, and refused"
+            return {"status": "unsupported", "unclaimed": tuple(unmet), "message": text}
         asked = ", ".join(sorted(check.needs)) or "nothing in particular"
         text = f"claimed, but refused: {error}; support it, or withdraw the claim to one of: {asked}"
         return {"status": "failed", "kind": "refused", "message": text}
@@ -324,12 +325,17 @@ def _device_fault(check: Check, error: DeviceFaultError) -> dict[str, Any]:
 
 
 def _probed(unmet: list[str], findings: list[Finding], silent: list[Finding]) -> dict[str, object]:
-    """Return the verdict on what is not claimed: refusing is fine, a silent wrong number is a failed SHOULD.
+    """Return the verdict on what is not claimed: refusing is fine, a silent wrong number as bad as if it were claimed.
 
-    ``silent`` are the findings of the trials that refused nothing.
+    Of an option it is a failed SHOULD: who has it not need not know of it. ``silent`` are the findings of the trials
+    that refused nothing.
     """
     claim = f"not claimed: {', '.join(unmet)}"
+    told = {"unclaimed": tuple(unmet)}
     if not silent:
-        return {"status": "unsupported", "message": f"{claim}; tried, and {'refused' if findings else 'right'}"}
+        text = f"{claim}; tried, and {'refused' if findings else 'right'}"
+        return {**told, "status": "unsupported", "message": text}
+    if any(map(is_option, unmet)):
+        told["level"] = "SHOULD"
     lines = [f"{claim}; tried, and wrong without a word", *map(str, silent)]
-    return {"level": "SHOULD", "message": "\n".join(lines), "findings": silent}
+    return {**told, "message": "\n".join(lines), "findings": silent}

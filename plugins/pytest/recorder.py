@@ -77,10 +77,11 @@ class Recorder:
         return bool(self._runs)
 
     @property
-    def judged_nothing(self) -> bool:
-        """Whether ``--gradconform TARGET`` has results, and all of them say that a check could not be run."""
-        run = self._runs.get(ZERO_LINES)
-        return run is not None and bool(run.results) and not run.report().summary["ran"]
+    def judged_too_little(self) -> bool:
+        """Whether a run of the contract has all its results and they are no verdict, or ``--gradconform`` has none."""
+        reports = {key: run.report() for key, run in self._runs.items() if not run.added and run.results}
+        nothing = ZERO_LINES in reports and not reports[ZERO_LINES].summary["ran"]
+        return nothing or any(report.extent is not None and bool(report.lacks) for report in reports.values())
 
     @property
     def has_idle_waivers(self) -> bool:

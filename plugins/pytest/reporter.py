@@ -86,7 +86,7 @@ class Reporter:
         self._config.hook.pytest_gradconform_result(result=result, config=self._config)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Hand out and write the reports; a session that judged nothing must not end as if all were well."""
+        """Hand out and write the reports; a session that judged too little must not end as if all were well."""
         if self._keeper is not None:
             self._keeper.close(next((run.report() for run in self.recorder), None))
         if not self._has_run:
@@ -96,7 +96,7 @@ class Reporter:
                 self._config.hook.pytest_gradconform_report(report=run.report(), config=self._config)
         if self._options.json is not None:
             self._written = self.recorder.write(self._options.json)
-        if exitstatus == pytest.ExitCode.OK and self.recorder.judged_nothing:
+        if exitstatus == pytest.ExitCode.OK and self.recorder.judged_too_little:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
         elif exitstatus == pytest.ExitCode.OK and self.recorder.has_idle_waivers:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -42,8 +42,20 @@ ERROR = result("a.b.e", "error", kind="kit", message="the kit failed: Traceback\
     [
         ("thing 1.2 conforms to contract 1.0 in profile full: 1 of 1 checks passed", report(result("a.b.c"))),
         (
-            "thing 1.2 conforms to contract 1.0 in profile full: 1 of 2 checks passed, 1 are unsupported",
-            report(result("a.b.c"), result("a.b.d", "unsupported")),
+            "thing 1.2 conforms in part to contract 1.0 in profile full: 3 of 4 checks passed, without rng",
+            report(*map(result, ("a.b.c", "a.b.d", "a.b.e")), result("a.b.f", "unsupported", unclaimed=("rng",))),
+        ),
+        (
+            (
+                "thing 1.2 conforms in part to contract 1.0 in profile full: 3 of 4 checks passed, full only, "
+                "1 ask for options that it need not have, without 1 that plain autograd cannot do here"
+            ),
+            report(
+                *map(result, ("a.b.c", "a.b.d", "a.b.e")),
+                result("a.b.f", "unsupported", kind="environment"),
+                result("a.b.g", "unsupported", unclaimed=("split",)),
+                result("a.b.h", "unsupported", unclaimed=("param_groups",)),
+            ),
         ),
         (
             "thing 1.2 conforms to contract 1.0 in profile full: 1 of 2 checks passed; 1 SHOULD failed",
@@ -58,8 +70,12 @@ ERROR = result("a.b.e", "error", kind="kit", message="the kit failed: Traceback\
         ("thing 1.2: incomplete, no verdict: 1 of 2 checks ran, none failed", report(result("a.b.c"), manifest=2)),
         ("thing 1.2: incomplete, no verdict: 1 of 2 checks ran; 1 SHOULD failed", report(SHOULD, manifest=2)),
         (
-            "thing 1.2: incomplete, no verdict: 0 of 1 checks ran, none failed",
-            report(result("a.b.c", "unsupported")),
+            (
+                "thing 1.2: incomplete, no verdict: 0 of 1 checks ran, none failed, without loss; of the core, which "
+                "no claim can withhold, a.b.c did not pass on cpu float32; no MUST of a passed on cpu float32; "
+                "1 of 1 checks are unsupported on cpu float32; and 1 more such reasons"
+            ),
+            report(result("a.b.c", "unsupported", core=True, unclaimed=("loss",))),
         ),
         ("thing 1.2: error: kit: 1 check could not be judged; 1 MUST failed", report(WRONG, ERROR)),
     ],

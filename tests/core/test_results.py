@@ -69,7 +69,42 @@ NOT_RUN = result("not_run")
 
 VERDICTS: list[tuple[str, Report, str, int]] = [
     ("all passed", report(PASSED, PASSED), "conforms", 0),
-    ("passed and unsupported", report(PASSED, UNSUPPORTED), "conforms", 0),
+    ("passed, a quarter unsupported", report(PASSED, PASSED, PASSED, UNSUPPORTED), "conforms in part", 0),
+    ("passed, too much unsupported", report(PASSED, PASSED, UNSUPPORTED), "incomplete", 5),
+    ("passed, an option not had", report(PASSED, result("unsupported", unclaimed=("param_groups",))), "conforms", 0),
+    ("full only", report(PASSED, result("unsupported", unclaimed=("split",))), "conforms in part", 0),
+    (
+        "no way",
+        report(result("unsupported", unclaimed=("full",)), result("unsupported", unclaimed=("split",))),
+        "incomplete",
+        5,
+    ),
+    (
+        "an area without a MUST that passed",
+        report(PASSED, PASSED, PASSED, result("waived", kind="mismatch", waiver=WAIVER, check="other.b.c")),
+        "incomplete",
+        5,
+    ),
+    (
+        "the core is withheld",
+        report(*[PASSED] * 9, result("unsupported", core=True, unclaimed=("loss",))),
+        "incomplete",
+        5,
+    ),
+    (
+        "the core is waived",
+        report(*[PASSED] * 9, result("waived", kind="mismatch", waiver=WAIVER, core=True)),
+        "incomplete",
+        5,
+    ),
+    ("the core passed", report(result(core=True), PASSED), "conforms", 0),
+    ("withheld, and a MUST waived", report(*[PASSED] * 9, WAIVED, UNSUPPORTED), "conforms in part with waivers", 0),
+    (
+        "an option not had, and wrong without a word",
+        report(PASSED, result("failed", "SHOULD", kind="mismatch", unclaimed=("param_groups",))),
+        "conforms",
+        0,
+    ),
     ("a SHOULD failed", report(PASSED, SHOULD), "conforms", 0),
     ("a SHOULD failed, strict", report(PASSED, SHOULD, strict=True), "does not conform", 1),
     ("a MUST failed", report(PASSED, FAILED), "does not conform", 1),

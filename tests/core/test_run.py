@@ -265,7 +265,13 @@ def test_what_is_not_claimed_is_tried_by_a_probe(act: Any, status: str, message:
     assert ran(adapter, asked).status == "unsupported"
     result = ran(adapter, asked, probe=True)
     assert (result.status, result.message.splitlines()[0]) == (status, message)
-    assert result.level == ("SHOULD" if status == "failed" else "MUST")
+    assert (result.level, result.unclaimed) == ("MUST", ("view_output",))
+
+
+def test_an_option_that_is_not_had_and_is_wrong_without_a_word_is_a_failed_should() -> None:
+    asked = check("F0 B0", WIDE, needs=frozenset({"full", "weight_result"}))
+    result = ran(ActingAdapter(on(11, lambda: 2.0)), asked, probe=True)
+    assert (result.status, result.level, result.unclaimed) == ("failed", "SHOULD", ("weight_result",))
 
 
 @pytest.mark.parametrize("first", ["wrong", "refused"])
@@ -280,7 +286,7 @@ def test_a_refusal_of_one_trial_does_not_hide_a_wrong_number_of_another(first: s
     odd = StageCase("odd", "a third Linear", lambda: nn.Linear(6, 3), (Normal((7, 6)),))
     asked = check("F0 B0", *((odd, WIDE) if first == "wrong" else (WIDE, odd)), needs=frozenset({"view_output"}))
     result = ran(ActingAdapter(act, view_output=False), asked, probe=True)
-    assert (result.status, result.level) == ("failed", "SHOULD")
+    assert (result.status, result.level) == ("failed", "MUST")
     assert "raised" not in result.message
 
 

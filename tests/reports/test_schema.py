@@ -16,6 +16,7 @@ from gradconform.contract import check
 from gradconform.devices import environment
 from gradconform.devices.dtypes import DTYPES
 from gradconform.diagnosis import cause
+from gradconform.extent import Extent, Lack
 from gradconform.judge import finding
 from gradconform.naming import PROFILES
 from gradconform.reading.report import read_report, schema
@@ -38,7 +39,7 @@ def test_it_is_a_schema_and_published_with_the_kit() -> None:
 
 def test_every_object_says_all_that_may_stand_in_it() -> None:
     open_on_purpose = {"backends", "variables", "tolerances_changed", "flags", "dtypes", "indices", "known_limits"}
-    open_on_purpose |= {"tolerance", "options"}
+    open_on_purpose |= {"tolerance", "options", "withheld"}
 
     def closed(part: Any, name: str) -> None:
         if isinstance(part, dict):
@@ -57,12 +58,15 @@ def test_every_object_says_all_that_may_stand_in_it() -> None:
         (PARTS["finding"], names(finding.Finding)),
         (PARTS["environment"], {*environment.environment(), "tolerances_changed"}),
         (PARTS["summary"], {"manifest", "planned", "ran", *results.STATUSES, "failed_should"}),
+        (PARTS["extent"], names(Extent)),
+        (PARTS["lack"], names(Lack)),
         (
             SCHEMA,
-            (names(Report) - {"manifest", "planned"}) | {"schema", "schema_version", "verdict", "conforms", "summary"},
+            (names(Report) - {"manifest", "planned"})
+            | {"schema", "schema_version", "verdict", "conforms", "extent", "summary"},
         ),
     ],
-    ids=["result", "finding", "environment", "summary", "report"],
+    ids=["result", "finding", "environment", "summary", "extent", "lack", "report"],
 )
 def test_the_schema_names_the_fields_that_the_kit_writes(part: dict[str, Any], named: set[str]) -> None:
     assert set(part["properties"]) == named

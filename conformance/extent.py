@@ -1,0 +1,187 @@
+"""How much of the contract a run judged, and whether it is enough for a verdict: one rule for all that is left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol
+
+from .adapter import is_option
+
+#: The ways of a backward pass that a target has or has not: each brings checks of its own.
+WAYS = ("full", "split")
+
+#: The share of an area, and of all checks, that may be left unjudged on one device and dtype.
+AREA_SHARE, WHOLE_SHARE = 0.5, 0.25
+
+_PASSED = {"passed", "unexpectedly_passed"}
+
+
+class Judged(Protocol):
+    """What is read of a result."""
+
+    @property
+    def check(self) -> str:
+        """The id."""
+
+    @property
+    def level(self) -> str:
+        """MUST or SHOULD."""
+
+    @property
+    def device(self) -> str:
+        """Where."""
+
+    @property
+    def dtype(self) -> str:
+        """In what."""
+
+    @property
+    def status(self) -> str:
+        """What came of it."""
+
+    @property
+    def kind(self) -> str | None:
+        """Whose doing that was."""
+
+    @property
+    def unclaimed(self) -> tuple[str, ...]:
+        """The capabilities that it needs and the target does not claim."""
+
+    @property
+    def core(self) -> bool:
+        """Whether no claim can withhold it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lack:
+    """One reason why what was judged is too little, on one device and dtype.
+
+    ``core``: ``checks`` of the core that did not pass. ``area``: no MUST of ``area`` passed. ``share``: of the ``of``
+    checks of ``area``, or of all where it is empty, ``count`` are unsupported.
+    """
+
+    kind: Literal["core", "area", "share"]
+    place: str
+    area: str = ""
+    checks: tuple[str, ...] = ()
+    count: int = 0
+    of: int = 0
+
+    def __str__(self) -> str:
+        """Say it."""
+        if self.kind == "core":
+            return f"of the core, which no claim can withhold, {', '.join(self.checks)} did not pass on {self.place}"
+        if self.kind == "area":
+            return f"no MUST of {self.area} passed on {self.place}"
+        return (
+            f"{self.count} of {self.of} checks{f' of {self.area}' if self.area else ''} are unsupported on {self.place}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """How much of the contract was judged.
+
+    ``ways`` are those that the target has, ``options`` counts the checks of these ways for what it need not have, such
+    as a weight context in torch's own form, and ``asked`` the other checks of these ways. ``withheld`` counts those of
+    them that are unsupported by the claim that is not made (a check that needs two counts for both), ``refused`` those
+    that the target refused without withholding a claim, ``impossible`` those that plain autograd cannot do there.
+    """
+
+    ways: tuple[str, ...]
+    asked: int
+    options: int = 0
+    withheld: Mapping[str, int] = field(default_factory=dict)
+    refused: int = 0
+    impossible: int = 0
+    lacks: tuple[Lack, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of the contract was judged."""
+        return self.ways == WAYS and not (self.withheld or self.refused or self.impossible)
+
+    @property
+    def left_out(self) -> str:
+        """What was not judged and why, in words that follow a number of checks; empty where all was."""
+        ways = f"{' and '.join(self.ways)} only" if self.ways else "neither full nor split"
+        without = [*self.withheld]
+        without += [f"{self.refused} that it refused"] * bool(self.refused)
+        without += [f"{self.impossible} that plain autograd cannot do here"] * bool(self.impossible)
+        told = [] if self.ways == WAYS else [ways]
+        told += [f"{self.options} ask for options that it need not have"] * bool(self.options)
+        return "".join(f", {words}" for words in [*told, *([f"without {', '.join(without)}"] if without else [])])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        lacks = [{**asdict(lack), "checks": list(lack.checks)} for lack in self.lacks]
+        return {**asdict(self), "ways": list(self.ways), "lacks": lacks}
+
+
+def extent(results: Sequence[Judged]) -> Extent:
+    """Return the extent of a whole run of the contract."""
+    missing = {claim for result in results for claim in result.unclaimed}
+    of_ways = [result for result in results if not any(claim in WAYS for claim in result.unclaimed)]
+    asked = [result for result in of_ways if not any(map(is_option, result.unclaimed))]
+    unsupported = [result for result in asked if result.status == "unsupported"]
+    claims = Counter(claim for result in unsupported for claim in result.unclaimed)
+    impossible = sum(_impossible(result) for result in unsupported)
+    return Extent(
+        ways=tuple(way for way in WAYS if way not in missing),
+        asked=len(asked),
+        options=len(of_ways) - len(asked),
+        withheld=dict(claims.most_common()),
+        refused=sum(not result.unclaimed for result in unsupported) - impossible,
+        impossible=impossible,
+        lacks=(*_of_core(asked, results), *_of_areas(asked), *shares(asked, unsupported)),
+    )
+
+
+def impossible_shares(results: Sequence[Judged]) -> tuple[Lack, ...]:
+    """Return where plain autograd could do too little: the rule for what is no run of the contract."""
+    return tuple(shares(results, [result for result in results if _impossible(result)]))
+
+
+def _impossible(result: Judged) -> bool:
+    return result.status == "unsupported" and result.kind == "environment"
+
+
+def _of_core(asked: Iterable[Judged], results: Iterable[Judged]) -> Iterator[Lack]:
+    """Yield, per place, the core's checks that did not pass; where the target has no way at all, all of them."""
+    core: dict[str, list[Judged]] = {_place(result): [] for result in results if result.core}
+    for result in asked:
+        if result.core:
+            core[_place(result)].append(result)
+    for place, found in core.items():
+        missing = tuple(result.check for result in found if result.status not in _PASSED)
+        if missing or not found:
+            yield Lack(kind="core", place=place, checks=missing or ("all of it",))
+
+
+def _of_areas(asked: Iterable[Judged]) -> Iterator[Lack]:
+    passed: Counter[tuple[str, str]] = Counter()
+    for result in asked:
+        if result.level == "MUST":
+            passed[_place(result), _area(result)] += result.status in _PASSED
+    yield from (Lack(kind="area", place=place, area=area) for (place, area), number in passed.items() if not number)
+
+
+def shares(results: Iterable[Judged], unsupported: Iterable[Judged]) -> Iterator[Lack]:
+    """Yield where too large a share of ``results`` is among the ``unsupported``."""
+    counts, lost = (
+        Counter((_place(result), area) for result in some for area in ("", _area(result)))
+        for some in (results, unsupported)
+    )
+    for (place, area), number in counts.items():
+        if lost[place, area] > number * (AREA_SHARE if area else WHOLE_SHARE):
+            yield Lack(kind="share", place=place, area=area, count=lost[place, area], of=number)
+
+
+def _place(result: Judged) -> str:
+    return f"{result.device} {result.dtype}"
+
+
+def _area(result: Judged) -> str:
+    return result.check.partition(".")[0]
