@@ -331,7 +331,7 @@ def _probed(unmet: list[str], findings: list[Finding], silent: list[Finding]) ->
     that refused nothing.
     """
     claim = f"not claimed: {', '.join(unmet)}"
-    told = {"unclaimed": tuple(unmet)}
+    told: dict[str, object] = {"unclaimed": tuple(unmet)}
     if not silent:
         text = f"{claim}; tried, and {'refused' if findings else 'right'}"
         return {**told, "status": "unsupported", "message": text}
