@@ -8,10 +8,14 @@ as between two stages of one rank; the last stage has the loss. A schedule of yo
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gradconform.fixtures.schedules import recorded
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.chains import EMBEDDING, FORK, FROZEN, JOIN, MLP, NORMED, RESIDUAL, TIED
+from gradconform.judge import gradients
 from gradconform.judge.chain import chained
+from gradconform.trial.program import write
 from gradconform.trial.trial import Trial
 
 from .cases import on_chain
@@ -47,6 +51,33 @@ def gradients_in_schedule() -> Judge:
     while another stage reads it, contexts of two stages mixed up.
     """
     return chained
+
+
+def _alone(name: str) -> tuple[Trial, ...]:
+    """Return a trial per stage of a recorded schedule: what its rank asks of it, and of nobody else."""
+    chain = on_chain(recorded(name))
+    own = ([action for action in chain.actions if action.stage == stage] for stage in range(len(chain.stages)))
+    programs = [write(replace(action, stage=0) for action in actions) for actions in own]
+    trials = [
+        Trial(stages=(case,), program=program, loss=chain.loss_at(stage))
+        for stage, (case, program) in enumerate(zip(chain.stages, programs, strict=True))
+    ]
+    return tuple(dict.fromkeys(trials))
+
+
+@family(
+    "schedule.alone",
+    {f"{case}-{sizes[0]}": _alone(f"{name}-{sizes[0]}") for name, (case, sizes, _) in _SCHEDULES.items()},
+)
+def gradients_in_turn() -> Judge:
+    """Each stage by itself MUST give the gradients of plain autograd in the order that {case} asks of it.
+
+    An implementation whose state is the process's can hold one stage at a time; what a schedule asks of each of them is
+    asked of it all the same.
+
+    Catches: contexts taken in another order than a schedule asks for them.
+    """
+    return gradients
 
 
 @family(

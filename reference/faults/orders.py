@@ -72,6 +72,7 @@ def weight_passes_of_two_stages_swapped() -> Target:
 
 @fault(
     "schedule.gradients.*",
+    "schedule.alone.*",
     "schedule.chain.two-tensors",
     cause={"kind": "contexts_swapped_or_late", "microbatches": [0], "others": [1]},
 )

@@ -188,11 +188,13 @@ class GlobalQueue(Queue):
 @pytest.mark.parametrize("session", [Queue, GlobalQueue])
 def test_a_queue_is_asked_only_what_it_can_know(session: type[AutogradSession]) -> None:
     target = adapter(session, weight_order="fifo", global_state=session is GlobalQueue)
-    report = judged(target, "misuse.*", "accumulate.order.*", "lifetime.*")
+    report = judged(target, "misuse.*", "accumulate.order.*", "lifetime.*", "schedule.*")
     assert [(result.check, result.message) for result in report.failures] == []
     ran = {result.check for result in report.results if result.status == "passed"}
     assert {"misuse.forgotten_weight.next-session", "misuse.next_session.weight-twice"} <= ran
     assert "misuse.weight_before_input.other" not in ran
+    assert len([name for name in ran if name.startswith("schedule.alone.")]) == 7
+    assert any(name.startswith("schedule.gradients.") for name in ran) == (session is Queue)
 
 
 class GradOnly(AutogradSession):
