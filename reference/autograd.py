@@ -15,6 +15,8 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from gradconform.target.session import StageSession
 from gradconform.trees import as_tuple, leaves, map_leaves, tensors
 
+from .recomputed import input_pass, one_backward, recomputes
+
 if TYPE_CHECKING:
     from gradconform.adapter import StageSpec, Tree
 
@@ -66,6 +68,8 @@ def run_backward(
     wanted = {id(tensor): tensor for tensor in sought if isinstance(tensor, Tensor) and tensor.requires_grad}
     if not roots or not wanted:
         return dict.fromkeys(wanted)
+    if all(tensor.is_leaf for tensor in wanted.values()) and recomputes(roots):
+        return dict(zip(wanted, one_backward(roots, grads, list(wanted.values()), keep_graph=keep_graph), strict=True))
     found = torch.autograd.grad(
         roots,  # type: ignore[arg-type] # torch takes both kinds in one list
         list(wanted.values()),
@@ -91,8 +95,9 @@ def accumulate(loss: Tensor, parameters: Iterable[nn.Parameter]) -> dict[int, Te
 class AutogradSession(StageSession):
     """One stage under plain autograd.
 
-    B is ``torch.autograd.backward``; I is the same over the arguments alone, W over the parameters alone. A None output
-    gradient means that no gradient flows through that output.
+    B is ``torch.autograd.backward``; I is the same over the arguments alone, W over the parameters alone. Where a part
+    of the forward is to be run again, I is B, and W adds what it gave the parameters. A None output gradient means that
+    no gradient flows through that output.
     """
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
@@ -115,14 +120,20 @@ class AutogradSession(StageSession):
         """Return the gradients of the arguments; parameters are left alone. The outputs themselves are let go."""
         args, outputs = self._forwards.pop(mb)
         roots, grads = pair_roots(outputs, output_grads)
-        starts = [torch.ones_like(root) if grad is None else grad for root, grad in zip(roots, grads, strict=True)]
+        starts = [torch.ones_like(r) if grad is None else grad.clone() for r, grad in zip(roots, grads, strict=True)]
+        if recomputes(roots):
+            wanted = [arg for arg in args if isinstance(arg, Tensor) and arg.requires_grad]
+            given, edges, added = input_pass(roots, starts, wanted, self._parameters.values())
+            self._weight_roots[mb] = edges, added
+            remaining = iter(given)
+            return tuple(next(remaining) if isinstance(arg, Tensor) and arg.requires_grad else None for arg in args)
 
         def walk(inputs: list[Tensor]) -> None:
             if roots and inputs:
                 torch.autograd.backward(roots, starts, inputs=inputs, retain_graph=True)
 
         found = input_grads(args, walk)
-        self._weight_roots[mb] = ([get_gradient_edge(root) for root in roots], list(starts))
+        self._weight_roots[mb] = [get_gradient_edge(root) for root in roots], starts
         return found
 
     def backward_weight(self, mb: int) -> None:

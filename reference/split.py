@@ -2,8 +2,9 @@
 
 The functions have the signatures of ``torch.distributed.pipelining._backward``. ``stage_backward_input`` walks the
 graph for the inputs and keeps it; ``stage_backward_weight`` walks it again for the parameters. Between the two only
-gradient edges and output gradients are kept: the outputs themselves may be freed. The weight context has torch's form
-(a list of ``param_groups``), with one group whose intermediates are the roots of the graph.
+gradient edges and copies of the output gradients are kept: the outputs themselves may be freed, and what held the
+output gradients may be received into. The weight context has torch's form (a list of ``param_groups``), with one group
+whose intermediates are the roots of the graph, or, where a part of the forward is to be run again, the parameters.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from .recomputed import input_pass, recomputes
 
 #: What these functions claim beyond what plain autograd does.
 gradconform_capabilities = {"none_output_grad": True}
@@ -57,16 +60,20 @@ def stage_backward_input(
     Parameters are left alone. Raises as :func:`stage_backward` does.
     """
     roots, grads = match(list(stage_outputs_or_loss), output_grads)
-    if output_grads is None and len(roots) == 1:
+    parameters = [weight for weight in weights if weight.requires_grad]
+    if recomputes(roots):
+        wanted = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
+        given, edges, starts = input_pass(roots, grads, wanted, parameters)
+        found = _apart(input_values, given, grads)
+    elif output_grads is None and len(roots) == 1:
         edges = [_below_loss(get_gradient_edge(roots[0]))]
         found, starts = _input_grads(roots, grads, input_values, edges)
     else:
         edges = [get_gradient_edge(root) for root in roots]
         found, _ = _input_grads(roots, grads, input_values)
-        starts = [grad if grad is not None else torch.ones_like(root) for root, grad in zip(roots, grads, strict=True)]
-    trainable = [get_gradient_edge(weight).node for weight in weights if weight.requires_grad]
+        starts = [torch.ones_like(r) if grad is None else grad.clone() for r, grad in zip(roots, grads, strict=True)]
     group = {
-        "params": trainable,
+        "params": [get_gradient_edge(parameter).node for parameter in parameters],
         "intermediates": [edge.node for edge in edges],
         "grads": [(None,) * edge.output_nr + (start,) for edge, start in zip(edges, starts, strict=True)],
     }

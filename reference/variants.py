@@ -17,8 +17,9 @@ from gradconform.target.session import StageSession
 from gradconform.trees import as_tuple
 
 from . import split
-from .autograd import input_grads
+from .autograd import input_grads, run_backward
 from .deferred_linear import WeightGradStore, swap_back, swap_linears
+from .recomputed import input_pass, recomputes
 
 Grads = tuple[Tensor | None, ...]
 Pending = tuple[list[GradientEdge], list[Tensor]]
@@ -34,8 +35,8 @@ def _grad(roots: list[Tensor] | list[GradientEdge], starts: list[Tensor], sought
     """Return the gradient of every tensor of ``sought``, in storage of its own."""
     if not roots or not sought:
         return (None,) * len(sought)
-    found = torch.autograd.grad(roots, sought, starts, retain_graph=keep, allow_unused=True)
-    return tuple(map(_own, found))
+    found = run_backward(roots, starts, sought, keep_graph=keep)
+    return tuple(_own(found[id(tensor)]) for tensor in sought)
 
 
 def _own(grad: Tensor | None) -> Tensor | None:
@@ -122,9 +123,13 @@ class _Session(StageSession):
     def backward_input(self, mb: int, output_grads: Any) -> Grads:
         args, outputs = self._forwards.pop(mb)
         roots, starts = _roots(outputs, output_grads)
-        found = _grad(roots, starts, _needing(args), keep=True)
-        self.pending.append((mb, ([get_gradient_edge(root) for root in roots], starts)))
-        return _slots(args, found)
+        needing = _needing(args)
+        if recomputes(roots):
+            found, edges, starts = input_pass(roots, starts, needing, self.trainable.values())
+        else:
+            found, edges = _grad(roots, starts, needing, keep=True), [get_gradient_edge(root) for root in roots]
+        self.pending.append((mb, (edges, [start.clone() for start in starts])))
+        return _slots(args, tuple(map(_own, found)))
 
     def take(self, mb: int) -> Pending:
         """Return what I left for the W of ``mb``."""

@@ -11,6 +11,7 @@ from .check import Judge, family
 
 _STAGES = (
     "lstm", "tied-parallel", "batch-norm", "frozen-layer", "dropout", "two-outputs", "fused-qkv", "checkpoint",
+    "checkpoint-batch-norm",
 )  # fmt: skip
 
 
@@ -60,6 +61,23 @@ def stages() -> Judge:
     State that an implementation keeps per stage rather than per micro-batch shows only where several are in flight.
 
     Catches: a context, mask or buffer of one micro-batch used for another.
+    """
+    return gradients
+
+
+@family(
+    "accumulate.reentrant",
+    {
+        "full": of("checkpoint-reentrant", programs.full_all_forwards_first(3)),
+        "prior": of("checkpoint-reentrant", programs.full_immediate(2), prior_grads=True),
+    },
+)
+def reentrant() -> Judge:
+    """Parameter gradients MUST be the sum over the micro-batches so far, in {program} on {stage}.
+
+    The backward inside accumulates by itself, into whatever ``.grad`` then holds.
+
+    Catches: gradients set aside while a backward runs, so that what it accumulates by itself is lost.
     """
     return gradients
 

@@ -22,8 +22,8 @@ STAGES: tuple[StageCase, ...] = tuple(ZOO[name] for name in (
     "strided-input", "transposed-use", "transformer-layer", "fused-qkv", "attention-mask", "complex",
     "complex-parameter", "custom-linear", "custom-two-outputs", "custom-unused-output", "custom-none-for-input",
     "custom-none-for-weight", "custom-integer-output", "in-place-activation", "in-place-slices", "dropout",
-    "checkpoint", "checkpoint-dropout", "activation-hook", "detached-branch", "linear-hook", "embedding",
-    "embedding-sparse", "embedding-tied-decoder", "integer-input", "mlp", "mlp-no-bias", "linear-3d",
+    "checkpoint", "checkpoint-dropout", "checkpoint-batch-norm", "activation-hook", "detached-branch", "linear-hook",
+    "embedding", "embedding-sparse", "embedding-tied-decoder", "integer-input", "mlp", "mlp-no-bias", "linear-3d",
     "residual", "deep-chain", "square-weight", "frozen-layer", "frozen-weight", "all-frozen",
     "unused-parameter", "no-parameters", "conv2d", "conv2d-channels-last", "layer-norm", "group-norm",
     "batch-norm", "chunk", "split-uneven", "unbind-dropped", "max-indices", "topk-values", "two-outputs",
@@ -36,6 +36,9 @@ STAGES: tuple[StageCase, ...] = tuple(ZOO[name] for name in (
     "none-in-output", "output-unbound", "five-outputs", "tied-parallel", "tied-adjacent", "tied-apart",
     "tied-apart-reordered", "tied-transposed", "looped-block", "derived-weight-twice",
 ))  # fmt: skip
+
+#: What takes no part of a backward: for B, and for I to compute or refuse.
+REENTRANT = (ZOO["checkpoint-reentrant"],)
 
 #: Stages whose outputs can take part in a loss; the others are for gradient-driven trials.
 LOSS_STAGES = tuple(case for case in STAGES if not case.traits & {"nested_output", "complex"})

@@ -5,13 +5,13 @@ from __future__ import annotations
 from gradconform.fixtures.programs import full_immediate
 from gradconform.judge import gradients
 
-from .cases import LOSS_STAGES, SEED_SIZE, STAGES, over
+from .cases import LOSS_STAGES, REENTRANT, SEED_SIZE, STAGES, over
 from .check import Judge, family
 
 PROGRAM = full_immediate(2)
 
 
-@family("full.gradients", over(STAGES, PROGRAM))
+@family("full.gradients", over((*STAGES, *REENTRANT), PROGRAM))
 def gradient_driven() -> Judge:
     """B MUST return every input gradient, and accumulate every parameter gradient, of plain autograd on {stage}.
 
@@ -23,7 +23,7 @@ def gradient_driven() -> Judge:
     return gradients
 
 
-@family("full.loss", over(LOSS_STAGES, PROGRAM, loss=True), seed={"mlp": "test_stage_backward"})
+@family("full.loss", over((*LOSS_STAGES, *REENTRANT), PROGRAM, loss=True), seed={"mlp": "test_stage_backward"})
 def loss_driven() -> Judge:
     """B from a loss MUST return every input gradient, and accumulate every parameter gradient, of autograd on {stage}.
 

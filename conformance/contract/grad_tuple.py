@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gradconform.fixtures.programs import full_immediate, split_deferred
@@ -53,7 +54,7 @@ def none() -> Judge:
 
     Catches: gradients paired with the wrong output after a None is filtered out, None read as ones, zip truncation.
     """
-    return right_or_refused
+    return partial(right_or_refused, unless="none_output_grad")
 
 
 @family("grad_tuple.none_scalar", ways("five-outputs", output_grads="none:0", **_ON_PRIOR))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gradconform.fixtures.programs import split_deferred, split_immediate
 from gradconform.judge import gradients
+from gradconform.judge.refusal import right_or_refused
 
-from .cases import BUILDS, LOSS_STAGES, SEED_SIZE, STAGES, of, over
+from .cases import BUILDS, LOSS_STAGES, REENTRANT, SEED_SIZE, STAGES, of, over
 from .check import Judge, family
 
 PROGRAM = split_deferred(2)
@@ -33,6 +34,21 @@ def loss_driven() -> Judge:
     Catches: a gradient of the loss that is lost between I and W (ColossalAI #6034), a parameter used only by the loss.
     """
     return gradients
+
+
+@family(
+    "split.reentrant",
+    {"gradients": of(REENTRANT[0].name, PROGRAM), "loss": of(REENTRANT[0].name, PROGRAM, loss=True)},
+)
+def reentrant() -> Judge:
+    """I, and W after it, MUST give the gradients of a full backward on {stage}; or I is refused, and changes nothing.
+
+    Checkpointing that re-enters autograd takes only a backward over everything, so torch refuses to run a part of one.
+    Whoever splits all the same runs all of it in I, and keeps from the parameters until W what they got.
+
+    Catches: parameter gradients accumulated in I by the backward inside, and again in W; W refused after its I.
+    """
+    return right_or_refused
 
 
 @family("split.seed_size", over(SEED_SIZE, split_immediate(1)), profile="full", seed="test_stage_backward_weight")

@@ -81,6 +81,18 @@ def buffers() -> Judge:
     return judge.buffers_as_under_autograd
 
 
+@family("state.recomputed_buffers", _both("checkpoint-batch-norm"))
+def recomputed_buffers() -> Judge:
+    """Buffers MUST stand in the end where a full backward leaves them under plain autograd, in {program} on {stage}.
+
+    A forward that is run again updates its running statistics again, once in a full backward. One that is run in I and
+    in W trains other statistics than a full backward does, and the model is evaluated with them.
+
+    Catches: a checkpointed forward that is run in both halves of a split backward.
+    """
+    return judge.buffers_in_the_end
+
+
 @family(
     "state.requires_grad",
     _both("frozen-layer", "fixed-input-first", "mlp", "output-is-parameter", "output-is-input", "output-is-weight"),
@@ -182,6 +194,22 @@ def returned_owned() -> Judge:
     autograd clones what it stores.
 
     Catches: a weight context or .grad that holds the returned gradient itself.
+    """
+    return gradients
+
+
+@family(
+    "state.receive_buffer",
+    over(("mlp", "bare-bias", "two-outputs"), "F0 F1 I0 receive0 I1 receive1 W0 W1"),
+    level="SHOULD",
+)
+def receive_buffer() -> Judge:
+    """Writing over an output gradient after its I SHOULD NOT change what W adds, in {program} on {stage}.
+
+    What holds an output gradient is received into again once its I has returned; a W that still reads it adds what was
+    sent for another micro-batch.
+
+    Catches: output gradients kept by reference from I to W.
     """
     return gradients
 

@@ -55,6 +55,7 @@ class Mistake(Enum):
     OTHER_PARAMETER = "equals the gradient of {c.names[0]}: parameters are mixed up, or share a buffer"
     ONE_BUFFER = "the first {c.counts[0]} elements are those of the gradient of {c.names[0]}: one buffer for both"
     WRITTEN_OVER = "what the caller wrote over a returned gradient in {c.action}: one storage"
+    RECEIVED_OVER = "what {c.action} wrote over the output gradients: W reads them where they lay"
     OUTPUT_GRAD_HANDED_ON = "equals output gradient {c.slots[0]}: handed on as it came"
     STALE = "what stood before this W"
     STALE_NOTHING = "what stood before this W, which was nothing"

@@ -39,6 +39,7 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> C
         return None
     return _first(
         lambda: other_values.written_over(evidence, step, got),
+        lambda: other_values.received_over(wrong, name),
         lambda: _counted_of_param(wrong, name, combination.usual_change(wrong, parts)),
         lambda: elements.reshaped(wrong, got),
         lambda: _either(other_values.other_param(wrong, name), lambda: combination.of_uses(wrong, name)),

@@ -11,9 +11,12 @@ from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
 from gradconform.drive.watches import write_over
+from gradconform.trees import tensors
+from gradconform.trial.program import Action
 
 from .cause import Cause, Mistake
-from .parts import output_grads_at, param_parts, same, step_before, sum_of
+from .parts import held_before, output_grads_at, param_parts, same, step_before, sum_of
+from .replay import replay
 from .wrong import WrongTensor, dense, is_value
 
 #: The least number of elements by which two tensors that hold the same bits are one buffer and no chance.
@@ -71,6 +74,21 @@ def written_over(evidence: Evidence, step: Step, got: Tensor) -> Cause | None:
     sample = torch.empty_like(got)
     write_over(sample)
     return Cause(Mistake.WRITTEN_OVER, action=str(over[-1])) if torch.equal(got, sample) else None
+
+
+def received_over(wrong: WrongTensor, name: str) -> Cause | None:
+    """Say that W went on from what the caller has written over the output gradients since their I."""
+    evidence, step = wrong.evidence, wrong.step
+    own = Action("receive", step.action.mb, step.action.stage)
+    if step.action.kind != "W" or own not in evidence.trial.actions[: step.position]:
+        return None
+    again = replay(evidence, own.stage, own.mb)
+    written = [None if grad is None else grad.clone() for grad in again.given]
+    for grad in tensors(written):
+        write_over(grad)
+    added, held = again.grads(written).params[name], held_before(evidence, name, step)
+    total = added if held is None or added is None else added + held
+    return Cause(Mistake.RECEIVED_OVER, action=str(own)) if wrong.explained_by(total) else None
 
 
 def handed_on(wrong: WrongTensor) -> Cause | None:

@@ -264,6 +264,11 @@ class _Run:
         for grad in written:
             write_over(grad)
 
+    def _receive(self, lane: Lane, mb: int, sight: Sight) -> None:
+        del self, sight
+        for grad in tensors(lane.output_grads[mb]):
+            write_over(grad)
+
     def _hook(self, lane: Lane, mb: int, sight: Sight) -> None:
         del mb, sight
         lane.hooks = HookWatch(lane.stage, modules=False)
@@ -350,6 +355,7 @@ _ACTS: dict[str, Callable[[_Run, Lane, int, Sight], None]] = {
     "zero_fill": partial(_Run._zero, set_to_none=False),  # noqa: SLF001 (as above)
     "drop": _Run._drop,  # noqa: SLF001 (as above)
     "overwrite": _Run._overwrite,  # noqa: SLF001 (as above)
+    "receive": _Run._receive,  # noqa: SLF001 (as above)
     "hook": _Run._hook,  # noqa: SLF001 (as above)
     "unhook": _Run._unhook,  # noqa: SLF001 (as above)
     "freeze": partial(_Run._set_frozen, frozen=True),  # noqa: SLF001 (as above)

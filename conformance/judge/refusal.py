@@ -43,10 +43,13 @@ def refused_or_without_effect(evidence: Evidence) -> Iterator[Finding]:
 
 
 @by_numeric_rule
-def right_or_refused(evidence: Evidence) -> Judged:
-    """Yield nothing where all gradients are right, or where the action raised and changed nothing."""
+def right_or_refused(evidence: Evidence, *, unless: str | None = None) -> Judged:
+    """Yield nothing where all gradients are right, or where B or I, or F before them, raised and changed nothing.
+
+    ``unless`` names a capability of which nothing may be refused.
+    """
     raised = evidence.observation.raised
-    if raised is None or evidence.capabilities.none_output_grad:
+    if raised is None or raised.action.kind == "W" or (unless and getattr(evidence.capabilities, unless)):
         yield from gradients(evidence)
     else:
         yield from left_behind(evidence.observation, raised)

@@ -52,10 +52,18 @@ def buffers_as_under_autograd(evidence: Evidence) -> Iterator[Finding]:
     yield from _differing(evidence, "buffers", partial(_as_computed, evidence))
 
 
-def _differing(evidence: Evidence, what: str, alike: Callable[[Any, Any], bool]) -> Iterator[Finding]:
+@by_numeric_rule
+def buffers_in_the_end(evidence: Evidence) -> Iterator[Finding]:
+    """Yield buffers that differ from plain autograd's after the last action, as :func:`buffers_as_under_autograd`."""
+    yield from _differing(evidence, "buffers", partial(_as_computed, evidence), since=-1)
+
+
+def _differing(
+    evidence: Evidence, what: str, alike: Callable[[Any, Any], bool], *, since: int = 0
+) -> Iterator[Finding]:
     yield from raised(evidence.observation)
     sort, told = _SORTS[what], set[str]()
-    for step in evidence.observation.steps:
+    for step in evidence.observation.steps[since:]:
         wanted = evidence.oracle_step(step).state
         if step.state is None or wanted is None:
             continue

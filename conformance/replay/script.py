@@ -56,6 +56,7 @@ _COMPARED: dict[Callable[..., object], tuple[str, ...]] = {
     state.bit_equal: (*_GRADIENTS, "bits"),
     state.as_under_autograd: ("{}",),
     state.buffers_as_under_autograd: ("buffer",),
+    state.buffers_in_the_end: ("buffer in the end",),
     state.params_untouched_by_input_pass: ("the gradient of",),
     state.input_grad_attributes: (".grad of input",),
     state.returned_stays: ("changed later:",),
@@ -182,7 +183,9 @@ class Replayed:
         materials = Materials(trial, dtype=dtype, device=torch.device(self.device_name), seed=self.seed)
         divided = self.target.capabilities.loss_divided_by_microbatches
         judge, told = self._judge
-        refusable = judge is right_or_refused and not self.target.capabilities.none_output_grad
+        unless = told.get("unless")
+        claimed = unless is not None and getattr(self.target.capabilities, unless)
+        refusable = judge is right_or_refused and not claimed
         lanes = [told["lane"]] if told.get("lane") is not None else list(range(len(trial.stages)))
         lines = [
             f"IMPLEMENTATION = {self._where()!r}",

@@ -102,6 +102,7 @@ _LETTERS = {
     "I": "I input-gradient backward",
     "W": "W weight-gradient backward",
     "G": "G a weight context put in by hand",
+    "receive": "receive what held the output gradients is written over",
     "drop": "drop the caller lets go of outputs and arguments",
     "finish": "finish the end of the step",
     "close": "close the end of the session",

@@ -3,7 +3,8 @@
 An action is ``[stage]LETTER mb``: ``F0``, ``I2``, ``1W0``. ``!`` behind it says that it is a misuse that may raise.
 Other tokens stand for what happens around the stage: ``zero_none`` and ``zero_fill`` (``zero_grad`` with and without
 ``set_to_none``), ``drop3`` (the caller lets go of the outputs and arguments of micro-batch 3), ``overwrite3`` (it
-writes over the input gradients of micro-batch 3), ``hook`` and ``unhook`` (hooks on every parameter), ``freeze2`` and
+writes over the input gradients of micro-batch 3), ``receive3`` (it writes over what held the output gradients of
+micro-batch 3, as the next receive does), ``hook`` and ``unhook`` (hooks on every parameter), ``freeze2`` and
 ``unfreeze2`` (of the parameter that is registered third), ``reopen`` (the session is closed, and another one opened on
 the same module), ``finish`` and ``close``, behind which a session is asked nothing more. ``G0`` puts a weight context
 in by hand (torch's ``param_groups``), in place of ``I0``.
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 _ACTION = re.compile(
-    r"(?P<stage>\d*)(?P<letter>F|B|I|W|G|drop|overwrite|freeze|unfreeze)(?P<mb>\d+)(?P<misuse>!?)"
+    r"(?P<stage>\d*)(?P<letter>F|B|I|W|G|drop|overwrite|receive|freeze|unfreeze)(?P<mb>\d+)(?P<misuse>!?)"
     r"|(?P<word>zero_none|zero_fill|hook|unhook|reopen|(?P<lane>\d*)(?P<ending>finish(?P<loud>!?)|close))"
 )
 
@@ -150,7 +151,7 @@ def flush_pending(actions: Sequence[Action], stage: int) -> bool:
 def undeferred(actions: tuple[Action, ...]) -> str | None:
     """Write the program with B in place of every I, and without W; None where that is no program, or the same one."""
     kinds = {action.kind for action in actions}
-    if "I" not in kinds or kinds & {"G", "overwrite"} or any(action.misuse for action in actions):
+    if "I" not in kinds or kinds & {"G", "overwrite", "receive"} or any(action.misuse for action in actions):
         return None
     return write(
         replace(action, kind="B") if action.kind == "I" else action for action in actions if action.kind != "W"

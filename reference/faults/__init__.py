@@ -11,6 +11,7 @@ from . import (  # noqa: F401 (each registers its faults)
     numerics,
     orders,
     pairing,
+    recomputed,
     sharing,
     state,
 )

@@ -101,6 +101,24 @@ def _adopt(parameters: Iterable[nn.Parameter], given: Sequence[Tensor]) -> None:
                 parameter.grad = grad
 
 
+def _by_reference(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any) -> tuple[Grads, Context]:
+    """Let the weight context hold the output gradients themselves in place of copies of them."""
+    found, groups = RIGHT.input_pass(outputs, grads, inputs, weights)
+    given = tensors(grads)
+    for group in groups:
+        group["grads"] = [
+            tuple(next((grad for grad in given if _equal(grad, kept)), kept) for kept in node_grads)
+            for node_grads in group["grads"]
+        ]
+    return found, groups
+
+
+@fault("state.receive_buffer.*", cause={"kind": "received_over", "action": "receive0"})
+def output_gradient_kept() -> Target:
+    """The weight context holds the output gradients themselves, and W reads what has come into them since."""
+    return target(replace(RIGHT, input_pass=_by_reference))
+
+
 @fault("state.stored_storage.bare-bias-*", "state.output_grads.bare-bias-*")
 def output_gradient_stored() -> Target:
     """A parameter gradient that equals the output gradient is the output gradient, and is added to in place."""
@@ -116,7 +134,7 @@ def output_gradient_stored() -> Target:
         run(parameters, groups)
         _adopt(parameters, given)
 
-    return target(replace(weight_passes(around), full=full))
+    return target(replace(weight_passes(around), full=full, input_pass=_by_reference))
 
 
 @fault("state.stored_storage.mlp-*", "state.stored_storage.residual-*", "*.gradients.mlp", cause="one_buffer")

@@ -51,7 +51,7 @@ def outputs_kept_by_a_cycle(outputs: Any, _: Any, __: Any) -> None:
         return walk(depth - 1) if depth else outputs
 
 
-@fault("lifetime.full.*")
+@fault("lifetime.full.[!c]*", "lifetime.full.custom-linear")  # I itself frees the graph of a checkpointed forward
 @replaces("full")
 def graph_retained(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """The graph is kept after B as if another backward would follow."""
@@ -76,7 +76,7 @@ def contexts_kept() -> Target:
     return with_session(_KeepsContexts)
 
 
-@fault("lifetime.split.*")
+@fault("lifetime.split.[!c]*", "lifetime.split.custom-linear")  # I itself frees the graph of a checkpointed forward
 def contexts_kept_with_their_graphs() -> Target:
     """W retains the graph, and its context is kept."""
     retaining = weight_passes(lambda run, parameters, groups: run(parameters, groups, retain=True))
@@ -176,7 +176,7 @@ def graph_released_by_the_input_pass(run: Callable[[], Passed], outputs: list[An
     return found, context
 
 
-@fault("lifetime.full.*")
+@fault("lifetime.full.[!c]*", "lifetime.full.custom-linear")  # I itself frees the graph of a checkpointed forward
 @replaces("full")
 def graph_of_the_gradients_built(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """B builds the graph of the gradients too, as for a second derivative, and .grad holds it."""

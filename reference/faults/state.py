@@ -63,7 +63,7 @@ def parameters_rounded(parameters: Sequence[nn.Parameter]) -> None:
             parameter.data.copy_((parameter.data * 8).round() / 8)
 
 
-@fault("state.buffers.batch-norm-*")
+@fault("state.buffers.batch-norm-*", "state.recomputed_buffers.*")
 @alters(with_session)
 class ForwardRunTwice(Backwards):
     """The forward is run once more before the backward, so that buffers are updated twice."""

@@ -24,6 +24,7 @@ KINDS = {
     "numerics": {"mismatch", "nonfinite", "dtype", "shape", "layout"},
     "orders": {"mismatch", "missing", "not_repeatable"},
     "pairing": {"mismatch", "shape", "unexpected", "missing", "no_error", "changed"},
+    "recomputed": {"changed", "mismatch", "missing", "unexpected"},
     "sharing": {"mismatch", "missing", "shape"},
     "state": {"changed", "mismatch", "missing", "unexpected"},
 }

@@ -11,7 +11,7 @@ import torch
 
 from gradconform import contract
 from gradconform.fixtures.random_stages.recipe import RecipeModule
-from gradconform.reference import split
+from gradconform.reference import recomputed, split
 from gradconform.replay.script import Replayed, ScriptError, failing_trial
 from gradconform.replay.source import Source, add_stage
 from gradconform.run.options import RunOptions
@@ -71,8 +71,11 @@ def run_without_kit(*scripts: tuple[str, tuple[str, ...]], folder: Path) -> list
 
 @pytest.fixture
 def right_split(tmp_path: Path) -> Path:
-    """A folder with the kit's correct split backward as the module ``right_split``, which needs nothing of the kit."""
-    (tmp_path / "right_split.py").write_text(Path(split.__file__).read_text())
+    """A folder with the kit's correct split backward as the package ``right_split``, which needs nothing of the kit."""
+    package = tmp_path / "right_split"
+    package.mkdir()
+    (package / "__init__.py").write_text(Path(split.__file__).read_text())
+    (package / "recomputed.py").write_text(Path(recomputed.__file__).read_text())
     return tmp_path
 
 

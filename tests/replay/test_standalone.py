@@ -67,6 +67,9 @@ TRIALS = {
     "parameter": of("parameter-input", program="F0 B0 F1 I1 W1"),
     "random": of("checkpoint-dropout", program="F0 F1 B0 I1 W1", watch=_WATCHED["state"]),
     "buffers": of("batch-norm", program="F0 B0 F1 B1", watch=_WATCHED["state"]),
+    "recomputed": of("checkpoint-batch-norm", program="F0 B0 F1 I1 W1", watch=_WATCHED["state"], prior_grads=True),
+    "reentrant": of("checkpoint-reentrant", program="F0 B0 F1 I1 W1", watch=_WATCHED["state"]),
+    "receive": of("bare-bias", program="F0 F1 I0 receive0 I1 receive1 W0 W1", watch=_WATCHED["state"]),
     "sparse": of("embedding-sparse", program="F0 B0 F1 I1 W1"),
     **{
         f"grads-{pattern}": of("three-outputs", program="F0 B0 F1 I1 W1", output_grads=pattern)

@@ -1,0 +1,74 @@
+"""Faults of stages that run a part of the forward again: twice over, or with what a backward inside accumulates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradconform.reference.recomputed import recomputes
+from gradconform.target.functions import FunctionsSession
+from gradconform.target.resolve import Target
+from gradconform.trees import tensors
+
+from .alterations import RIGHT, Grads, Graph, target, with_session
+from .registry import fault
+
+
+@fault("state.recomputed_buffers.*-split")
+def recomputed_in_both_halves() -> Target:
+    """A part of the forward that I runs again is run again in W as well."""
+
+    class Session(FunctionsSession):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self._again: dict[int, tuple[Any, ...]] = {}
+
+        def backward_input(self, mb: int, output_grads: Any) -> Grads:
+            args, outputs = self._forwards[mb]
+            if recomputes(output for output in tensors(outputs) if output.requires_grad):
+                self._again[mb] = args
+            return super().backward_input(mb, output_grads)
+
+        def backward_weight(self, mb: int) -> Grads | None:
+            found = super().backward_weight(mb)
+            if mb in self._again:
+                with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                    self._stage(*self._again.pop(mb))
+            return found
+
+    return with_session(Session)
+
+
+@fault("split.reentrant.*", cause="counted_twice")
+def accumulated_inside_and_again() -> Target:
+    """What a backward that re-enters autograd accumulates in I is left there, and W adds it again."""
+
+    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]) -> Any:
+        parameters = list(weights)
+        found, groups = RIGHT.input_pass(outputs, grads, inputs, iter(parameters))
+        if any("Checkpoint" in node.name() for node in Graph.behind(outputs).depth):
+            RIGHT.weight_pass(iter(parameters), [dict(group) for group in groups], retain_graph=True)
+        return found, groups
+
+    return target(replace(RIGHT, input_pass=input_pass))
+
+
+@fault("accumulate.reentrant.*", "full.*.checkpoint-reentrant")
+def accumulated_inside_and_lost() -> Target:
+    """Only the parameters that the graph shows accumulate: what a backward inside has added is taken back."""
+
+    class Session(FunctionsSession):
+        def backward(self, mb: int, output_grads: Any) -> Grads:
+            shown = set(Graph.behind(self._forwards[mb][1]).parameters())
+            hidden = [parameter for parameter in self._stage.parameters() if parameter not in shown]
+            before = [None if parameter.grad is None else parameter.grad.clone() for parameter in hidden]
+            found = super().backward(mb, output_grads)
+            for parameter, grad in zip(hidden, before, strict=True):
+                parameter.grad = grad
+            return found
+
+    return with_session(Session)

@@ -1,0 +1,93 @@
+"""Graphs under activation checkpointing: each backward over one runs the forward again, and with it what it updates.
+
+A backward over the inputs and another over the parameters would run it twice, where plain autograd runs it once; and
+checkpointing that re-enters autograd refuses a backward that is told what to compute. So I runs the one full backward
+of these graphs, and W adds what the parameters got of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+Root = Tensor | GradientEdge
+
+
+def recomputes(roots: Iterable[Root]) -> bool:
+    """Tell whether a backward from ``roots`` runs a part of the forward again."""
+    waiting = [(get_gradient_edge(root) if isinstance(root, Tensor) else root).node for root in roots]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if _recomputes(node):
+            return True
+        below = {child for child, _ in node.next_functions if child is not None} - seen
+        seen |= below
+        waiting += below
+    return False
+
+
+def _recomputes(node: Node) -> bool:
+    """Tell whether ``node`` re-enters autograd, or has saved tensors that are to be computed again."""
+    if "Checkpoint" in node.name():
+        return True
+    saved = (one for name in _saved_by(type(node)) for one in _each(getattr(node, name)))
+    # What is saved is looked at as it was packed: to unpack it would run the forward.
+    return any(type(one.data).__module__ == "torch.utils.checkpoint" for one in saved)
+
+
+def _each(saved: Any) -> tuple[Any, ...]:
+    return saved if isinstance(saved, tuple) else (saved,)
+
+
+@lru_cache(maxsize=512)
+def _saved_by(kind: type[Node]) -> tuple[str, ...]:
+    return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
+
+
+def input_pass(
+    roots: Sequence[Root], grads: Sequence[Tensor | None], inputs: Sequence[Tensor], parameters: Iterable[Tensor]
+) -> tuple[tuple[Tensor | None, ...], list[GradientEdge], list[Tensor]]:
+    """Return the gradient of every input, and what W starts at: the edges of the parameters, each with its gradient."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    found = one_backward(roots, grads, [*inputs, *trained]) if roots else (None,) * (len(inputs) + len(trained))
+    passed = {id(value) for value in inputs}
+    kept = [(one, grad) for one, grad in zip(trained, found[len(inputs) :], strict=True) if grad is not None]
+    starts = [grad.clone() if id(one) in passed else grad for one, grad in kept]  # what is returned is its caller's
+    return found[: len(inputs)], [get_gradient_edge(one) for one, _ in kept], starts
+
+
+def one_backward(
+    roots: Sequence[Root], grads: Sequence[Tensor | None], leaves: Sequence[Tensor], *, keep_graph: bool = False
+) -> tuple[Tensor | None, ...]:
+    """Run one full backward and return what every leaf gets of it; its ``.grad`` stays, and its hooks are not called.
+
+    Leaves that are not named accumulate, as in any backward.
+    """
+    with contextlib.ExitStack() as apart:
+        for leaf in {id(leaf): leaf for leaf in leaves}.values():
+            apart.enter_context(_set_apart(leaf))
+        torch.autograd.backward(roots, grads, retain_graph=keep_graph)  # type: ignore[arg-type] # torch takes both kinds
+        return tuple(leaf.grad for leaf in leaves)
+
+
+@contextlib.contextmanager
+def _set_apart(leaf: Tensor) -> Iterator[None]:
+    """Let ``leaf`` have no gradient and no hooks, and give it back both."""
+    called = [hooks for hooks in (leaf._backward_hooks, leaf._post_accumulate_grad_hooks) if hooks]  # noqa: SLF001 (there is no other way to silence them)
+    held, grad = [dict(hooks) for hooks in called], leaf.grad
+    leaf.grad = None
+    for hooks in called:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        leaf.grad = grad
+        for hooks, before in zip(called, held, strict=True):
+            hooks.update(before)
