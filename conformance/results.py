@@ -6,8 +6,8 @@ import json
 import math
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
@@ -108,6 +108,11 @@ class Result:
     def preamble(self) -> list[str]:
         """The lines of the message that stand before those on its findings; of one without findings all of them."""
         return self.message.removesuffix("\n".join(map(finding_line, self.findings))).splitlines()
+
+    def of_findings(self, findings: Sequence[Mapping[str, Any]]) -> Result:
+        """Return the result as if it had these of its findings alone."""
+        message = "\n".join([*self.preamble, *map(finding_line, findings)])
+        return replace(self, findings=tuple(findings), message=message)
 
     @property
     def decisive(self) -> bool:

@@ -42,7 +42,10 @@ _IN_GENERAL = {
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Results whose first finding is of the same kind, on the same sort of tensor, after the same letter of action."""
+    """Results with findings of the same kind, on the same sort of tensor, after the same action, for the same reason.
+
+    Each result has those findings alone: what else it shows stands in other causes.
+    """
 
     text: str
     results: tuple[Result, ...]
@@ -57,55 +60,81 @@ class Cause:
 
 
 def by_cause(results: Iterable[Result]) -> list[Cause]:
-    """Group results by cause, the cause of most checks first; every result is in exactly one group."""
+    """Group what results found by cause, the cause of most checks first; a result is in the group of each finding."""
     found: dict[tuple[str, ...], list[Result]] = {}
     for result in results:
-        found.setdefault(_alike(result), []).append(result)
+        for alike, part in _parts(result).items():
+            found.setdefault(alike, []).append(part)
     causes = [Cause(_text(group), tuple(group)) for group in found.values()]
     return sorted(causes, key=lambda group: (-len(group.checks), group.results[0].check))
 
 
-def _alike(result: Result) -> tuple[str, ...]:
-    """Return what results of one cause have in common; of what was raised, and of a mere message, all but numbers."""
+def _parts(result: Result) -> dict[tuple[str, ...], Result]:
+    """Return the result once per cause, with the findings of that cause alone."""
     if _has_message_alone(result):
-        return ("message", numberless(cause(result)))
-    first = result.findings[0]
-    about = numberless(named(str(first["sort"]), str(first["where"])))
-    raised = "" if first["raised"] is None else numberless(str(first["raised"]))
-    return (str(first["kind"]), about, letter_of(str(first["action"])), raised)
+        return {("message", numberless(cause(result))): result}
+    found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for finding in result.findings:
+        found.setdefault(_alike(finding), []).append(finding)
+    return {alike: result.of_findings(findings) for alike, findings in found.items()}
+
+
+def _alike(finding: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what findings of one cause have in common: B and I are twins, and of what was raised no number counts."""
+    letter = letter_of(str(finding["action"]))
+    return (
+        str(finding["kind"]),
+        numberless(named(str(finding["sort"]), str(finding["where"]))),
+        "B or I" if letter in {"B", "I"} else letter,
+        "" if finding["raised"] is None else numberless(str(finding["raised"])),
+        str(finding["cause"]["kind"]) if finding["cause"] else "",
+    )
 
 
 def _text(group: list[Result]) -> str:
     """Return what all results of a cause say: word for word, without numbers, or else in general."""
-    texts = {cause(result) for result in group}
+    findings = [finding for result in group for finding in result.findings]
+    letters = " or ".join(sorted({letter_of(str(finding["action"])) for finding in findings}))
+    said = _same({cause(result, letters) for result in group}) or _of(findings[0], _IN_GENERAL, letters)
+    reasons = {str(finding["cause"]["text"]) for finding in findings if finding["cause"]}
+    if not reasons or _has_message_alone(group[0]):
+        return said
+    return f"{said}; likely cause: {_same(reasons) or str(findings[0]['cause']['kind']).replace('_', ' ')}"
+
+
+def _same(texts: set[str]) -> str:
+    """Return what all ``texts`` say, word for word or without numbers; nothing where they say more than one thing."""
     texts = texts if len(texts) == 1 else set(map(numberless, texts))
-    return texts.pop() if len(texts) == 1 else _of(group[0].findings[0], _IN_GENERAL)
+    return texts.pop() if len(texts) == 1 else ""
 
 
 def _has_message_alone(result: Result) -> bool:
     return not result.findings or (result.kind == "device" and result.status == "error")
 
 
-def cause(result: Result) -> str:
-    """Return in one line what the first finding of ``result`` says, without the name of the tensor."""
+def cause(result: Result, letters: str | None = None) -> str:
+    """Return in one line what the first finding of ``result`` says, without the name of the tensor.
+
+    ``letters`` are those of the actions after which others of its cause were found.
+    """
     if _has_message_alone(result):
         lines = [line for line in result.message.splitlines() if line.strip()] or ["no message"]
         # The last line of a traceback names the exception, the first one of any other message says what is wrong.
         return lines[-1].strip() if result.kind == "kit" else lines[0].strip()
     first = result.findings[0]
     kind, text = str(first["kind"]), str(first["text"])
-    letter = letter_of(str(first["action"]))
+    letter = letters or letter_of(str(first["action"]))
     if kind == "error":
         return f"{letter} {text}" if first["raised"] is None else f"{letter} raised {first['raised']}"
     if kind in _OF_TENSORS:
-        return _of(first, _OF_TENSORS)
+        return _of(first, _OF_TENSORS, letter)
     said = text.partition(": ")[0]
-    return f"{f'after {letter}, ' if letter else ''}{said}" if kind == "hooks" else _of(first, {kind: said})
+    return f"{f'after {letter}, ' if letter else ''}{said}" if kind == "hooks" else _of(first, {kind: said}, letter)
 
 
-def _of(finding: Mapping[str, Any], says: Mapping[str, str]) -> str:
+def _of(finding: Mapping[str, Any], says: Mapping[str, str], letter: str) -> str:
     """Return after which letter of action, and of what sort of tensor, a finding says what its kind ``says``."""
-    letter, about = letter_of(str(finding["action"])), named(str(finding["sort"]), str(finding["where"]))
+    about = named(str(finding["sort"]), str(finding["where"]))
     return f"{f'after {letter}, ' if letter else ''}{about} {says[str(finding['kind'])]}"
 
 
@@ -211,8 +240,8 @@ def _aside(report: Report) -> str:
 def _counted(causes: Iterable[Cause]) -> str:
     """Return how many checks the causes are of, how many results where these are more, and how many causes if fewer."""
     groups = list(causes)
-    results = [result for group in groups for result in group.results]
-    checks = len({result.check for result in results})
+    results = {result.place for group in groups for result in group.results}
+    checks = len({place.check for place in results})
     times = f", {len(results)} results," if len(results) > checks else ""
     by = f" by {count(len(groups), 'cause')}" if len(groups) < checks else ""
     return f"{count(checks, 'check')}{times}{by}".rstrip(",")

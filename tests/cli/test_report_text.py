@@ -6,7 +6,7 @@ import pytest
 from expecttest import assert_expected_inline
 
 from gradconform.judge.finding import Kind
-from gradconform.report.sections import by_cause, cause
+from gradconform.report.sections import by_cause, cause, sections
 from gradconform.report.sentences import verdict
 from gradconform.report.terminal import closing
 from gradconform.results import Report, Result
@@ -150,6 +150,41 @@ def test_findings_that_differ_in_a_value_are_two_causes_although_they_are_told_a
         [failed("a.b.c", "weight", "is wrong", **values), failed("a.b.d", "weight", "is wrong", **{**values, **other})]
     )
     assert len(found) == 2
+
+
+def both(check: str, *kinds: str, action: str = "W0") -> Result:
+    """Return a result that failed with one finding of each kind, each for a reason of that name."""
+    parts = [failed(check, "weight", f"is {kind}", kind=kind, action=action) for kind in kinds]
+    reasons = ({"kind": kind, "text": f"it is {kind}"} for kind in kinds)
+    findings = [{**part.findings[0], "cause": reason} for part, reason in zip(parts, reasons, strict=True)]
+    return Result(**{**parts[0].to_dict(), "findings": findings}).of_findings(findings)
+
+
+def test_a_check_stands_with_every_cause_that_it_shows_and_with_its_findings_alone() -> None:
+    found = by_cause([both("a.b.c", "mismatch", "missing"), both("a.b.d", "mismatch"), both("a.b.e", "missing")])
+    assert [(group.text, list(group.checks)) for group in found] == [
+        ("after W, a parameter gradient has a wrong value; likely cause: it is mismatch", ["a.b.c", "a.b.d"]),
+        ("after W, a parameter gradient is None, a tensor under plain autograd; likely cause: it is missing",
+         ["a.b.c", "a.b.e"]),
+    ]  # fmt: skip
+    assert [[finding["kind"] for finding in group.results[0].findings] for group in found] == [
+        ["mismatch"],
+        ["missing"],
+    ]
+    assert "missing" not in found[0].results[0].message
+
+
+def test_one_reason_is_another_cause_than_another_and_the_twins_b_and_i_are_one() -> None:
+    one, other = both("a.b.c", "mismatch", action="B0"), both("a.b.d", "mismatch", action="I1")
+    (group,) = by_cause([one, other])
+    assert group.text == "after B or I, a parameter gradient has a wrong value; likely cause: it is mismatch"
+    told = {**other.to_dict(), "findings": [{**other.findings[0], "cause": {"kind": "scaled", "text": "2 times"}}]}
+    assert len(by_cause([one, Result(**told)])) == 2
+
+
+def test_what_stands_with_several_causes_is_counted_once() -> None:
+    told = report(both("a.b.c", "mismatch", "missing"), both("a.b.d", "mismatch"))
+    assert [section.heading for section in sections(told)] == ["failed MUST: 2 checks"]
 
 
 def test_an_error_of_the_kit_is_told_with_its_traceback_and_its_check() -> None:
