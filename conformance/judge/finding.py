@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
+from gradconform.adapter import UnsupportedError
 from gradconform.diagnosis.cause import Cause
 from gradconform.drive.observation import Raised
 from gradconform.finding_text import finding_line
@@ -17,6 +18,10 @@ Kind = Literal[
 ]  # fmt: skip
 
 _Judge = TypeVar("_Judge")
+
+
+class RefusedError(UnsupportedError):
+    """What a check rests on was refused, or is not there: a claim not met, or well where it is not claimed."""
 
 
 def by_numeric_rule(judge: _Judge) -> _Judge:

@@ -17,7 +17,7 @@ from gradconform.results import Sort
 from gradconform.tolerance import Partials
 from gradconform.tolerance import judge as judge_numbers
 
-from .finding import Finding, Judged, by_numeric_rule, error_in, findings_in
+from .finding import Finding, Judged, RefusedError, by_numeric_rule, error_in, findings_in
 from .gradients import compare_in, one_of
 from .refusal import near, same
 
@@ -189,14 +189,15 @@ def accumulates_in_place(evidence: Evidence) -> Iterator[Finding]:
 def weight_result(evidence: Evidence) -> Judged:
     """Yield entries of what W returned that are neither what stands after it nor what this W added."""
     yield from raised(evidence.observation)
-    for step in evidence.observation.steps:
-        if step.action.kind != "W" or step.raised:
-            continue
+    results = [step for step in evidence.observation.steps if step.action.kind == "W" and not step.raised]
+    if results and all(step.weight_result is None for step in results):
+        msg = "W returns nothing"
+        raise RefusedError(msg)
+    for step in results:
         names = list(step.param_grads)
-        result = step.weight_result
-        if result is None or len(result) != len(names):
-            came = "nothing" if result is None else f"{len(result)} entries"
-            text = f"{came}, expected {len(names)} entries, one per parameter, as weight_result claims"
+        result = step.weight_result or ()
+        if len(result) != len(names):
+            text = f"{len(result)} entries, expected {len(names)}, one per parameter"
             yield Finding("shape", "the tuple W returns", str(step.action), text)
             continue
         own = evidence.reference(step.action.stage, step.action.mb).params

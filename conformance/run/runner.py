@@ -23,7 +23,7 @@ from gradconform.drive.operation_log import drive_logged
 from gradconform.drive.oracle import DeviceLostError, Oracle, OracleError
 from gradconform.drive.reference64 import OracleCache, References
 from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust
-from gradconform.judge.finding import Finding, findings_in, headrooms_in
+from gradconform.judge.finding import Finding, RefusedError, findings_in, headrooms_in
 from gradconform.judge.state import same_bits
 from gradconform.naming import DEFAULT_SEED
 from gradconform.results import Result
@@ -56,10 +56,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-class RefusedError(UnsupportedError):
-    """The adapter raised ``UnsupportedError`` while it was driven."""
 
 
 class AdapterError(Exception):

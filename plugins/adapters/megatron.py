@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gradconform.adapter import Capabilities, StageSpec, Tree, needed
+from gradconform.adapter import Capabilities, StageSpec, Tree, UnsupportedError, needed
 from gradconform.trees import as_tuple
 
 from .full_only import FULL_ONLY, FullOnlySession, flat, handed_on, received
@@ -28,6 +28,9 @@ class MegatronSession(FullOnlySession):
     def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
         """Run the stage on received tensors; what is handed on is apart from what is kept, and may be freed."""
         outputs = super().forward(mb, received(args), target)
+        if isinstance(outputs, dict):
+            msg = "a step takes a tensor or a list of them, and no dict"
+            raise UnsupportedError(msg)
         sent = handed_on(flat(outputs)) if isinstance(outputs, (Tensor, tuple, list)) else outputs
         # As the schedule does: the first output alone.
         deallocate_output_tensor(as_tuple(self._forwards[mb][1])[0], self._config.deallocate_pipeline_outputs)

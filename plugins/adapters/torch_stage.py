@@ -11,6 +11,7 @@ import atexit
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
@@ -45,7 +46,7 @@ class TorchStageSession(StageSession):
             stage,
             index,
             count,
-            spec.example_args[0].device,
+            next((arg.device for arg in spec.example_args if isinstance(arg, Tensor)), torch.device("cpu")),
             input_args=spec.example_args,
             output_args=flat(spec.example_outputs),
             group=group_of_one(),

@@ -130,3 +130,19 @@ def test_a_wrong_value_behind_the_first_linear_is_judged_and_not_laid_on_the_ada
     )
     assert {result.status for result in report.results} <= {"failed", "passed"}
     assert report.failures
+
+
+@pytest.mark.parametrize(
+    ("name", "checks"),
+    [
+        ("torch-stage", "*.gradients.nontensor-inputs"),
+        ("torch-stage", "state.weight_result.*"),
+        ("megatron-core", "*.dict-output"),
+    ],
+)
+def test_a_shipped_adapter_makes_no_mistake_with_what_it_does_not_claim(name: str, checks: str) -> None:
+    if name == "megatron-core":
+        pytest.importorskip("megatron.core")
+    report = check_stage_backward(name, checks=checks, probe=True)
+    assert {result.status for result in report.results} == {"unsupported"}
+    assert all("tried, and refused" in result.message for result in report.results)
