@@ -4,7 +4,7 @@
 record       what it says
 ===========  ============================================================================================
 ``run``      the first line: what is judged, how and where, and every item that is planned (:class:`Header`)
-``started``  an item begins: check, device, dtype, and the level and requirement its result will have
+``started``  an item begins: check, device, dtype, and the level, requirement and such that its result will have
 ``result``   the result of an item, as :meth:`gradconform.results.Result.to_dict` gives it
 ``resumed``  another process goes on with the run; ``results`` counts what was there
 ``end``      the last line, of a run that has a result for every planned item
@@ -31,6 +31,9 @@ SCHEMA = "gradconform-records"
 SCHEMA_VERSION = 1
 
 Record = Mapping[str, Any]
+
+#: What of a result is known before its check is run.
+_STARTED = (*Place._fields, "level", "requirement", "core", "unclaimed")
 
 
 class RecordsError(UsageError):
@@ -119,9 +122,10 @@ def tupled(values: Any) -> Any:
     return tuple(map(tupled, values)) if isinstance(values, list) else values
 
 
-def started(place: Place, level: str, requirement: str) -> dict[str, Any]:
-    """Return the record that an item begins."""
-    return {"record": "started", **place._asdict(), "level": level, "requirement": requirement}
+def started(begun: Result) -> dict[str, Any]:
+    """Return the record that an item begins, of its result as one that is ``not_run``."""
+    values = begun.to_dict()
+    return {"record": "started", **{name: values[name] for name in _STARTED}}
 
 
 def finished(result: Result) -> dict[str, Any]:

@@ -52,11 +52,11 @@ def perform(run: Execution, file: RecordFile | None = None) -> tuple[Report, Sto
             areas.add(result)
             bar(result)
 
-        def on_start(place: Place, level: str, requirement: str) -> None:
-            at[place] = None
-            bar(place)
+        def on_start(begun: Result) -> None:
+            at[begun.place] = None
+            bar(begun.place)
             if file is not None:
-                file.write(started(place, level, requirement))
+                file.write(started(begun))
 
         def on_result(result: Result) -> None:
             if file is not None:

@@ -12,8 +12,8 @@ from gradconform.records import Header, RecordedRun, RecordsError, as_line, fini
 from gradconform.results import EXIT_ENVIRONMENT, Place, Result
 
 OnResult = Callable[[Result], None]
-#: Is told of an item as it begins, with the level and the requirement that its result will have.
-OnStart = Callable[[Place, str, str], None]
+#: Is told of an item as it begins, by its result as one that is ``not_run``.
+OnStart = Callable[[Result], None]
 
 
 class Execution(Protocol):

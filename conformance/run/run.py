@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from gradconform.adapter import is_option
 from gradconform.contract import checks_of
 from gradconform.contract.check import Check
 from gradconform.contract.plan import Given, Item, Plan, check_of, make_plan, schedules_of
@@ -151,24 +152,26 @@ class Run:
     ) -> Report:
         """Run the items at ``places``, or every item of the plan, in order.
 
-        ``on_start`` is told of each item as it begins, with the level and the requirement its result will have;
-        ``on_result`` sees each result as it comes.
+        ``on_start`` is told of each item as it begins, by its result as one that is ``not_run``; ``on_result`` sees
+        each result as it comes.
         """
         report = self.empty_report()
         with _frozen_objects(), one_thread():
             for place in self._items if places is None else places:
                 item = self._items[place]
                 if on_start is not None:
-                    on_start(place, self._level(item), item.check.requirement)
+                    on_start(self._begun(item))
                 result = self.run_item(item)
                 report.results.append(result)
                 if on_result is not None:
                     on_result(result)
         return report
 
-    def _level(self, item: Item) -> str:
-        """Return the level of a failure: what is tried although it is not claimed can only be a failed SHOULD."""
-        return "SHOULD" if item.check.unmet(self.target.capabilities) else item.check.level
+    def _begun(self, item: Item) -> Result:
+        """Return what is known of an item before it is run: of an option that is not had, a failure is a SHOULD."""
+        unmet = tuple(item.check.unmet(self.target.capabilities))
+        level = "SHOULD" if any(map(is_option, unmet)) else item.check.level
+        return item.check.result(item.device, item.dtype, status="not_run", level=level, unclaimed=unmet)
 
 
 @contextlib.contextmanager

@@ -68,9 +68,8 @@ class CheckWorker:
         record = message["record"]
         if record == "started":
             self.process.expect(self.limit)
-            self.begun = Result(
-                status="not_run", **{name: value for name, value in message.items() if name != "record"}
-            )
+            told = {name: value for name, value in message.items() if name != "record"}
+            self.begun = Result.from_dict({**told, "status": "not_run"})
             return self.begun
         if record == "result":
             self.process.expect(None)
@@ -176,7 +175,7 @@ class IsolatedRun:
             if isinstance(heard, Ending):
                 self._replace(number, worker, heard, on_result)
             elif heard.status == "not_run":
-                on_start(heard.place, heard.level, heard.requirement)
+                on_start(heard)
             else:
                 self._in_a_row = self._idle_ends = 0
                 on_result(heard)

@@ -41,7 +41,7 @@ def serve(orders: Orders, tell: Tell) -> None:
         asked = oracle if order["oracle"] and oracle is not None else run
         asked.run(
             lambda result: _tell_result(result, tell),
-            on_start=lambda *begun: tell(started(*begun)),
+            on_start=lambda begun: tell(started(begun)),
             places=[Place(*place) for place in order["places"]],
         )
 

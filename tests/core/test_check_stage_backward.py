@@ -150,8 +150,13 @@ def test_a_part_of_the_plan_is_run_in_the_order_it_is_asked_for_and_each_item_is
         RunOptions.of("reference-split", checks=["full.loss.mlp", "full.gradients.mlp", "repeat.*"], profile="quick")
     )
     places = [place for place in reversed(run.header().places) if place.check.startswith("full.")]
-    told: list[object] = []
-    report = run.run(told.append, on_start=lambda *begun: told.append(begun), places=places)
+    told: list[Result] = []
+    report = run.run(told.append, on_start=told.append, places=places)
     assert [result.place for result in report] == places
-    assert told == [one for result in report for one in ((result.place, "MUST", result.requirement), result)]
+    assert told[1::2] == report.results
+    known = ("place", "level", "requirement", "core", "programs")
+    assert [[getattr(one, name) for name in known] for one in told[::2]] == [
+        [getattr(one, name) for name in known] for one in report
+    ]
+    assert {one.status for one in told[::2]} == {"not_run"}
     assert report.summary["not_run"] == report.planned - 2 > 0

@@ -28,7 +28,7 @@ def written(path: Path, *results: Result, ended: bool = False) -> str:
     with closing(RecordFile(str(path))) as file:
         file.begin(HEADER)
         for result in results:
-            file.write(started(result.place, result.level, result.requirement))
+            file.write(started(result))
             file.add(result)
         if ended:
             file.end("conforms")
@@ -64,7 +64,7 @@ def test_an_item_that_began_and_has_no_result_is_named(tmp_path: Path) -> None:
     with closing(RecordFile(str(tmp_path / "run.ndjson"))) as file:
         file.begin(HEADER)
         file.add(result_of(FIRST))
-        file.write(started(SECOND, "MUST", "It MUST."))
+        file.write(started(result_of(SECOND)))
     run = read_run(file.path)
     assert (run.started, run.missing) == (SECOND, [SECOND])
 
