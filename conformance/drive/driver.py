@@ -116,18 +116,19 @@ class _Run:
     ) -> None:
         self.adapter, self.materials, self.loss_scale, self.log = adapter, materials, loss_scale, log
         self.trial, self.device = materials.trial, device_of(materials.device)
+        self.is_cpu = self.device.is_cpu
         self.lanes: dict[int, Lane] = {}
         self.steps: list[Step] = []
         self.ended = False
         self.kept: list[tuple[str, Tensor, Tensor]] = []
         self.collections = collections()
-        self.overwrites = any(action.kind == "overwrite" for action in self.trial.actions)
+        self.overwrites = "overwrite" in self.trial.program
 
     def observe(self, known: Mapping[int, Step]) -> tuple[str, ...]:
         """Run the program, of which steps are ``known``; return the names of gradients that changed later."""
         for position, action in enumerate((*self.trial.actions, *self._endings())):
             sight = Sight(action, position, known.get(position, UNKNOWN))
-            lane = None if self.ended else self._lane(sight)
+            lane = None if self.ended else self.lanes.get(action.stage) or self._lane(sight)
             if lane is not None and not lane.stopped:
                 self._act(lane, sight)
                 self._look(lane, sight)
@@ -158,32 +159,32 @@ class _Run:
         return tuple(Action("finish", stage=k) for k in range(len(self.trial.stages)) if k not in ended)
 
     def _lane(self, sight: Sight) -> Lane | None:
-        action = sight.action
-        if action.stage not in self.lanes:
-            try:
-                self.lanes[action.stage] = Lane(action.stage, self.adapter, self.materials, self.loss_scale)
-            except UnsupportedError:
-                raise
-            except Exception as error:  # noqa: BLE001 (whatever open raises is what is seen of it)
-                if any(before.action.stage == action.stage for before in self.steps):
-                    return None
-                sight.raised = self._raised(error)
-                self.steps.append(sight.step())
-                self.ended = self.trial.chain
+        """Open the stage of an action; return None where that raises, which is seen the first time."""
+        stage = sight.action.stage
+        try:
+            self.lanes[stage] = Lane(stage, self.adapter, self.materials, self.loss_scale)
+        except UnsupportedError:
+            raise
+        except Exception as error:  # noqa: BLE001 (whatever open raises is what is seen of it)
+            if any(before.action.stage == stage for before in self.steps):
                 return None
-        return self.lanes[action.stage]
+            sight.raised = self._raised(error)
+            self.steps.append(sight.step())
+            self.ended = self.trial.chain
+            return None
+        return self.lanes[stage]
 
     def _act(self, lane: Lane, sight: Sight) -> None:
         action = sight.action
         try:
             _ACTS[action.kind](self, lane, action.mb, sight)
-            if not self.device.is_cpu:  # what the device reports late belongs to the action that it was asked in
+            if not self.is_cpu:  # what the device reports late belongs to the action that it was asked in
                 self.device.synchronize()
         except UnsupportedError:
             raise
         except Exception as error:  # noqa: BLE001 (what the implementation raises is an observation)
             sight.raised = self._raised(error)
-        if action.kind in {"B", "I", "W"}:
+        if not self.is_cpu and action.kind in {"B", "I", "W"}:
             self.device.wait_for_autograd()  # what it has let go of counts neither as alive nor as memory
 
     def _forward(self, lane: Lane, mb: int, sight: Sight) -> None:
@@ -193,14 +194,17 @@ class _Run:
         with lane.lifetime.watch(mb, args) if lane.lifetime else NO_LOG, self.log:
             outputs = lane.session.forward(mb, args, target)
         found = flattened(outputs)
-        if not self.device.is_cpu:  # a device that runs late draws when it runs
+        if not self.is_cpu:  # a device that runs late draws when it runs
             self.device.synchronize(*tensors(found))
         if lane.lifetime:
             lane.lifetime.outputs(mb, outputs)
         lane.outputs[mb] = outputs
-        loss = None if target is None else on_cpu(_loss_of(outputs, target))
-        sight.keep(outputs=copies_of(found, sight.known.outputs), loss=loss)
-        self._locate(sight, "output", "output", enumerate(found))
+        known = sight.known
+        sight.seen["outputs"] = copies = copies_of(found, known.outputs)
+        if target is not None:  # of the same outputs it is the same loss
+            sight.seen["loss"] = known.loss if copies is known.outputs else on_cpu(_loss_of(outputs, target))
+        if not (self.is_cpu and copies is known.outputs):  # what stands as it was known lies on the CPU
+            self._locate(sight, "output", "output", enumerate(found))
 
     def _args(self, lane: Lane, mb: int) -> tuple[Any, ...]:
         """Return what F is fed: materials, or in a chain what the stage before has put out, in leaves of its own."""
@@ -223,9 +227,13 @@ class _Run:
         lane.output_grads[mb] = grads = self._output_grads(lane, mb, misuse=sight.action.misuse)
         with self.log:
             returned = getattr(lane.session, method)(mb, grads)
-        self._locate(sight, "input gradient", "input", enumerate(returned))
-        tracked = tuple([n for n, grad in enumerate(returned) if isinstance(grad, Tensor) and grad.requires_grad])
-        sight.keep(input_grads=copies_of(returned, sight.known.input_grads), tracked=tracked)
+        known = sight.known.input_grads
+        sight.seen["input_grads"] = copies = copies_of(returned, known)
+        if not (self.is_cpu and copies is known):
+            self._locate(sight, "input gradient", "input", enumerate(returned))
+        tracked = [n for n, grad in enumerate(returned) if isinstance(grad, Tensor) and grad.requires_grad]
+        if tracked:
+            sight.seen["tracked"] = tuple(tracked)
         if "state" in self.trial.watch or self.trial.chain or self.overwrites:
             lane.returned[mb] = tuple(returned)
         if "state" in self.trial.watch:
@@ -238,7 +246,8 @@ class _Run:
     def _weight(self, lane: Lane, mb: int, sight: Sight) -> None:
         with self.log:
             result = lane.session.backward_weight(mb)
-        sight.keep(weight_result=None if result is None else copies_of(result, sight.known.weight_result))
+        if result is not None:
+            sight.seen["weight_result"] = copies_of(result, sight.known.weight_result)
 
     def _put_by_hand(self, lane: Lane, mb: int, sight: Sight) -> None:
         del sight
@@ -297,15 +306,14 @@ class _Run:
         del mb
         with self.log:
             lane.session.finish()
-        if not self.device.is_cpu:
+        if not self.is_cpu:
             self._locate(sight, "parameter", "parameter", lane.stage.named_parameters())
             self._locate(sight, "buffer", "buffer", lane.stage.named_buffers())
 
     def _locate(self, sight: Sight, sort: Sort, prefix: str, named: Iterable[tuple[object, Any]]) -> None:
         """Write down which tensors do not sit on the trial's device."""
-        on_cpu_alone = self.device.is_cpu
         for name, value in named:
-            if value is None or not isinstance(value, Tensor) or (on_cpu_alone and value.is_cpu):  # common, and quick
+            if value is None or not isinstance(value, Tensor) or (self.is_cpu and value.is_cpu):  # common, and quick
                 continue
             if not sits_on(value.device, self.materials.device):
                 sight.keep_misplaced(sort, f"{prefix} {name}", value.device)
@@ -315,30 +323,31 @@ class _Run:
         action = sight.action
         watch = self.trial.watch
         if lane.lifetime:
-            sight.keep(alive=lane.lifetime.count())
+            sight.seen["alive"] = lane.lifetime.count()
         if "growth" in watch:
-            sight.keep(input_grads=None, outputs=None, weight_result=None, loss=None)
+            sight.seen.update(input_grads=None, outputs=None, weight_result=None, loss=None)
             if action.kind == "drop" and action.mb in COUNTED:
-                sight.keep(live_tensors=live_tensors(self.collections))
+                sight.seen["live_tensors"] = live_tensors(self.collections)
             return
         try:
             stored = lane.param_grads if lane.closed else dict(lane.session.param_grads())
         except Exception as error:  # noqa: BLE001 (as in _act)
             sight.raised = sight.raised or self._raised(error)
             return
-        lane.param_grads = copies_by_name(stored, sight.known.param_grads, lane.param_grads)
-        self._locate(sight, "parameter gradient", "gradient of", stored.items())
-        sight.keep(param_grads=lane.param_grads)
+        known, before = sight.known.param_grads, lane.param_grads
+        sight.seen["param_grads"] = lane.param_grads = copies = copies_by_name(stored, known, before)
+        if not (self.is_cpu and (copies is known or copies is before)):
+            self._locate(sight, "parameter gradient", "gradient of", stored.items())
         if action.mb in lane.args:
             args = lane.args[action.mb]
             grads = [a.grad if isinstance(a, Tensor) and a.is_leaf else None for a in args]
-            sight.keep(arg_grads=copies_of(grads, sight.known.arg_grads))
+            sight.seen["arg_grads"] = copies_of(grads, sight.known.arg_grads)
         if lane.hooks:
-            sight.keep(hook_calls=lane.hooks.take())
+            sight.seen["hook_calls"] = lane.hooks.take()
         if "state" in watch:
             around = Surroundings.of(lane.stage, lane.args, lane.output_grads)
             lane.state = around.state(self.materials.device, sight.known.state, lane.state)
-            sight.keep(
+            sight.seen.update(
                 state=lane.state,
                 shared=shared_storage(lane.returned, stored, around),
                 grad_addresses={name: address_of(grad) for name, grad in stored.items() if grad is not None},

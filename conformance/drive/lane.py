@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,7 @@ class Lane:
         self.outputs: dict[int, Tree] = {}
         self.output_grads: dict[int, Tree] = {}
         self.returned: dict[int, tuple[Tensor | None, ...]] = {}
-        self.param_grads: dict[str, Tensor | None] = {}
+        self.param_grads: Mapping[str, Tensor | None] = {}
         self.state: State | None = None
         self.stopped = self.closed = False
         example = materials.example_args(index, self.stage)

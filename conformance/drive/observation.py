@@ -150,14 +150,13 @@ class Step:
     def of(cls, seen: Mapping[str, Any]) -> Step:
         """Return the step with the fields ``seen``, as a call does, which takes longer: it sets all, one by one."""
         step = cls.__new__(cls)
-        vars(step).update(_NO_MAPPINGS, **seen)
+        vars(step).update(seen)
         return step
 
 
-#: The fields of a step that are empty where nothing was seen, and have no default that the class could hold.
-_NO_MAPPINGS: Mapping[str, Mapping[Any, Any]] = {
-    one.name: MappingProxyType({}) for one in fields(Step) if one.default_factory is dict
-}
+for _field in fields(Step):
+    if _field.default_factory is dict:  # a mapping is no default that a dataclass takes, and the class can hold it
+        setattr(Step, _field.name, MappingProxyType({}))
 
 
 #: What is known of an action that no earlier run has shown.
@@ -165,25 +164,25 @@ UNKNOWN = Step(Action("finish"))
 
 
 class Sight:
-    """What an action has shown so far: a step in the making. ``known`` is what it showed in an earlier run."""
+    """What an action has shown so far: a step in the making.
+
+    ``known`` is what it showed in an earlier run, ``seen`` the fields of the step.
+    """
 
     def __init__(self, action: Action, position: int, known: Step) -> None:
         self.action, self.position, self.known = action, position, known
         self.raised: Raised | None = None
-        self._seen: dict[str, Any] = {"action": action, "position": position}
-
-    def keep(self, **seen: Any) -> None:
-        """Keep fields of the step."""
-        self._seen.update(seen)
+        self.seen: dict[str, Any] = {"action": action, "position": position}
 
     def keep_misplaced(self, sort: Sort, name: str, device: torch.device) -> None:
         """Keep that a tensor does not sit on the trial's device."""
-        self._seen.setdefault("misplaced", {})[sort, name] = str(device)
+        self.seen.setdefault("misplaced", {})[sort, name] = str(device)
 
     def step(self) -> Step:
         """Return what was seen, frozen."""
-        self._seen["raised"] = self.raised
-        return Step.of(self._seen)
+        if self.raised is not None:
+            self.seen["raised"] = self.raised
+        return Step.of(self.seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +226,15 @@ class Observation:
     @property
     def raised(self) -> Step | None:
         """The first step that raised without being a misuse."""
-        return next((step for step in self.steps if step.raised and not step.action.misuse), None)
+        for step in self.steps:
+            if step.raised is not None and not step.action.misuse:
+                return step
+        return None
 
     def at(self, position: int) -> Step:
         """Return what the action at ``position`` of the program showed; raise ``KeyError`` where it was not run."""
-        for step in reversed(self.steps[: position + 1]):  # the first one, unless an action before was not run
+        for index in range(min(position, len(self.steps) - 1), -1, -1):
+            step = self.steps[index]  # the first one, unless an action before was not run
             if step.position == position:
                 return step
         raise KeyError(position)

@@ -35,7 +35,7 @@ def copy_of(value: Any, *known: Any) -> Any:
         return value
     own = value if value.is_cpu else on_cpu(value)
     for copy in known:
-        if copy is not None and _same(own, copy):
+        if _is_copied(own, copy):
             return copy
     if own is not value:
         return own
@@ -43,30 +43,55 @@ def copy_of(value: Any, *known: Any) -> Any:
 
 
 def copies_of(values: Sequence[Any], known: Sequence[Any] | None) -> tuple[Any, ...]:
-    """Return copies of ``values`` as :func:`copy_of` makes them, ``known`` one to one if there are as many."""
+    """Return copies of ``values`` as :func:`copy_of` makes them, ``known`` one to one if there are as many.
+
+    ``known`` itself is returned where every value is what its copy is, and lies on the CPU.
+    """
     if known is None or len(known) != len(values):
         return tuple(map(copy_of, values))
+    if isinstance(known, tuple) and all(map(_is_copied, values, known)):
+        return known
     return tuple([None if one is None else copy_of(one, copy) for one, copy in zip(values, known, strict=True)])
 
 
-def copies_by_name(held: Mapping[str, Any], *known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return copies of what is ``held`` as :func:`copy_of` makes them, ``known`` by the same names."""
+def copies_by_name(held: Mapping[str, Any], *known: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return copies of what is ``held`` as :func:`copy_of` makes them, ``known`` by the same names.
+
+    One of ``known`` itself is returned where every value is what its copy in there is, and lies on the CPU.
+    """
+    for copies in known:
+        if _are_copied(held, copies):
+            return copies
     return {
         name: None if value is None else copy_of(value, *[copies.get(name) for copies in known])
         for name, value in held.items()
     }
 
 
-def _same(own: Tensor, copy: Any) -> bool:
-    """Tell whether a tensor is what its copy would be, strides too."""
-    return (
+def _is_copied(value: Any, copy: Any) -> bool:
+    """Tell whether a tensor lies on the CPU and is what its copy would be, strides too; whether the rest is the same.
+
+    The values are compared each time: a write through ``.data``, or by a kernel of somebody's own, counts no version.
+    """
+    return value is copy or (
         type(copy) is Tensor
-        and type(own) in _PLAIN
-        and own.dtype is copy.dtype
-        and own.layout is copy.layout is _STRIDED
-        and own.stride() == copy.stride()
-        and _equal(own, copy)
+        and type(value) in _PLAIN
+        and value.is_cpu
+        and value.dtype is copy.dtype
+        and value.layout is copy.layout is _STRIDED
+        and _equal(value, copy)
+        and value.stride() == copy.stride()
     )
+
+
+def _are_copied(held: Mapping[str, Any], copies: Mapping[str, Any]) -> bool:
+    """Tell whether copies have the names and order of what is ``held``, and each is what a copy would be."""
+    if len(held) != len(copies):
+        return False
+    for (name, value), (other, copy) in zip(held.items(), copies.items(), strict=True):
+        if name != other or not _is_copied(value, copy):
+            return False
+    return True
 
 
 def on_cpu(value: Any) -> Any:
@@ -235,11 +260,13 @@ class Surroundings(NamedTuple):
 
     def state(self, device: torch.device, *known: State | None) -> State:
         """Copy all of it, but what is as it was in one of the ``known`` states."""
+        flags: Mapping[str, bool]
         flags = {name: parameter.requires_grad for name, parameter in self.params.items()}
         flags.update({f"argument {name}": arg.requires_grad for name, arg in self.args.items()})
         flags["grad mode"] = torch.is_grad_enabled()
         rng = device_of(device).generator_states()
         earlier = [state for state in known if state is not None]
+        flags = next((state.requires_grad for state in earlier if state.requires_grad == flags), flags)
         copies = {
             what: copies_by_name(held, *(getattr(state, what) for state in earlier))
             for what, held in self._asdict().items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from torch import Tensor
 
@@ -12,7 +11,7 @@ from gradconform.drive.observation import Step
 from gradconform.trial.program import parse
 
 from .finding import Finding, Judged, Measured, by_numeric_rule, findings_in
-from .gradients import Last, gradients, of_step
+from .gradients import SoFar, gradients, of_step
 
 #: The gradients of the parameters of a stage, summed over the micro-batches so far.
 Sums = dict[str, Tensor | None]
@@ -57,10 +56,9 @@ def whole_model(evidence: Evidence) -> Judged:
     It is run per micro-batch, in the trial's dtype; parameter gradients are summed in the order of the program.
     """
     sums: dict[int, Sums] = {}
-    judged: Last = {}
-    told: set[tuple[int, str]] = set()
+    so_far = SoFar()
     for step in evidence.observation.steps:
-        yield from of_step(evidence, step, _wanted(evidence, step, sums), judged, told)
+        yield from of_step(evidence, step, _wanted(evidence, step, sums), so_far)
 
 
 def _wanted(evidence: Evidence, step: Step, sums: dict[int, Sums]) -> Step:
@@ -68,13 +66,14 @@ def _wanted(evidence: Evidence, step: Step, sums: dict[int, Sums]) -> Step:
     action = step.action
     own = sums.get(action.stage, {})
     if action.kind == "finish":
-        return replace(step, param_grads=own)
+        return Step.of({**vars(step), "param_grads": own})
     whole = evidence.whole_model(action.stage, action.mb)
     own = own or dict.fromkeys(whole.params)
     if action.kind in {"B", "W"}:
         own = {name: _sum(own[name], grad) for name, grad in whole.params.items()}
     sums[action.stage] = own
-    return replace(step, outputs=whole.outputs, loss=whole.loss, input_grads=whole.inputs, param_grads=own)
+    given = {"outputs": whole.outputs, "loss": whole.loss, "input_grads": whole.inputs, "param_grads": own}
+    return Step.of({**vars(step), **given})
 
 
 def _sum(before: Tensor | None, grad: Tensor | None) -> Tensor | None:

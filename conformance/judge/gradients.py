@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, groupby
 from typing import Any
@@ -21,8 +22,20 @@ from gradconform.trial.program import flush_pending
 from .finding import BIT_EQUAL, Finding, Judged, by_numeric_rule, error_in, findings_in
 from .values import Explain, Reference, compare, same_bits
 
-#: The pair of gradients, got and expected, that was judged last, by stage and parameter.
-Last = dict[tuple[int, str], tuple[Tensor | None, Tensor | None]]
+Grads = Mapping[str, Tensor | None]
+
+
+@dataclass(slots=True)
+class SoFar:
+    """What was judged of one run so far.
+
+    ``pairs`` has the gradients, got and expected, that were judged last, by stage and parameter, ``whole`` all of a
+    stage's; ``told`` the tensors that were found wrong, by stage and name.
+    """
+
+    pairs: dict[tuple[int, str], tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
+    whole: dict[int, tuple[Grads, Grads]] = field(default_factory=dict)
+    told: set[tuple[int, str]] = field(default_factory=set)
 
 
 @by_numeric_rule
@@ -43,30 +56,46 @@ def gradients(evidence: Evidence, *, lane: int | None = None) -> Judged:
 
 
 def _of_one_run(evidence: Evidence, observation: Observation, lane: int | None) -> Judged:
-    told: set[tuple[int, str]] = set()
-    judged: Last = {}
+    so_far = SoFar()
     for step in observation.steps:
         if lane is not None and step.action.stage != lane:
             continue
         if step.raised and not step.action.misuse:
             yield error_in(step.action, step.raised)
             continue
-        yield from of_step(evidence, step, evidence.oracle_step(step), judged, told)
+        yield from of_step(evidence, step, evidence.oracle_step(step), so_far)
     if observation.close_raised is not None:
         raised = observation.close_raised
         yield Finding("error", "the session", "close", f"raised {raised}", raised=raised)
 
 
-def of_step(evidence: Evidence, step: Step, wanted: Step, judged: Last, told: set[tuple[int, str]]) -> Judged:
-    """Hold the values of a step against those of another; leave out tensors ``told`` before, by stage and name."""
-    known = {where for stage, where in told if stage == step.action.stage}
-    for seen in chain(_returned(evidence, step, wanted), _param_grads(evidence, step, wanted, judged, known)):
+def of_step(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) -> Judged:
+    """Hold the values of a step against those of another; leave out tensors that were told before."""
+    if _same_copies(step, wanted):
+        for value in (step.loss, *(step.outputs or ()), *(step.input_grads or ()), *step.param_grads.values()):
+            if isinstance(value, Tensor):
+                yield BIT_EQUAL
+                return
+        return
+    for seen in chain(_returned(evidence, step, wanted), _param_grads(evidence, step, wanted, so_far)):
         if isinstance(seen, Finding):
             key = (step.action.stage, seen.where)
-            if key in told:
+            if key in so_far.told:
                 continue
-            told.add(key)
+            so_far.told.add(key)
         yield seen
+
+
+def _same_copies(step: Step, wanted: Step) -> bool:
+    """Tell whether one copy stands for both in all that was shown, where the driver has found it equal."""
+    return (
+        step.param_grads is wanted.param_grads
+        and step.outputs is wanted.outputs
+        and step.input_grads is wanted.input_grads
+        and step.loss is wanted.loss
+        and not step.tracked
+        and step.misplaced == wanted.misplaced
+    )
 
 
 def compare_in(  # noqa: PLR0913, PLR0917 (as compare)
@@ -105,6 +134,9 @@ def _returned(evidence: Evidence, step: Step, wanted: Step) -> Judged:
             text = f"{len(step.outputs)} outputs were returned, the stage has {len(wanted.outputs)}"
             yield Finding("shape", "the returned outputs", str(step.action), text)
         for index, (got, output) in enumerate(zip(step.outputs, wanted.outputs, strict=False)):
+            if same_bits(got, output):
+                yield BIT_EQUAL
+                continue
             # Of a stage alone plain autograd's outputs are the reference; in a chain the errors of all before add up.
             reference = one_of(evidence, step, "outputs", index) if far else None
             explain = partial(likely.of_output, evidence, index, step)
@@ -126,17 +158,23 @@ def _misplaced(step: Step, wanted: Step) -> Iterator[Finding]:
                 yield Finding("device", where, str(step.action), text, sort=sort)
 
 
-def _param_grads(evidence: Evidence, step: Step, wanted: Step, judged: Last, known: Collection[str]) -> Judged:
-    """Compare every parameter gradient that an action changed, but those ``known`` to be wrong."""
+def _param_grads(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) -> Judged:
+    """Compare every parameter gradient that an action changed, but those known to be wrong."""
+    stage = step.action.stage
     flushed = step.action.kind == "finish" and step.action.misuse  # what was forgotten may be flushed, or refused
     if not due(evidence, step) or flushed:
         return
+    last = so_far.whole.get(stage)
+    if last is not None and last[0] is step.param_grads and last[1] is wanted.param_grads:
+        return
+    so_far.whole[stage] = (step.param_grads, wanted.param_grads)
+    known = {where for of, where in so_far.told if of == stage}
     for name, expected in wanted.param_grads.items():
         got = step.param_grads.get(name)
-        last = judged.get((step.action.stage, name))
-        if name in known or (last is not None and last[0] is got and last[1] is expected):
+        pair = so_far.pairs.get((stage, name))
+        if name in known or (pair is not None and pair[0] is got and pair[1] is expected):
             continue
-        judged[step.action.stage, name] = (got, expected)
+        so_far.pairs[stage, name] = (got, expected)
         if same_bits(got, expected):
             yield BIT_EQUAL
             continue
@@ -166,8 +204,10 @@ def due(evidence: Evidence, step: Step) -> bool:
 
 def flushed_later(evidence: Evidence, step: Step) -> bool:
     """Tell whether what W were asked up to a step is claimed to be done in the finish that is still to come."""
+    if evidence.capabilities.weight_when != "finish":
+        return False
     asked = (*evidence.trial.actions, step.action)[: step.position + 1]  # a finish that no program names comes last
-    return evidence.capabilities.weight_when == "finish" and flush_pending(asked, step.action.stage)
+    return flush_pending(asked, step.action.stage)
 
 
 def _between_input_and_weight(evidence: Evidence, step: Step) -> bool:

@@ -65,7 +65,7 @@ def _differing(
     sort, told = _SORTS[what], set[str]()
     for step in evidence.observation.steps[since:]:
         wanted = evidence.oracle_step(step).state
-        if step.state is None or wanted is None:
+        if step.state is None or wanted is None or getattr(step.state, what) is getattr(wanted, what):
             continue
         for name, got, expected in _entries(sort, getattr(step.state, what), getattr(wanted, what)):
             if name not in told and not alike(got, expected):

@@ -97,7 +97,7 @@ class Run:
         with flags_set(self.flags, self._runners[key].device.type):
             result = self._runners[key].run(item.check)
         # Whichever index a worker has taken, the result is that of the device that was named.
-        result = replace(result, device=item.device)
+        result = result if result.device == item.device else replace(result, device=item.device)
         return result if self.waivers is None else self.waivers.apply(result)
 
     def _waivers(self, path: str) -> Waivers:
