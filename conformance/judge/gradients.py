@@ -190,7 +190,8 @@ def _narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
     wider = (
         isinstance(got, Tensor)
         and isinstance(expected, Tensor)
-        and got.is_floating_point()
+        and (got.is_floating_point() or got.is_complex())
+        and got.is_complex() == expected.is_complex()
         and torch.promote_types(got.dtype, expected.dtype) == got.dtype
     )
     return got.to(expected.dtype) if wider and got is not None and expected is not None else got

@@ -10,8 +10,9 @@ from .finding import Finding
 from .gradients import flushed_later
 from .state import raised
 
-#: By how many live tensors a run may grow over thirty micro-batches: caches fill once, not each time.
-SLACK = 3
+#: By how many live tensors a run may grow over thirty micro-batches: caches fill once, not each time, and sums in pairs
+#: hold a few more now and then. A leak of one per micro-batch is thirty.
+SLACK = 9
 
 _KINDS = {"outputs": "outputs", "saved": "tensors saved in its graph", "args": "arguments"}
 

@@ -8,8 +8,8 @@ from gradconform import check_stage_backward
 from gradconform.reference.variants import VARIANTS
 
 
-def assert_clean(name: str, dtype: str) -> None:
-    report = check_stage_backward(VARIANTS[name](), dtype=dtype, strict=True)
+def assert_clean(name: str, dtype: str, profile: str = "standard") -> None:
+    report = check_stage_backward(VARIANTS[name](), dtype=dtype, profile=profile, strict=True)
     assert [(result.check, result.message) for result in report.failures] == []
     assert report.conforms
     assert report.summary["passed"] > 500  # what is not claimed is unsupported, and must not be most of it
@@ -25,3 +25,14 @@ def test_a_right_variant_has_no_failure_and_no_error(name: str) -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_right_variant_is_clean_in_other_dtypes(name: str, dtype: str) -> None:
     assert_clean(name, dtype)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_right_variant_is_clean_in_the_whole_contract(name: str, dtype: str) -> None:
+    assert_clean(name, dtype, "full")
+
+
+def test_there_are_variants_enough_to_differ_in() -> None:
+    assert len(VARIANTS) >= 25

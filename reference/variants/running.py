@@ -1,0 +1,120 @@
+"""Right variants that run the forward in ways of their own, or again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from gradconform.adapter import StageSpec
+from gradconform.reference.autograd import leaf_of
+from gradconform.trees import map_leaves
+
+from .sessions import APART, Grads, Returned, Session, adapter, roots_of
+
+
+class _Detached(Session):
+    """Hands on leaves on the outputs' memory in place of the outputs."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        return map_leaves(leaf_of, super().forward(mb, args, target))
+
+
+class _Cloned(Session):
+    """Runs the stage on copies of its arguments; one that is passed twice is copied once."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        copies = {id(arg): leaf_of(arg.detach().clone()).requires_grad_(arg.requires_grad) for arg in _leaves(args)}
+        return super().forward(mb, tuple(copies.get(id(arg), arg) for arg in args), target)
+
+
+def _leaves(args: tuple[Any, ...]) -> list[Tensor]:
+    return [arg for arg in args if isinstance(arg, Tensor) and not isinstance(arg, nn.Parameter)]
+
+
+class _Packed(Session):
+    """Packs what the graph saves into bytes, and unpacks it when it is asked for."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(_pack, _unpack):
+            return super().forward(mb, args, target)
+
+
+def _pack(tensor: Tensor) -> tuple[torch.device, Tensor]:
+    return tensor.device, tensor.detach().cpu().clone()
+
+
+def _unpack(packed: tuple[torch.device, Tensor]) -> Tensor:
+    device, tensor = packed
+    return tensor.to(device)
+
+
+class _Functional(Returned):
+    """Calls the stage as a function of leaves on its parameters' memory, to which the gradients flow."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        super().__init__(stage, spec)
+        self.leaves: dict[str, Tensor] = {name: leaf_of(parameter) for name, parameter in self._parameters.items()}
+        self.trainable = {name: leaf for name, leaf in self.leaves.items() if leaf.requires_grad}
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        for name, leaf in self.leaves.items():
+            leaf.requires_grad_(self._parameters[name].requires_grad)
+        outputs = functional_call(self._stage, self.leaves, args)
+        loss_fn = self._spec.loss_fn
+        self._forwards[mb] = args, outputs if loss_fn is None else loss_fn(outputs, target)
+        return outputs
+
+
+class _Again(Session):
+    """Frees the graph in I, and runs the forward again in W, on buffers as they were."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        super().__init__(stage, spec)
+        self.inputs: dict[int, tuple[tuple[Any, ...], Any, dict[str, Tensor]]] = {}
+        self.waiting: dict[int, tuple[tuple[Any, ...], Any, dict[str, Tensor], Any]] = {}
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        self.inputs[mb] = args, target, {name: one.detach().clone() for name, one in self._stage.named_buffers()}
+        return super().forward(mb, args, target)
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        del self.inputs[mb]
+        return super().backward(mb, output_grads)
+
+    def backward_input(self, mb: int, output_grads: Any) -> Grads:
+        inputs = self.inputs.pop(mb)
+        found = super().backward_input(mb, output_grads)
+        self.take(mb)  # the graph is freed
+        copies = map_leaves(lambda grad: grad.clone() if isinstance(grad, Tensor) else grad, output_grads)
+        self.waiting[mb] = *inputs, copies
+        return found
+
+    def backward_weight(self, mb: int) -> None:
+        if mb not in self.waiting:
+            msg = f"W of micro-batch {mb} has nothing to do: there was no I, or its W has run"
+            raise RuntimeError(msg)
+        args, target, buffers, grads = self.waiting.pop(mb)
+        outputs = functional_call(self._stage, buffers, args)
+        loss_fn = self._spec.loss_fn
+        roots, starts = roots_of(outputs if loss_fn is None else loss_fn(outputs, target), grads)
+        if roots and self.trainable:
+            torch.autograd.backward(roots, starts, inputs=list(self.trainable.values()))
+
+    def close(self) -> None:
+        super().close()
+        self.inputs.clear()
+        self.waiting.clear()
+
+
+VARIANTS: dict[str, Callable[[], object]] = {
+    "outputs-detached": partial(adapter, _Detached),
+    "arguments-cloned": partial(adapter, _Cloned),
+    "saved-tensors-packed": partial(adapter, _Packed),
+    "function-of-its-parameters": partial(adapter, _Functional, **APART, parameter_input=False, recomputes=False),
+    "forward-again-in-w": partial(adapter, _Again, rng=False, recomputes=False, parameter_input=False),
+}
