@@ -22,7 +22,7 @@ Tree = Any  # a tensor, or tuples, lists and dicts of trees
 _CHOICES = {
     "weight_order": ("none", "fifo", "any"),
     "backward_order": ("fifo", "any"),
-    "hooks": ("with_grad", "early", "never"),
+    "hooks": ("with_grad", "early", "never", "nowhere"),
     "weight_when": ("weight", "finish"),
 }
 
@@ -62,7 +62,8 @@ class Capabilities:
     weight_result: bool = False  #: W returns a tuple of parameter gradients
     weight_before_input: bool = True  #: W can be asked before its I, to be refused
     retain_graph: bool = False  #: W can be asked to keep the graph
-    hooks: Literal["with_grad", "early", "never"] = "with_grad"  #: when hooks on parameters fire; early: in I
+    #: When hooks on parameters fire in a split backward: early is in I; nowhere is never, and not in B either.
+    hooks: Literal["with_grad", "early", "never", "nowhere"] = "with_grad"
     module_hooks: bool = True  #: module full-backward hooks fire
     none_output_grad: bool = False  #: None for an output means that no gradient flows through it
     none_as_zeros: bool = False  #: that None is read as zeros, so gradients behind it may be zeros in place of None

@@ -19,7 +19,7 @@ _FULL = ways(_STAGES, full=_FULL_PROGRAM, watch=_HOOKS)
 _SPLIT = ways(_STAGES, split=_SPLIT_PROGRAM, watch=_HOOKS)
 
 
-@family("hooks.tensor", _FULL, level="SHOULD", needs=("hooks!=never",))
+@family("hooks.tensor", _FULL, level="SHOULD", needs=("hooks!=nowhere",))
 @family("hooks.tensor", _SPLIT, level="SHOULD", needs=("hooks=with_grad",))
 def tensor() -> Judge:
     """Hooks on parameters SHOULD be called as often as under plain autograd, in {program} on {stage}.
@@ -31,7 +31,7 @@ def tensor() -> Judge:
     return partial(hooks.fire_as_often, kind="tensor")
 
 
-@family("hooks.tensor_grad", _FULL, level="SHOULD", needs=("hooks!=never",))
+@family("hooks.tensor_grad", _FULL, level="SHOULD", needs=("hooks!=nowhere",))
 @family("hooks.tensor_grad", _SPLIT, level="SHOULD", needs=("hooks=with_grad",))
 def tensor_grad() -> Judge:
     """A hook on a parameter, if called, SHOULD be given the gradient autograd gives it, in {program} on {stage}.
@@ -43,7 +43,7 @@ def tensor_grad() -> Judge:
     return partial(hooks.given_the_gradient, kind="tensor")
 
 
-@family("hooks.post_accumulate", _FULL, level="SHOULD", needs=("hooks!=never", "grads_in_param_grad"))
+@family("hooks.post_accumulate", _FULL, level="SHOULD", needs=("hooks!=nowhere", "grads_in_param_grad"))
 @family("hooks.post_accumulate", _SPLIT, level="SHOULD", needs=("hooks=with_grad", "grads_in_param_grad"))
 def post_accumulate() -> Judge:
     """Post-accumulate-gradient hooks SHOULD fire as often as under plain autograd, in {program} on {stage}.
@@ -56,7 +56,7 @@ def post_accumulate() -> Judge:
     return partial(hooks.fire_as_often, kind="post_accumulate")
 
 
-@family("hooks.post_accumulate_grad", _FULL, level="SHOULD", needs=("hooks!=never", "grads_in_param_grad"))
+@family("hooks.post_accumulate_grad", _FULL, level="SHOULD", needs=("hooks!=nowhere", "grads_in_param_grad"))
 @family("hooks.post_accumulate_grad", _SPLIT, level="SHOULD", needs=("hooks=with_grad", "grads_in_param_grad"))
 def post_accumulate_grad() -> Judge:
     """When a post-accumulate-gradient hook fires, the gradient SHOULD be there, in {program} on {stage}.
