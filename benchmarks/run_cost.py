@@ -14,7 +14,7 @@ import gc
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -109,11 +109,17 @@ def main() -> None:
     print(f"run {cost.run_s:.3f} s, bare work {cost.bare_s:.3f} s (medians of {options.rounds})")
     stages = seconds(lambda: make_stages(run)).processor
     print(f"of the bare work, making the stages takes {stages / cost.bare_s:.0%}")
-    for clock, ratios in zip(Seconds._fields, map(sorted, zip(*cost.ratios(), strict=True)), strict=True):
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        spread = f"half the rounds {low:.2f} to {high:.2f}, all {ratios[0]:.2f} to {ratios[-1]:.2f}"
-        print(f"ratio in {clock} time: {middle:.2f}, {spread}")
+    for clock, ratios in zip(Seconds._fields, zip(*cost.ratios(), strict=True), strict=True):
+        print(f"ratio in {clock} time: {told(ratios)}")
     print(*cost.figures(), sep="\n")
+
+
+def told(ratios: Sequence[float]) -> str:
+    """Return the median of the rounds' ratios, and how they spread where there are several."""
+    if len(ratios) == 1:
+        return f"{ratios[0]:.2f}, of one round"
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return f"{middle:.2f}, half the rounds {low:.2f} to {high:.2f}, all {min(ratios):.2f} to {max(ratios):.2f}"
 
 
 if __name__ == "__main__":

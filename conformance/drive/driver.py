@@ -34,7 +34,6 @@ from .watches import (
     collections,
     copies_by_name,
     copies_of,
-    copy_of,
     dense,
     live_tensors,
     on_cpu,
@@ -121,7 +120,7 @@ class _Run:
         self.steps: list[Step] = []
         self.ended = False
         self.kept: list[tuple[str, Tensor, Tensor]] = []
-        self.collections = collections()
+        self.collections = collections() if "growth" in self.trial.watch else 0
         self.overwrites = "overwrite" in self.trial.program
 
     def observe(self, known: Mapping[int, Step]) -> tuple[str, ...]:
@@ -238,8 +237,8 @@ class _Run:
             lane.returned[mb] = tuple(returned)
         if "state" in self.trial.watch:
             self.kept += [
-                (f"input gradient {slot} returned by {sight.action}", grad, copy_of(grad))
-                for slot, grad in enumerate(returned)
+                (f"input gradient {slot} returned by {sight.action}", grad, copy)
+                for slot, (grad, copy) in enumerate(zip(returned, copies, strict=True))
                 if isinstance(grad, Tensor)
             ]
 

@@ -59,11 +59,12 @@ def copies_by_name(held: Mapping[str, Any], *known: Mapping[str, Any]) -> Mappin
 
     One of ``known`` itself is returned where every value is what its copy in there is, and lies on the CPU.
     """
-    for copies in known:
+    earlier = [copies for copies in known if copies]
+    for copies in earlier:
         if _are_copied(held, copies):
             return copies
     return {
-        name: None if value is None else copy_of(value, *[copies.get(name) for copies in known])
+        name: None if value is None else copy_of(value, *[copies.get(name) for copies in earlier])
         for name, value in held.items()
     }
 
@@ -291,20 +292,25 @@ def shared_storage(
     returned: Mapping[int, tuple[Tensor | None, ...]], param_grads: Mapping[str, Tensor | None], around: Surroundings
 ) -> tuple[tuple[str, str], ...]:
     """Return the pairs of names, one of them a gradient handed out or stored, whose tensors share storage."""
-    named: list[tuple[str, Any, bool]] = []
-    named += [(f"input gradient {name}", grad, True) for name, grad in _by_name(returned).items()]
-    named += [(f"gradient of {name}", grad, True) for name, grad in param_grads.items()]
-    named += [(f"output gradient {name}", grad, False) for name, grad in around.output_grads.items()]
-    named += [(f"argument {name}", arg, False) for name, arg in around.args.items()]
-    named += [(f"parameter {name}", parameter, False) for name, parameter in around.params.items()]
-    by_address: dict[int, list[tuple[str, Tensor, bool]]] = {}
-    for name, tensor, is_gradient in named:
-        if isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.numel():
-            by_address.setdefault(address_of(tensor), []).append((name, tensor, is_gradient))
-    pairs: list[tuple[str, str]] = []
-    for group in by_address.values():
-        pairs += [(a[0], b[0]) for a, b in combinations(group, 2) if (a[2] or b[2]) and _overlap(a[1], b[1])]
-    return tuple(pairs)
+    sorts: tuple[tuple[str, Mapping[str, Any], bool], ...] = (
+        ("input gradient", _by_name(returned), True),
+        ("gradient of", param_grads, True),
+        ("output gradient", around.output_grads, False),
+        ("argument", around.args, False),
+        ("parameter", around.params, False),
+    )
+    by_address: dict[int, list[tuple[str, str, Tensor, bool]]] = {}
+    for sort, named, is_gradient in sorts:
+        for name, tensor in named.items():
+            if isinstance(tensor, Tensor) and tensor.layout is _STRIDED and tensor.numel():
+                by_address.setdefault(address_of(tensor), []).append((sort, name, tensor, is_gradient))
+    return tuple(
+        (f"{a[0]} {a[1]}", f"{b[0]} {b[1]}")
+        for group in by_address.values()
+        if len(group) > 1
+        for a, b in combinations(group, 2)
+        if (a[3] or b[3]) and _overlap(a[2], b[2])
+    )
 
 
 def _overlap(one: Tensor, other: Tensor) -> bool:
