@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
+import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,8 @@ from gradconform.trial.trial import Trial
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
 from . import standalone
-from .source import Source, add_imports, add_stage, arguments, literal, values_of
+from .comparison import ALLOWED, EXACT
+from .source import Source, add_stage, arguments, literal, reached, values_of
 
 _WIDTH = 112
 
@@ -78,6 +78,8 @@ _COMPARED: dict[Callable[..., object], tuple[str, ...]] = {
         "calls of the post_accumulate hook of",
     ),
 }
+#: What is seen when a program has ended.
+_IN_THE_END = {"buffer in the end", "changed later:", "whether called: the module hook of"}
 #: What a script can watch; lifetimes are seen by the kit's own machinery.
 _WATCHED = {"state", "hooks", "module_hooks"}
 #: Claims under which values are judged in another way than a script compares them.
@@ -107,24 +109,23 @@ class Replayed:
         self._refuse()
         (trial,) = self.check.trials[:1]
         source = Source()
-        data = self._data(trial, source)
-        parts, rest = _standalone()
-        lines = "\n".join(
-            [
-                self._docstring(trial),
-                "",
-                "from __future__ import annotations",
-                "",
-                *_merged((parts.imports | source.imports) - {"from typing import TYPE_CHECKING"}),
-                "",
-                "nan, inf = float('nan'), float('inf')",
-                "",
-                *(f"\n{text}\n" for text in source.definitions.values()),
-                *data,
-                "",
-            ]
-        )
-        return "\n\n\n".join([_folded(lines), *parts.definitions.values(), rest])
+        parts = reached(standalone, "main", self.known, self._entries(trial))
+        data = self._data(trial, source, parts.names)
+        lines = [
+            self._docstring(trial),
+            "",
+            "from __future__ import annotations",
+            "",
+            *_merged(parts.imports | source.imports | {"import torch"}),
+            "",
+            *(f"\n{text}\n" for text in source.definitions.values()),
+            *data,
+            *(f"{name} = {value}" for name, value in self._constants(trial).items() if name in parts.names),
+        ]
+        if any(re.search(r"\b(nan|inf)\b", line) for line in data):
+            lines.insert(lines.index("import torch") + 1, "\nnan, inf = float('nan'), float('inf')")
+        run = 'if __name__ == "__main__":\n    sys.exit(main())\n'
+        return "\n\n\n".join([_folded("\n".join(lines)), *_spaced(parts.definitions.values()), run])
 
     def _refuse(self) -> None:
         if not isinstance(self.target.adapter, FunctionsAdapter):
@@ -178,30 +179,110 @@ class Replayed:
         ]
         return '"""' + "\n\n".join(textwrap.fill(one, _WIDTH) for one in paragraphs) + '\n"""'
 
-    def _data(self, trial: Trial, source: Source) -> list[str]:
+    @property
+    def known(self) -> dict[str, Any]:
+        """What is known of the driver's expressions, by their text, before a script runs."""
+        (trial,), compared = self.check.trials[:1], self._compared()
+        kinds = {action.kind for action in trial.actions}
+        judge, judge_told = self._judge
+        unless = judge_told.get("unless")
+        claimed = unless is not None and getattr(self.target.capabilities, unless)
+        misuse = any(action.misuse for action in trial.actions)
+        again = any(action.misuse and action.kind == "W" for action in trial.actions)
+        sharing = {one for one in compared if one.startswith("shared")}
+        told = {
+            "CHAIN": trial.chain,
+            "LOSS": trial.loss,
+            "SAME_ARGS": trial.same_args,
+            "RETAIN_GRAPH": trial.retain_graph,
+            "REPEATS_WEIGHT": again,
+            "MAY_REFUSE": judge is right_or_refused and not claimed,
+            "CALLS_KEPT": bool(trial.watch & {"hooks", "module_hooks"} or "hook" in kinds),
+            "GIVEN_KEPT": bool(sharing or "output gradient" in compared or "receive" in kinds),
+            "RETURNED_KEPT": bool(sharing or trial.chain or "overwrite" in kinds),
+            "SEEN_LAST": not compared.isdisjoint(_IN_THE_END),
+            "LOSS_SCALE": self._loss_scale(trial),
+            "REPEATS": trial.repeats,
+            "WATCHED": trial.watch,
+            "COMPARED": compared,
+            "self._spec.repeats_weight": again,
+            "self._spec.retain_graph": trial.retain_graph,
+            "name not in self._functions": False,  # what is called and not there is told as what it raises
+        }
+        never = {
+            "self.last": trial.loss and trial.chain,
+            "output_grads is None": trial.loss or misuse,
+            "wanted.keys() != given.keys()": misuse,
+            "got['misuse']": misuse,
+            "step['misuse']": misuse,
+            "token.endswith('!')": misuse,
+            "token.endswith('finish!')": misuse,
+            "got['lane'] not in LANES": len(self._lanes(trial)) < len(trial.stages),
+            "any((isinstance(arg, nn.Parameter) for arg in self._forwards[mb][0]))": "parameter_input" in trial.needs,
+            "recomputes(roots)": "recomputes" in trial.needs,
+            "isinstance(tree, dict)": misuse or "nested_output" in trial.needs,
+            "what in ALLOWED": not compared.isdisjoint(ALLOWED),
+            "what in EXACT": not compared.isdisjoint(EXACT),
+            "what == '.grad of input'": ".grad of input" in compared,
+            "what == 'what W returns for'": "what W returns for" in compared,
+            "'given to' in what": any("given to" in one for one in compared),
+            "what.startswith('the gradient given to')": any("given to" in one for one in compared),
+            "isinstance(name, tuple)": bool(sharing) or any("given to" in one for one in compared),
+        }
+        told |= {text: False for text, may_be in never.items() if not may_be}
+        if not trial.loss:
+            told |= {"self._spec.loss_fn": None, "self._spec.loss_fn is None": True}
+        if not trial.loss and not misuse:
+            told["output_grads is not None"] = True
+            if not trial.chain:
+                told["_mirrors(as_tuple(outputs), output_grads)"] = True
+        elif trial.loss and not trial.chain:
+            told["self.last"] = True
+        return told
+
+    def _entries(self, trial: Trial) -> dict[str, set[str]]:
+        """Return what a program does and what a judge reads: the entries of the driver's tables that are written."""
+        compared = self._compared()
+        seen = {"the gradient of", *compared}
+        if "whether called: the module hook of" in compared:
+            seen.add("calls of the module hook of")
+        return {"ACTS": {action.kind for action in trial.actions}, "SEEN": seen, "ALLOWED": compared, "EXACT": compared}
+
+    def _loss_scale(self, trial: Trial) -> float:
+        divided = self.target.capabilities.loss_divided_by_microbatches
+        return 1.0 / trial.microbatches() if trial.loss and divided else 1.0
+
+    def _lanes(self, trial: Trial) -> list[int]:
+        _, told = self._judge
+        return [told["lane"]] if told.get("lane") is not None else list(range(len(trial.stages)))
+
+    def _constants(self, trial: Trial) -> dict[str, object]:
+        """Return the names that what is run reads, besides the values."""
+        dtype = dtype_named(self.dtype_name)
+        return {
+            "IMPLEMENTATION": repr(self._where()),
+            "PROGRAM": repr(trial.program),
+            "LANES": self._lanes(trial),
+            "LOSS_SCALE": self._loss_scale(trial),
+            "REPEATS": trial.repeats,
+            "COMPARED": "{" + ", ".join(map(repr, sorted(self._compared()))) + "}",
+            "TOLERANCE": f"{4 * floor_factor(dtype) * torch.finfo(dtype).eps}  # of the largest element",
+        }
+
+    def _data(self, trial: Trial, source: Source, names: set[str]) -> list[str]:
         dtype = dtype_named(self.dtype_name)
         materials = Materials(trial, dtype=dtype, device=torch.device(self.device_name), seed=self.seed)
-        divided = self.target.capabilities.loss_divided_by_microbatches
-        judge, told = self._judge
-        unless = told.get("unless")
-        claimed = unless is not None and getattr(self.target.capabilities, unless)
-        refusable = judge is right_or_refused and not claimed
-        lanes = [told["lane"]] if told.get("lane") is not None else list(range(len(trial.stages)))
-        lines = [
-            f"IMPLEMENTATION = {self._where()!r}",
-            f"PROGRAM = {trial.program!r}",
-            f"WATCHED, LANES = {sorted(trial.watch)}, {lanes}",
-            f"COMPARED = {{*{sorted(self._compared())}}}",
-            f"CHAIN, LOSS, SAME_ARGS, REPEATS = {trial.chain}, {trial.loss}, {trial.same_args}, {trial.repeats}",
-            f"RETAIN_GRAPH, MAY_REFUSE = {trial.retain_graph}, {refusable}",
-            f"LOSS_SCALE = {1.0 / trial.microbatches() if trial.loss and divided else 1.0}",
-            f"TOLERANCE = {4 * floor_factor(dtype) * torch.finfo(dtype).eps}  # of the largest element",
-            "STAGES, ARGS, OUTPUT_GRADS, HAND_GRADS, TARGETS, SEEDS = [], {}, {}, {}, {}, {}",
-        ]
+        lines: list[str] = []
+        forwards = [action for action in trial.actions if action.kind == "F"]
         for lane in range(len(trial.stages)):
             lines += self._stage(trial, lane, materials, source)
-        for action in (action for action in trial.actions if action.kind == "F"):
-            lines += self._microbatch(trial, action.stage, action.mb, materials)
+        lines += [
+            f"STAGES = [{', '.join(f'stage_{lane}' for lane in range(len(trial.stages)))}]",
+            f"SEEDS = { {action.mb: materials.rng_seed(action.mb) for action in forwards} }",
+            *(f"{name} = {{}}" for name in ("ARGS", "OUTPUT_GRADS", "TARGETS", "HAND_GRADS") if name in names),
+        ]
+        for action in forwards:
+            lines += self._microbatch(trial, action.stage, action.mb, materials, names)
         for action in (action for action in trial.actions if action.misuse and action.kind in {"B", "I"}):
             wrong = trial.output_grads in WRONG_PATTERNS
             grads = materials.output_grads(action.stage, action.mb, misuse=wrong)
@@ -251,29 +332,29 @@ class Replayed:
             "    return stage",
             "",
             "",
-            f"STAGES.append(stage_{lane})",
         ]
 
-    def _microbatch(self, trial: Trial, lane: int, mb: int, materials: Materials) -> list[str]:
+    def _microbatch(self, trial: Trial, lane: int, mb: int, materials: Materials, names: set[str]) -> list[str]:
         stage = materials.stage(lane)
-        lines = [f"SEEDS[{mb}] = {materials.rng_seed(mb)}"]
+        lines: list[str] = []
         if not (trial.chain and lane):
-            text = arguments(materials.args(lane, mb, stage), stage)
-            lines += ["", "", f"def args_{lane}_{mb}(stage):", text, "", "", f"ARGS[{lane}, {mb}] = args_{lane}_{mb}"]
+            lines += arguments(materials.args(lane, mb, stage), stage, f"ARGS[{lane}, {mb}]")
         if trial.loss_at(lane):
             lines.append(f"TARGETS[{lane}, {mb}] = lambda: {literal(materials.target(lane, mb))}")
-        elif not trial.chain or lane == len(trial.stages) - 1:
+        elif "OUTPUT_GRADS" in names and (not trial.chain or lane == len(trial.stages) - 1):
             lines.append(f"OUTPUT_GRADS[{lane}, {mb}] = lambda: {literal(materials.output_grads(lane, mb))}")
         return lines
 
 
-def _standalone() -> tuple[Source, str]:
-    """Return what the standalone part imports, and the rest of it as it stands."""
-    text = inspect.getsource(standalone)
-    parts = Source()
-    add_imports(parts, standalone)
-    start = next(node for node in ast.parse(text).body if isinstance(node, ast.If))
-    return parts, "\n".join(text.splitlines()[start.end_lineno :]).strip() + "\n"
+def _spaced(definitions: Iterable[str]) -> list[str]:
+    """Return definitions, with constants that follow each other in one."""
+    found: list[str] = []
+    above = False
+    for text in definitions:
+        constant = not text.startswith(("class ", "def "))
+        found[-1:] = [f"{found[-1]}\n{text}"] if constant and above else [*found[-1:], text]
+        above = constant
+    return found
 
 
 def _merged(imports: set[str]) -> list[str]:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import re
+import struct
 import sys
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from importlib.util import resolve_name
 from types import ModuleType
@@ -17,6 +21,8 @@ from torch import Tensor, nn
 from gradconform.fixtures.random_stages.operations import OPERATIONS
 from gradconform.fixtures.random_stages.recipe import Line, Recipe, recipe_of
 from gradconform.fixtures.stages.case import StageCase
+
+from .folding import Folding, unparsed, without_docstring
 
 
 def literal(value: Any) -> str:
@@ -46,31 +52,38 @@ def _tensor(tensor: Tensor) -> str:
 
 
 def _numbers(values: Tensor) -> str:
-    """Return the elements as nested lists; nine digits give a float32 again."""
+    """Return the elements as nested lists, with the digits that give a float32 again: nine at the most."""
     if values.dim():
         return "[" + ", ".join(map(_numbers, values)) + "]"
     number = values.item()
-    return f"{number:.9g}" if values.dtype == torch.float32 else repr(number)
+    if values.dtype != torch.float32 or not math.isfinite(number):
+        return repr(number)
+    texts = (f"{number:.{digits}g}" for digits in range(1, 10))
+    return next(text for text in texts if struct.pack("f", float(text)) == struct.pack("f", number))
 
 
-def arguments(args: tuple[Any, ...], stage: nn.Module) -> str:
-    """Return text that makes the arguments of one forward, ``stage`` being the name of its module there.
+def arguments(args: tuple[Any, ...], stage: nn.Module, name: str) -> list[str]:
+    """Return lines that put a maker of the arguments of one forward under ``name``, given the stage.
 
     A parameter of the stage is named, and what is passed twice is the same object.
     """
     parameters = {id(parameter): name for name, parameter in stage.named_parameters()}
-    lines: list[str] = []
+    texts: list[str] = []
     first: dict[int, int] = {}
     for place, arg in enumerate(args):
         if id(arg) in parameters and isinstance(arg, nn.Parameter):
-            lines.append(f"    a{place} = stage.get_parameter({parameters[id(arg)]!r})")
+            texts.append(f"stage.get_parameter({parameters[id(arg)]!r})")
         elif isinstance(arg, Tensor) and id(arg) in first:
-            lines.append(f"    a{place} = a{first[id(arg)]}")
+            texts.append(f"a{first[id(arg)]}")
         else:
-            lines.append(f"    a{place} = {literal(arg)}")
+            texts.append(literal(arg))
         first.setdefault(id(arg), place)
-    names = "".join(f"a{place}, " for place in range(len(args))).rstrip()
-    return "\n".join([*lines, f"    return ({names})"])
+    if len({id(arg) for arg in args}) == len(args):
+        return [f"{name} = lambda stage: ({' '.join(f'{text},' for text in texts)})"]
+    made = "args_" + "_".join(re.findall(r"\d+", name))
+    lines = [f"    a{place} = {text}" for place, text in enumerate(texts)]
+    names = " ".join(f"a{place}," for place in range(len(args)))
+    return ["", "", f"def {made}(stage):", *lines, f"    return ({names})", "", "", f"{name} = {made}"]
 
 
 def values_of(module: nn.Module) -> dict[str, Tensor]:
@@ -85,10 +98,36 @@ _KIT = "gradconform."
 
 @dataclass(slots=True)
 class Source:
-    """Source text: import lines, definitions by name in the order in which they must stand."""
+    """Source text: import lines, definitions by name in the order in which they must stand.
 
+    A ``folding`` is put on every definition; without one, what is written stays as it is, but for docstrings.
+    """
+
+    folding: Folding | None = None
     imports: set[str] = field(default_factory=set)
     definitions: dict[str, str] = field(default_factory=dict)
+    #: The names and the attributes that the definitions read.
+    names: set[str] = field(default_factory=set)
+    attributes: set[str] = field(default_factory=set)
+    _bodies: dict[str, list[ast.stmt]] = field(default_factory=dict)
+
+    def body(self, module: ModuleType) -> list[ast.stmt]:
+        """Return the statements of a module, folded."""
+        if module.__name__ not in self._bodies:
+            found = ast.parse(inspect.getsource(module)).body
+            self._bodies[module.__name__] = found if self.folding is None else self.folding.block(found)
+        return self._bodies[module.__name__]
+
+
+def reached(module: ModuleType, name: str, known: Mapping[str, Any], entries: Mapping[str, AbstractSet[str]]) -> Source:
+    """Return a definition and all that it reaches: methods that nothing reads are left out (see :class:`Folding`)."""
+    read: set[str] = set()
+    while True:
+        source = Source(Folding(known, entries, frozenset(read)))
+        _add_name(source, module, name)
+        if source.attributes <= read:
+            return source
+        read |= source.attributes
 
 
 def add_stage(source: Source, case: StageCase) -> str:
@@ -105,22 +144,29 @@ def _add_name(source: Source, module: ModuleType, name: str) -> None:
     """Add a definition of a module and, before it, all that it names there; what torch has is imported."""
     if name in source.definitions:
         return
-    tree = ast.parse(inspect.getsource(module))
-    for node in tree.body:
+    for node in source.body(module):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             _add_import(source, module, node, name)
         elif name in _defined(node):
-            for used in sorted({inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)} - {name}):
-                _add_name(source, module, used)
-            source.definitions[name] = _text(module, node)
+            for used in _names(node):
+                source.names.add(used)
+                if used != name:
+                    _add_name(source, module, used)
+            source.attributes |= set(_attributes(node))
+            source.definitions[name] = _text(module, node) if source.folding is None else unparsed(node)
 
 
-def add_imports(source: Source, module: ModuleType) -> None:
-    """Add all that a module imports: what torch has by its import, what the kit has by its text."""
-    for node in ast.parse(inspect.getsource(module)).body:
-        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module != "__future__"):
-            for alias in node.names:
-                _add_import(source, module, node, alias.asname or alias.name)
+def _names(node: ast.AST) -> list[str]:
+    """Return the names in a definition, as they come."""
+    found = [inner for inner in ast.walk(node) if isinstance(inner, ast.Name)]
+    return list(dict.fromkeys(one.id for one in sorted(found, key=lambda one: (one.lineno, one.col_offset))))
+
+
+def _attributes(node: ast.AST) -> Iterator[str]:
+    """Yield the attributes that are read, but for torch's."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Load) and "torch" not in ast.unparse(inner):
+            yield inner.attr
 
 
 def _add_import(source: Source, module: ModuleType, node: ast.Import | ast.ImportFrom, name: str) -> None:
@@ -153,9 +199,18 @@ def _registers(decorator: ast.expr) -> bool:
 
 
 def _text(module: ModuleType, node: ast.stmt) -> str:
-    """Return the text of a definition, from the first of its decorators that is left."""
+    """Return a definition as it is written, from the first of its decorators that is left, without docstrings."""
+    lines = inspect.getsource(module).splitlines()
+    dropped: set[int] = set()
+    for inner in ast.walk(node):
+        if isinstance(inner, (ast.FunctionDef, ast.ClassDef)) and len(without_docstring(inner.body)) in range(
+            1, len(inner.body)
+        ):
+            told, following = inner.body[:2]
+            dropped |= {*range(told.lineno, (told.end_lineno or 0) + 1)}
+            dropped |= {line for line in range(told.lineno, following.lineno) if not lines[line - 1].strip()}
     first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
-    return "\n".join(inspect.getsource(module).splitlines()[first - 1 : node.end_lineno])
+    return "\n".join(lines[line - 1] for line in range(first, (node.end_lineno or 0) + 1) if line not in dropped)
 
 
 def _add_recipe(source: Source, name: str, recipe: Recipe) -> str:

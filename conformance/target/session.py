@@ -22,8 +22,10 @@ class StageSession:
     def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
         """Run the stage, and the loss where the spec has one."""
         outputs = self._stage(*args)
-        loss_fn = self._spec.loss_fn
-        self._forwards[mb] = args, outputs if loss_fn is None else loss_fn(outputs, target)
+        if self._spec.loss_fn is None:
+            self._forwards[mb] = args, outputs
+        else:
+            self._forwards[mb] = args, self._spec.loss_fn(outputs, target)
         return outputs
 
     def finish(self) -> None:

@@ -1,0 +1,132 @@
+"""What a replay script compares: what an implementation showed with what plain autograd did.
+
+A script takes PROGRAM, COMPARED, LANES and TOLERANCE from its own lines, as gradconform.replay.standalone says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    MAY_REFUSE = False
+    TOLERANCE = 0.0
+    LANES: list[int]
+    COMPARED: set[str]
+
+#: What one action showed: its token, what it raised, and by what it is called what was seen under which name.
+Step = dict[str, Any]
+#: What no arithmetic touches, and what an implementation need not do because plain autograd does it.
+EXACT = {"argument", "output gradient", "parameter", "the generator's state"}
+ALLOWED = {
+    "moved to other storage: the gradient of",
+    "requires_grad of the gradient of input",
+    "shared with a stored gradient:",
+    "shared with a returned gradient:",
+    "changed later:",
+}
+
+
+def copy(value: Any) -> Any:
+    """Return a tensor's values, or those of all in a dict, as they are now."""
+    if isinstance(value, dict):
+        return {name: copy(one) for name, one in value.items()}
+    return value.detach().to_dense().cpu().clone() if isinstance(value, Tensor) else value
+
+
+def same(got: Any, expected: Any, tolerance: float) -> bool:
+    """Tell whether two things seen are the same; numbers may differ by ``tolerance`` of the largest."""
+    if not (isinstance(got, Tensor) and isinstance(expected, Tensor)):
+        return not isinstance(got, Tensor) and not isinstance(expected, Tensor) and bool(got == expected)
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return False
+    got, expected = got.detach().to_dense(), expected.detach().to_dense()
+    if not (got.is_floating_point() or got.is_complex()):
+        return torch.equal(got, expected)
+    finite = expected[torch.isfinite(expected)]
+    scale = float(finite.abs().max()) if finite.numel() else 0.0
+    return torch.allclose(got, expected, rtol=0.0, atol=tolerance * scale, equal_nan=True)
+
+
+def differences(plain: list[Step], tried: list[Step]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what is compared and not as it should be: its name, what was expected, and what was seen."""
+    for number, (expected, got) in enumerate(zip(plain, tried, strict=True)):
+        token = got["token"]
+        if got["lane"] not in LANES:
+            continue
+        if got["misuse"]:
+            yield from refusal(got)
+        elif got["raised"] is not None:
+            if not MAY_REFUSE or "W" in token:
+                yield f"{token} runs", "no error", f"raises {got['raised']}"
+                continue
+            expected = tried[number - 1]  # noqa: PLW2901 (what is refused leaves everything as it was)
+        for what in sorted(COMPARED & got.keys()) if not token.endswith("finish!") else ():
+            for name in {**({} if "given to" in what else expected.get(what, {})), **got[what]}:
+                value, allowed = got[what].get(name, 0), wanted(what, name, expected, plain[number:])
+                unjudged = (got["misuse"] and what.endswith("of input")) or (what in ALLOWED and not value)
+                if allowed and not unjudged and not any(same(value, one, tolerance) for one, tolerance in allowed):
+                    called = f"{what} {worded(name) if isinstance(name, tuple) else name}"
+                    yield f"{called} after {token}", allowed[0][0], value
+
+
+def refusal(got: Step) -> Iterator[tuple[str, Any, Any]]:
+    """Yield a misuse that was accepted where it may not be."""
+    if got["raised"] is None and "refusal" in COMPARED:
+        yield f"{got['token']} raises", "an error", "none"
+    for slot, grad in got.get("the gradient of input", {}).items() if "refusal or nothing" in COMPARED else ():
+        if grad is not None:
+            yield f"{got['token']} raises, or returns nothing for input {slot}", None, grad
+
+
+def wanted(what: str, name: Any, step: Step, later: list[Step]) -> list[tuple[Any, float]]:
+    """Return the values that may be seen there, each with its tolerance; none where anything may."""
+    if what == ".grad of input":
+        return [(grads[name], TOLERANCE), (None, 0.0)] if (grads := step.get("the gradient of input")) else []
+    if what.startswith("the gradient given to"):  # where autograd calls no hook, its next call counts
+        calls: dict[Any, Any] = next((one[what] for one in later if (name[0], 0) in one.get(what, {})), {})
+        return [(calls[name], 0.05)] if name in calls else []
+    if what == "what W returns for":
+        added = step.get("added by W to", {})
+        return [(step[what].get(name, 0), TOLERANCE), *([(added[name], 0.05)] if name in added else [])]
+    return [(step.get(what, {}).get(name, 0), 0.0 if what in EXACT else TOLERANCE)]
+
+
+def worded(name: tuple[Any, Any]) -> str:
+    """Return the name of two things that share storage, or of a hook and its call."""
+    return f"{name[0]}, call {name[1] + 1}," if isinstance(name[1], int) else " and ".join(name)
+
+
+def other_bits(first: list[Step], again: list[Step]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the gradients that have other bits in another run."""
+    for one, other in zip(first, again, strict=True):
+        for what in ("the gradient of input", "the gradient of"):
+            for name, value in one.get(what, {}).items():
+                got = other.get(what, {}).get(name)
+                if not same(got, value, 0.0):
+                    yield f"{what} {name} after {one['token']}, in another run", value, got
+
+
+def worst(expected: Any, got: Any) -> int:
+    """Return the number of the element in which two tensors of one shape differ most; 0 for anything else."""
+    if (
+        not isinstance(got, Tensor)
+        or not isinstance(expected, Tensor)
+        or got.shape != expected.shape
+        or not got.numel()
+    ):
+        return 0
+    apart = (got.to(torch.complex128) - expected).abs().nan_to_num(torch.inf)
+    apart[(got == expected) | (got.isnan() & expected.isnan())] = 0
+    return int(apart.argmax())
+
+
+def excerpt(value: Any, place: int) -> str:
+    """Return the elements of a tensor around one of them; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return str(value)
+    around = value.flatten()[max(place - 2, 0) : place + 3].tolist()
+    return f"{around} around element {place} of {list(value.shape)}, {value.dtype}"
