@@ -277,6 +277,7 @@ class Replayed:
         for lane in range(len(trial.stages)):
             lines += self._stage(trial, lane, materials, source)
         lines += [
+            "",
             f"STAGES = [{', '.join(f'stage_{lane}' for lane in range(len(trial.stages)))}]",
             f"SEEDS = { {action.mb: materials.rng_seed(action.mb) for action in forwards} }",
             *(f"{name} = {{}}" for name in ("ARGS", "OUTPUT_GRADS", "TARGETS", "HAND_GRADS") if name in names),
@@ -322,7 +323,6 @@ class Replayed:
         ]
         return [
             "",
-            "",
             f"def stage_{lane}():",
             f"    stage = {made}",
             f"    stage.train({module.training})",
@@ -330,7 +330,6 @@ class Replayed:
             *(values or ["        pass"]),
             *grads,
             "    return stage",
-            "",
             "",
         ]
 
