@@ -43,7 +43,7 @@ def recomputed_in_both_halves() -> Target:
     return with_session(Session)
 
 
-@fault("split.reentrant.*", cause="counted_twice")
+@fault("split.reentrant.*", cause="added")
 def accumulated_inside_and_again() -> Target:
     """What a backward that re-enters autograd accumulates in I is left there, and W adds it again."""
 

@@ -115,6 +115,8 @@ VARIANTS: dict[str, Callable[[], object]] = {
     "outputs-detached": partial(adapter, _Detached),
     "arguments-cloned": partial(adapter, _Cloned),
     "saved-tensors-packed": partial(adapter, _Packed),
-    "function-of-its-parameters": partial(adapter, _Functional, **APART, parameter_input=False, recomputes=False),
+    "function-of-its-parameters": partial(
+        adapter, _Functional, **{**APART, "hooks": "nowhere"}, parameter_input=False, recomputes=False
+    ),
     "forward-again-in-w": partial(adapter, _Again, rng=False, recomputes=False, parameter_input=False),
 }

@@ -289,7 +289,7 @@ def test_what_an_error_left_behind() -> None:
     assert_expected_inline(
         message("next-session-poisoned", "misuse.next_session.shape-full"),
         """\
-program F0 B0! 1F0 1B0 1F1 1B1
+program F0 B0! close 1F0 1B0 1F1 1B1
 input 0, after 1B0: expected a tensor of shape (7, 5), largest element 1.02, got nothing; likely cause: not returned: nothing has been since the error in B0!
 0.weight, after 1B0: expected a tensor of shape (11, 5), largest element 1.93, got nothing; likely cause: never accumulated: nothing has been since the error in B0!
 0.bias, after 1B0: expected a tensor of shape (11,), largest element 1.64, got nothing; likely cause: never accumulated: nothing has been since the error in B0!
@@ -316,13 +316,9 @@ def test_a_buffer_reused_between_stages() -> None:
         message("returned-buffer-shared-by-stages", "schedule.gradients.interleaved-zero-bubble-2x2x3"),
         """\
 program F0 F1 1F0 F2 1F1 2F0 1F2 2F1 3F0 3I0 2I0 3F1 ... 1W2 (36 actions)
-0.weight, after 2W0: worst at [3, 0]: expected -0.55, got -0.13; ...; likely cause: the output gradients are what stage 2 returned for micro-batch 0: a returned buffer was written again before it was read
-1.weight, after 2W0: worst at [0]: expected -0.39, got -0.089; ...; likely cause: the output gradients are what stage 2 returned for micro-batch 0: a returned buffer was written again before it was read
-1.bias, after 2W0: worst at [9]: expected -0.44, got -0.071; ...; likely cause: the output gradients are what stage 2 returned for micro-batch 0: a returned buffer was written again before it was read
-2.weight, after 2W0: worst at [4, 1]: expected -0.99, got -0.26; ...; likely cause: the output gradients are what stage 2 returned for micro-batch 0: a returned buffer was written again before it was read
-input 0, after 1I0: worst at [0, 4]: expected -0.03, got -0.0045; ...; likely cause: none
-branch.0.weight, after 1W0: worst at [6, 0]: expected 0.17, got 0.014; ...; likely cause: none
-branch.0.bias, after 1W0: worst at [6]: expected 0.076, got 0.0065; ...; likely cause: none
-branch.2.weight, after 1W0: worst at [4, 6]: expected -0.36, got 0.098; ...; likely cause: none
-branch.2.bias, after 1W0: worst at [4]: expected -0.12, got 0.035; ...; likely cause: none""",
+input 0, after 1I0: worst at [0, 4]: expected -0.03, got -0.0045; ...; likely cause: the output gradients are what stage 2 returned for micro-batch 2: a returned buffer was written again before it was read; or the output gradients are those of micro-batch 2
+branch.0.weight, after 1W0: worst at [8, 0]: expected -0.093, got -0.15; ...; likely cause: the output gradients are what stage 2 returned for micro-batch 2: a returned buffer was written again before it was read; or the output gradients are those of micro-batch 2
+branch.0.bias, after 1W0: worst at [8]: expected -0.044, got -0.069; ...; likely cause: the output gradients are what stage 2 returned for micro-batch 2: a returned buffer was written again before it was read; or the output gradients are those of micro-batch 2
+branch.2.weight, after 1W0: worst at [0, 6]: expected 0.06, got -0.0041; ...; likely cause: the output gradients are what stage 2 returned for micro-batch 2: a returned buffer was written again before it was read; or the output gradients are those of micro-batch 2
+branch.2.bias, after 1W0: worst at [0]: expected 0.02, got -0.0018; ...; likely cause: the output gradients are what stage 2 returned for micro-batch 2: a returned buffer was written again before it was read; or the output gradients are those of micro-batch 2""",
     )

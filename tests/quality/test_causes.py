@@ -108,6 +108,8 @@ SAID = {
     "input-grad-attribute-doubled": "counted twice",
     "stale-weight-result": "what stood before this W",
     "stage-left-in-eval-mode": "the stage is in eval mode",
+    "accumulated-inside-and-again": "micro-batch 0 added as well: a running sum, or before its turn",
+    "output-gradient-kept": "what the caller received over an output gradient in receive0|receive0",
     "gradients-wiped-at-finish": "cleared after it was accumulated",
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import gradconform
@@ -12,7 +14,11 @@ import gradconform
 def test_what_is_known_right_conforms(target: str, dtype: str) -> None:
     report = gradconform.check_stage_backward(target, dtype=dtype, strict=True)
     assert [f"{result.check}: {result.message}" for result in report.failures] == []
-    assert report.conforms
+    assert report.extent is not None
+    # torch has no complex numbers of bfloat16.
+    left = {"bfloat16": report.extent.impossible}.get(dtype, 0)
+    assert report.extent == replace(report.extent, withheld={}, refused=0, impossible=left, lacks=())
+    assert report.verdict == ("conforms in part" if left else "conforms")
     # Neither may be spared: only what no dtype, or no adapter of this kind, can do is left out.
     allowed = {"autograd": 8, "reference-split": 2}[target] + (6 if dtype == "bfloat16" else 0)
     assert report.summary["unsupported"] <= allowed
