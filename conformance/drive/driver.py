@@ -335,7 +335,8 @@ class _Run:
             return
         known, before = sight.known.param_grads, lane.param_grads
         sight.seen["param_grads"] = lane.param_grads = copies = copies_by_name(stored, known, before)
-        if not (self.is_cpu and (copies is known or copies is before)):
+        # What a closed session had is known by its copies, which lie on the CPU.
+        if not (lane.closed or (self.is_cpu and (copies is known or copies is before))):
             self._locate(sight, "parameter gradient", "gradient of", stored.items())
         if action.mb in lane.args:
             args = lane.args[action.mb]

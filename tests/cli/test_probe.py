@@ -35,11 +35,11 @@ def test_what_is_not_claimed_is_not_tried(command: Command, target_file: Command
 
 
 @pytest.mark.parametrize("options", [("--probe",), ("--profile", "full")])
-def test_a_probe_tries_it_and_tells_a_silent_wrong_number_as_a_failed_should(
+def test_a_probe_tries_it_and_a_silent_wrong_number_fails_as_if_it_were_claimed(
     command: Command, target_file: Command, options: tuple[str, ...]
 ) -> None:
     target_file(SILENT)
     done = command("run", "backward.py:Doubled", *CHECK, *options)
-    assert done.code == 5
-    assert "failed SHOULD" in done.out
+    assert done.code == 1
+    assert "failed MUST" in done.out
     assert "not claimed: buffers; tried, and wrong without a word" in done.out

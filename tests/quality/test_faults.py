@@ -105,7 +105,7 @@ def test_a_fault_fails_the_whole_contract_without_an_error_of_the_kit(topic: str
     fault = next(fault for fault in FAULTS.values() if fault.topic == topic)
     report = check_stage_backward(fault.make(), strict=True)
     assert report.summary["error"] == 0
-    assert report.complete
+    assert report.whole
     assert not report.conforms
 
 

@@ -15,7 +15,7 @@ DEVICE, CPU = SelftestOptions(device="simx:0", profile="quick"), SelftestOptions
 SIMX_ORACLES, CPU_ORACLES = OracleCache(), OracleCache()
 
 #: Some faults: all of them take minutes, and `gradconform selftest --device simx:0` runs them.
-SOME = sorted(FAULTS)[::25]
+SOME = sorted(FAULTS)[::20]
 
 
 @lru_cache
