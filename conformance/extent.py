@@ -135,13 +135,13 @@ def extent(results: Sequence[Judged]) -> Extent:
         withheld=dict(claims.most_common()),
         refused=sum(not result.unclaimed for result in unsupported) - impossible,
         impossible=impossible,
-        lacks=(*_of_core(asked, results), *_of_areas(asked), *shares(asked, unsupported)),
+        lacks=(*_of_core(asked, results), *_of_areas(asked), *_shares(asked, unsupported)),
     )
 
 
 def impossible_shares(results: Sequence[Judged]) -> tuple[Lack, ...]:
     """Return where plain autograd could do too little: the rule for what is no run of the contract."""
-    return tuple(shares(results, [result for result in results if _impossible(result)]))
+    return tuple(_shares(results, [result for result in results if _impossible(result)]))
 
 
 def _impossible(result: Judged) -> bool:
@@ -168,7 +168,7 @@ def _of_areas(asked: Iterable[Judged]) -> Iterator[Lack]:
     yield from (Lack(kind="area", place=place, area=area) for (place, area), number in passed.items() if not number)
 
 
-def shares(results: Iterable[Judged], unsupported: Iterable[Judged]) -> Iterator[Lack]:
+def _shares(results: Iterable[Judged], unsupported: Iterable[Judged]) -> Iterator[Lack]:
     """Yield where too large a share of ``results`` is among the ``unsupported``."""
     counts, lost = (
         Counter((_place(result), area) for result in some for area in ("", _area(result)))

@@ -241,7 +241,8 @@ class Report:
         """
         if self.shard is not None:
             return ()
-        return impossible_shares(self.results) if self.extent is None else self.extent.lacks
+        judged = self.extent
+        return impossible_shares(self.results) if judged is None else judged.lacks
 
     @property
     def verdict(self) -> str:
@@ -258,8 +259,9 @@ class Report:
             return "incomplete"
         if part:
             return "passed"
-        part = self.extent is not None and not self.extent.whole
-        return f"conforms{' in part' if part else ''}{' with waivers' if self.rests_on_waivers else ''}"
+        judged = self.extent
+        in_part = judged is not None and not judged.whole
+        return f"conforms{' in part' if in_part else ''}{' with waivers' if self.rests_on_waivers else ''}"
 
     @property
     def rests_on_waivers(self) -> bool:
@@ -269,8 +271,9 @@ class Report:
     @property
     def decided(self) -> dict[str, Any]:
         """What the results decide, as JSON values: ``verdict``, ``conforms`` and ``extent``."""
-        judged = None if self.extent is None else self.extent.to_dict()
-        return {"verdict": self.verdict, "conforms": self.conforms, "extent": judged}
+        verdict, judged = self.verdict, self.extent
+        told = None if judged is None else judged.to_dict()
+        return {"verdict": verdict, "conforms": verdict == "conforms", "extent": told}
 
     @property
     def scope(self) -> str:
