@@ -1,0 +1,34 @@
+"""Whichever torch a user has stays: neither the kit's own range nor a pin of CI's may take its place."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+
+
+def pinned(name: str) -> set[str]:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    return {line.partition("==")[0].lower().replace("_", "-") for line in lines if "==" in line}
+
+
+def test_the_kit_asks_for_torch_from_2_6_on_without_an_upper_bound() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert [one for one in project["dependencies"] if re.match(r"torch\b", one)] == ["torch>=2.6"]
+
+
+def test_no_pin_of_readmes_command_is_of_torch_or_of_what_a_torch_may_pin_itself() -> None:
+    # torch 2.6 asks for one version of sympy; another one in the constraints makes pip look for another torch.
+    own = {"torch", "sympy", "mpmath", "networkx", "fsspec"}
+    assert pinned("constraints.txt").isdisjoint(own)
+    assert pinned("constraints-torch.txt") == own
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    command = next(line for line in readme.splitlines() if line.startswith("python3 -m venv"))
+    assert re.findall(r"constraints\S*", command) == ["constraints.txt"]
