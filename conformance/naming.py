@@ -1,4 +1,4 @@
-"""What a user names: the profiles, seeds and percentages there are, and what is told of a name that does not exist.
+"""What a user names: profiles, seeds, counts and percentages, and what is told of a name that does not exist.
 
 Nothing here imports torch.
 """
@@ -75,6 +75,22 @@ def seed_read(text: str) -> int:
     """Return the seed that ``text`` spells; raise :class:`SelectionError` where it spells none."""
     if not text.isascii() or not text.isdigit() or int(text) > LARGEST_SEED:
         msg = f"{text!r} is no seed; expected an integer from 0 to {LARGEST_SEED}"
+        raise SelectionError(msg)
+    return int(text)
+
+
+def max_crashes_named(max_crashes: Any) -> int:
+    """Return how many checks may end their process; raise :class:`SelectionError` for what is no count from 1."""
+    if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 1:
+        msg = f"{max_crashes=} is no count; expected a whole number from 1"
+        raise SelectionError(msg)
+    return max_crashes
+
+
+def count_read(text: str) -> int:
+    """Return the count from 1 that ``text`` spells; raise :class:`SelectionError` where it spells none."""
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        msg = f"{text!r} is no count; expected a whole number from 1"
         raise SelectionError(msg)
     return int(text)
 

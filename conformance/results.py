@@ -29,6 +29,9 @@ Sort = Literal[
     "buffer", "requires_grad flag", "entry of what W returns", "micro-batch", "module", "thing",
 ]  # fmt: skip
 
+#: How a check ends the process that it runs in: ``killed`` is what the system does where memory runs out.
+EndKind = Literal["crash", "hang", "memory", "device_lost", "killed"]
+
 #: Exit codes of the command.
 EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_USAGE, EXIT_KIT, EXIT_ENVIRONMENT, EXIT_INCOMPLETE, EXIT_REGRESSED = range(7)
 #: What a shell gives to a command that ctrl-C ended.
@@ -69,7 +72,8 @@ class Result:
     ``programs`` what the check runs. ``waiver`` is the entry of the
     waiver file that expects a failure of the check here, as JSON values. ``core`` says that no claim can withhold the
     check, ``unclaimed`` which capabilities it needs that the target does not claim. ``exhausted`` is what was raised
-    where memory was used up: for the process that ran the check, and not written.
+    where memory was used up: for the process that ran the check, and not written. ``ended`` is how the check ended its
+    process, whoever is charged with that, None where it did not.
 
     Off the CPU: ``off_device_share`` is the share of the implementation's operations that did not run on the device;
     ``memory`` its peak there in bytes, plain autograd's, and plain autograd's with B in place of I and W
@@ -97,6 +101,7 @@ class Result:
     programs: tuple[str, ...] = ()
     core: bool = False
     unclaimed: tuple[str, ...] = ()
+    ended: EndKind | None = None
     exhausted: str | None = None
 
     @property
@@ -188,6 +193,11 @@ class Report:
             **{status: counts[status] for status in STATUSES},
             "failed_should": failed_should,
         }
+
+    @property
+    def crashes(self) -> int:
+        """How many checks ended their process."""
+        return sum(result.ended is not None for result in self.results)
 
     @property
     def failures(self) -> list[Result]:

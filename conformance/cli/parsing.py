@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gradconform.naming import count_read
 from gradconform.run.options import OPTIONS
 
 EXIT_CODES = """\
@@ -134,14 +135,6 @@ def names_given(text: str) -> list[str]:
     return names
 
 
-def _count(text: str) -> int:
-    """Return a count from 1."""
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        msg = f"{text!r} is no count; expected a whole number from 1"
-        raise argparse.ArgumentTypeError(msg)
-    return int(text)
-
-
 def number_given(text: str, *, fits: Callable[[float], bool], otherwise: str) -> float:
     """Return a finite number that fits; argparse says what another text is ``otherwise``."""
     try:
@@ -207,7 +200,7 @@ def add_count(
 ) -> None:
     """Add an option that takes a count from 1; its help ends with the default where it has one."""
     shown = "" if default is None else f" (default: {default})"
-    one.add_argument(*flags, type=_count, default=default, metavar=metavar, help=f"{help}{shown}")
+    one.add_argument(*flags, type=reading(count_read), default=default, metavar=metavar, help=f"{help}{shown}")
 
 
 def add_output(one: Any, *flags: str, metavar: str = "PATH", **told: Any) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gradconform.records import started
+from gradconform.report.sentences import crashed
 from gradconform.report.terminal import opening, tally_line
 from gradconform.results import EXIT_INTERRUPTED, Place, RunStoppedError
 
@@ -44,13 +45,19 @@ def perform(run: Execution, file: RecordFile | None = None) -> tuple[Report, Sto
     console = terminal() if on_terminal() else None
     _tell(opening(run.header.report_of({}), run.header.cells, width()), console)
     area_of = partial(_area, several=several)
-    areas = Areas(map(area_of, places), area_of, console)
+    crashes = Crashes(run.header.report["options"].get("max_crashes"))
+    areas = Areas(map(area_of, places), area_of, console, crashes)
     at: dict[Place, None] = {}
     stopped = None
-    with _bar(places, console) as bar:
-        for result in results.values():
+    with _bar(places, crashes, console) as bar:
+
+        def take(result: Result) -> None:
+            crashes.add(result)
             areas.add(result)
             bar(result)
+
+        for result in results.values():
+            take(result)
 
         def on_start(begun: Result) -> None:
             at[begun.place] = None
@@ -63,8 +70,7 @@ def perform(run: Execution, file: RecordFile | None = None) -> tuple[Report, Sto
                 file.add(result)
             results[result.place] = result
             at.pop(result.place, None)
-            areas.add(result)
-            bar(result)
+            take(result)
 
         try:
             run.run(on_result, on_start=on_start, places=[place for place in places if place not in results])
@@ -97,17 +103,40 @@ def _area(of: Place | Result, *, several: bool) -> str:
     return f"{of.device} {of.dtype}  {area}" if several else area
 
 
+@dataclass(slots=True)
+class Crashes:
+    """How many checks have ended their process so far, of how many that may."""
+
+    allowed: int | None
+    times: int = 0
+
+    def add(self, result: Result) -> None:
+        """Count a result."""
+        self.times += result.ended is not None
+
+    @property
+    def told(self) -> str:
+        """What follows other counts; empty where no check has ended its process."""
+        return f", {crashed(self.times, self.allowed)}" if self.times else ""
+
+
 class Areas:
     """Prints one line per area as soon as all its checks have a result.
 
-    ``planned`` holds the area of each check, ``area_of`` gives that of a result.
+    ``planned`` holds the area of each check, ``area_of`` gives that of a result; where an area has ended a process, its
+    line says how many times the run has by then.
     """
 
     def __init__(
-        self, planned: Iterable[str], area_of: Callable[[Result], str], console: Console | None = None
+        self,
+        planned: Iterable[str],
+        area_of: Callable[[Result], str],
+        console: Console | None = None,
+        crashes: Crashes | None = None,
     ) -> None:
         """Count what is planned."""
         self._planned, self._area_of, self._console = Counter(planned), area_of, console
+        self._crashes = crashes or Crashes(None)
         self._column = max(map(len, self._planned))
         self._results: dict[str, list[Result]] = {}
 
@@ -124,7 +153,9 @@ class Areas:
             self._print(area)
 
     def _print(self, area: str) -> None:
-        line = tally_line(area.ljust(self._column), self._results.pop(area), self._planned[area])
+        results = self._results.pop(area)
+        more = self._crashes.told if any(result.ended for result in results) else ""
+        line = tally_line(area.ljust(self._column), results, self._planned[area], more)
         _tell([line], self._console)
 
 
@@ -134,8 +165,8 @@ def progress_bar(
 ) -> Iterator[Callable[..., None]]:
     """Open a bar on ``console``, None for none: what runs now, at ``first``, how much is done, and what is ``counted``.
 
-    What it yields is called with the name of what runs now, None for the same, whether something is ``done``, and
-    whether that counts. ``name_width`` is in columns. The bar is gone when it is closed.
+    What it yields is called with the name of what runs now, None for the same, whether something is ``done``, whether
+    that counts, and what ``more`` is to be said. ``name_width`` is in columns. The bar is gone when it is closed.
     """
     if console is None:
         yield lambda *_, **__: None
@@ -152,32 +183,34 @@ def progress_bar(
         TextColumn(f"{{task.description:<{name_width}}}", markup=False),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        TextColumn(f"{{task.fields[count]}} {counted}", markup=False),
+        TextColumn(f"{{task.fields[count]}} {counted}{{task.fields[more]}}", markup=False),
         TimeElapsedColumn(),
     )
     # Beyond the standard output nothing is redirected: what the target prints stays where it belongs.
     with Progress(*columns, console=console, transient=True, expand=True, redirect_stderr=False) as progress:
-        task = progress.add_task(first, total=total, count=0)
+        task = progress.add_task(first, total=total, count=0, more="")
         count = 0
 
-        def tell(name: str | None = None, *, done: bool = False, counts: bool = False) -> None:
+        def tell(name: str | None = None, *, done: bool = False, counts: bool = False, more: str = "") -> None:
             nonlocal count
             count += counts
-            progress.update(task, description=name, advance=int(done), count=count)
+            progress.update(task, description=name, advance=int(done), count=count, more=more)
 
         yield tell
 
 
 @contextlib.contextmanager
-def _bar(places: tuple[Place, ...], console: Console | None) -> Iterator[Callable[[Place | Result], None]]:
-    """Show a bar with the check that began last and the failures so far; nothing where there is no terminal."""
+def _bar(
+    places: tuple[Place, ...], crashes: Crashes, console: Console | None
+) -> Iterator[Callable[[Place | Result], None]]:
+    """Show a bar with the check that began last, the failures and the crashes so far; nothing without a terminal."""
     with progress_bar(console, _short(places[0].check), len(places), name_width=_ID_WIDTH, counted="failed") as tell:
 
         def on_news(news: Place | Result) -> None:
             if isinstance(news, Place):
-                tell(_short(news.check))
+                tell(_short(news.check), more=crashes.told)
             else:
-                tell(done=True, counts=news.status in {"failed", "error"})
+                tell(done=True, counts=news.status in {"failed", "error"}, more=crashes.told)
 
         yield on_news
 

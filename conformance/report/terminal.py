@@ -51,13 +51,13 @@ def _scope(report: Report) -> str:
     return f"checks    {report.scope}" if report.extra else f"contract  {report.contract}, profile {report.profile}"
 
 
-def tally_line(area: str, results: Sequence[Result], planned: int) -> Line:
-    """Return one line on an area: how many of its checks have a result, and which."""
+def tally_line(area: str, results: Sequence[Result], planned: int, more: str = "") -> Line:
+    """Return one line on an area: how many of its checks have a result, and which, and what ``more`` there is."""
     counts = Counter(result.status for result in results)
     shown = ", ".join(f"{counts[status]} {status.replace('_', ' ')}" for status in STATUSES if counts[status])
     decided = any(result.decisive for result in results)
     role: Role = "bad" if decided else "warning" if counts["failed"] else "plain"
-    return Line(f"{area}  {len(results):>4} of {planned:<4} {shown}", role)
+    return Line(f"{area}  {len(results):>4} of {planned:<4} {shown}{more}", role)
 
 
 def closing(report: Report, width: int, stopped: str | None = None) -> list[Line]:

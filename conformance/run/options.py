@@ -19,6 +19,8 @@ from gradconform.naming import (
     DEFAULT_SEED,
     Profile,
     SelectionError,
+    count_read,
+    max_crashes_named,
     percentage_named,
     profile_named,
     seed_named,
@@ -174,6 +176,14 @@ class RunOptions:
         "fail a check of which less than PERCENT of the operations ran on the device, 100 for no fall back at all",
         "PERCENT",
         check=percentage_named,
+    )
+    max_crashes: int = _option(
+        "run no more after N checks that ended or hung their process, where checks run in processes of their own",
+        "N",
+        default=20,
+        changes="plan",
+        read=count_read,
+        check=max_crashes_named,
     )
     schedule: tuple[Any, ...] = _option(
         "judge the pipeline schedule of a CSV file in torch's format, a row per rank, in place of the contract",

@@ -210,6 +210,7 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     strict: bool = False,
     probe: bool = False,
     require_device_execution: float | None = None,
+    max_crashes: int = 20,
     schedule: Given | Sequence[Given] = (),
     shard: Shard | str | None = None,
     waivers: str | os.PathLike[str] | None = None,
@@ -225,7 +226,8 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     ``device`` may be ``auto`` or ``all``, ``dtype`` may be ``all``; ``device_plugins`` are modules that make devices
     usable, and ``flags`` sets those of :mod:`gradconform.devices.flags`, such as ``{"tf32": "on"}``.
     ``require_device_execution`` is the percentage of a check's operations that has to run on the device; ``probe``
-    tries also what the target does not claim.
+    tries also what the target does not claim. ``max_crashes`` is what a worker process would be held to: what ends the
+    process here ends the caller's.
     Raises ``ValueError`` for a target, device, dtype, version, profile or pattern that does not exist, and for a
     schedule that is not complete or can never run.
     """

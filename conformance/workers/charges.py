@@ -5,12 +5,10 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from gradconform.process.worker import Exit
-from gradconform.results import Result, Status
-
-Kind = Literal["crash", "hang", "memory", "device_lost", "killed"]
+from gradconform.results import EndKind, Result, Status
 
 #: How many lines of a worker's last words, and of each thread's stack, a message holds.
 _WORDS, _FRAMES = 6, 8
@@ -28,7 +26,7 @@ class Ending:
     where it gave something at all.
     """
 
-    kind: Kind
+    kind: EndKind
     text: str
     details: tuple[str, ...] = ()
     result: Result | None = None
@@ -49,7 +47,7 @@ class Ending:
         return cls(kind="memory" if memory else "device_lost", text=f"{what}: {message['text']}", result=result)
 
 
-def _cause(exit_: Exit) -> tuple[Kind, str]:
+def _cause(exit_: Exit) -> tuple[EndKind, str]:
     if exit_.limit is not None:
         return "hang", f"the check had no end within {exit_.limit:g} s"
     if exit_.code is None or exit_.code >= 0:

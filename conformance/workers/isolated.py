@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gradconform.process.pipes import Message
@@ -20,9 +20,7 @@ from .serving import places_to_run
 if TYPE_CHECKING:
     from gradconform.run.execution import OnResult, OnStart
 
-#: After so many checks in a row that ended their worker, the run is given up.
-GIVEN_UP_AFTER = 20
-#: And after so many workers in a row that ended at no check at all.
+#: After so many workers in a row that ended at no check at all, the run is given up.
 _IDLE_ENDS = 3
 
 #: How many checks a worker is given at a time where there are several.
@@ -101,7 +99,7 @@ class IsolatedRun:
         self._options, self._count, self._limit = options, workers, check_timeout
         self._live: list[CheckWorker] = []
         self._waiting: deque[Place] = deque()
-        self._in_a_row = self._idle_ends = 0
+        self._crashes = self._idle_ends = 0
         self._expected: Header | None = None
         try:
             self._workers = [self._start()]
@@ -177,7 +175,7 @@ class IsolatedRun:
             elif heard.status == "not_run":
                 on_start(heard)
             else:
-                self._in_a_row = self._idle_ends = 0
+                self._idle_ends = 0
                 on_result(heard)
 
     def _replace(self, number: int, worker: CheckWorker, ending: Ending, on_result: OnResult) -> None:
@@ -191,12 +189,18 @@ class IsolatedRun:
         self._waiting.extendleft(reversed(worker.given))
         if result is not None:
             on_result(result)
-            self._give_up_in_time(result)
+            self._give_up_in_time(result.place)
 
-    def _give_up_in_time(self, result: Result) -> None:
-        self._in_a_row += 1
-        if self._in_a_row >= GIVEN_UP_AFTER:
-            msg = f"{GIVEN_UP_AFTER} checks in a row ended their process, the last of them {result.place.name}"
+    def _give_up_in_time(self, last: Place) -> None:
+        """Count one more check that ended its process, against what the whole run allows.
+
+        Raises :class:`~gradconform.results.RunStoppedError` where that is used up and there is more to run.
+        """
+        self._crashes += 1
+        allowed = self._options["options"]["max_crashes"]
+        if self._crashes >= allowed and (self._waiting or any(worker.given for worker in self._workers)):
+            told = f"{self._crashes} checks ended their process, the last of them {last.name}"
+            msg = f"{told}; --max-crashes allows {allowed}"
             raise RunStoppedError(msg)
 
     def _replace_idle(self, worker: CheckWorker, ending: Ending) -> CheckWorker:
@@ -234,7 +238,7 @@ class IsolatedRun:
         if isinstance(oracle, Ending):
             self._end(following)
             following = self._start()
-        result = charged(begun, first, again, oracle)
+        result = replace(charged(begun, first, again, oracle), ended=first.kind)
         return (result if result.findings else self._waived(result)), following
 
     def _alone(self, worker: CheckWorker, place: Place, *, oracle: bool) -> tuple[Result | Ending, CheckWorker]:

@@ -87,7 +87,7 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(
             one.flag, dest=one.ini, default=None, help=one.told.replace("%", "%%"), **name, **_ACTIONS[one.option.kind]
         )
-        ini_type: Any = "int" if one.option.name == "seed" and _NATIVE else _INI_TYPES[one.option.kind]
+        ini_type: Any = "int" if type(one.option.default) is int and _NATIVE else _INI_TYPES[one.option.kind]
         parser.addini(one.ini, one.told, type=ini_type, default=None)
 
 
@@ -214,6 +214,7 @@ def parametrize_checks(  # noqa: PLR0913 (these are the options a user has)
     strict: bool | None = None,
     probe: bool | None = None,
     require_device_execution: float | None = None,
+    max_crashes: int | None = None,
     schedule: Given | Sequence[Given] | None = None,
     shard: Shard | str | None = None,
     waivers: str | os.PathLike[str] | None = None,

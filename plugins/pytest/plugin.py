@@ -50,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     options = config.stash[OPTIONS_KEY] = read_options(config)
     if config.option.help or config.option.version:
         return
+    _limit_restarts(config, options)
     reporter = None
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist hands its results to the controller
         if options.json is not None:
@@ -58,6 +59,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(reporter, "gradconform-reporter")
     if options.run.target is not None or options.named & {"device", "device_plugins", "dtype", "flags"}:
         _prepare(config, options, reporter)
+
+
+def _limit_restarts(config: pytest.Config, options: Options) -> None:
+    """Let pytest-xdist, which reads its own option later than this, replace no more workers than may crash."""
+    if options.run.target is not None and getattr(config.option, "maxworkerrestart", "") is None:
+        config.option.maxworkerrestart = str(options.run.max_crashes - 1)
 
 
 def _prepare(config: pytest.Config, options: Options, reporter: Reporter | None) -> None:

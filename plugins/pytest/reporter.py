@@ -76,7 +76,7 @@ class Reporter:
             f"gradconform run --checks {begun['result']['check']} tells whether plain autograd ends it as well, "
             "and where"
         )
-        told = {"status": "error", "kind": "environment", "message": message}
+        told = {"status": "error", "kind": "environment", "message": message, "ended": "crash"}
         self._add({**begun, "result": {**begun["result"], **told}})
 
     def _add(self, payload: Mapping[str, Any]) -> None:

@@ -37,6 +37,7 @@ TYPED: dict[str, Any] = {
     "strict": None,
     "probe": None,
     "require_device_execution": "95",
+    "max_crashes": "3",
     "schedule": "own.csv",
     "shard": "1/2",
     "waivers": "waivers.toml",

@@ -1,0 +1,113 @@
+"""A target that ends or hangs its process over and over: what the run allows, and where it says that it stands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradconform.cli.progress import Crashes
+from gradconform.naming import SelectionError
+from gradconform.reading.report import read_report
+from gradconform.report.sentences import against_manifest
+from gradconform.results import Report, Result
+from gradconform.run.options import RunOptions
+
+Judged = Callable[..., Any]
+Target = Callable[[str], str]
+
+
+def told(out: str) -> str:
+    return " ".join(out.split())
+
+
+def test_a_target_that_ends_its_process_in_every_check_is_run_no_further_than_it_may(
+    tmp_path: Path, judged: Judged, target: Target
+) -> None:
+    name = target("def trouble(outputs):\n    os._exit(7)")
+    run = judged(name, "--checks", "full.gradients.*", "--max-crashes", "3", "--ndjson", "run.ndjson")
+    counts = run.report["summary"]
+    assert (run.code, run.report["verdict"], run.report["options"]["max_crashes"]) == (1, "does not conform", 3)
+    assert [(found["status"], found["kind"], found["ended"]) for found in run.report["results"]] == [
+        ("failed", "crash", "crash")
+    ] * 3
+    assert counts["not_run"] == counts["planned"] - 3 > 0
+    assert "3 failed, crashed or hung 3 of 3 times\n" in run.out
+    assert f"crashed or hung 3 of 3 times: {counts['not_run']} checks were not run" in told(run.out)
+    assert "3 checks ended their process, the last of them full.gradients." in told(run.out)
+    assert "--max-crashes allows 3" in told(run.out)
+    report = read_report(tmp_path / "report.json")
+    assert (report.crashes, report.options["max_crashes"]) == (3, 3)
+    header = json.loads((tmp_path / "run.ndjson").read_bytes().splitlines()[0])
+    assert header["report"]["options"]["max_crashes"] == 3
+
+
+def test_checks_that_pass_between_do_not_make_the_budget_new(judged: Judged, target: Target) -> None:
+    name = target(
+        """
+        def trouble(outputs):
+            if outputs[0].numel() % 2 == 0:
+                os._exit(7)
+        """
+    )
+    run = judged(name, "--checks", "full.gradients.*", "--max-crashes", "3", "--workers", "2")
+    ended = [found["ended"] for found in run.report["results"]]
+    assert (ended.count("crash"), run.report["summary"]["passed"] > 0, run.report["summary"]["not_run"] > 0) == (
+        3,
+        True,
+        True,
+    )
+
+
+def test_what_hangs_counts_and_the_last_check_of_a_plan_costs_no_other(judged: Judged, target: Target) -> None:
+    name = target("def trouble(outputs):\n    ctypes.PyDLL(None).sleep(1000)")
+    words = ("--checks", "full.gradients.mlp,full.gradients.conv2d", "--check-timeout", "3")
+    run = judged(name, *words, "--max-crashes", "1")
+    assert [found["ended"] for found in run.report["results"]] == ["hang"]
+    assert "crashed or hung 1 of 1 times: 1 check was not run" in told(run.out)
+    run = judged(name, "--checks", "full.gradients.mlp", "--check-timeout", "3", "--max-crashes", "1")
+    assert "The run was stopped" not in run.out
+    assert told(run.out).count("crashed or hung 1 of 1 times") == 2
+    assert "were not run" not in run.out
+
+
+def test_what_accuses_nobody_counts_as_well_and_a_run_without_failures_is_no_verdict(
+    judged: Judged, target: Target
+) -> None:
+    name = target("def trouble(outputs):\n    if calls == 3:\n        os.abort()")  # never the first of a process
+    run = judged(name, "--checks", "full.gradients.*", "--max-crashes", "1")
+    kinds = {(found["status"], found["kind"]) for found in run.report["results"] if found["ended"]}
+    assert (run.code, run.report["verdict"], kinds) == (4, "incomplete", {("error", "environment")})
+
+
+def test_a_run_that_is_gone_on_with_may_crash_as_often_again(judged: Judged, target: Target) -> None:
+    name = target("def trouble(outputs):\n    os._exit(7)")
+    words = ("--checks", "full.gradients.*", "--max-crashes", "1")
+    assert judged(name, *words, "--ndjson", "run.ndjson").report["summary"]["failed"] == 1
+    again = judged("--resume", "run.ndjson")
+    assert again.report["summary"]["failed"] == 2
+    assert "crashed or hung 2 times: " in told(again.out)
+
+
+@pytest.mark.parametrize("given", [0, -1, True, 2.5, "3"])
+def test_what_is_no_count_is_refused(given: Any) -> None:
+    with pytest.raises(SelectionError, match=r"max_crashes=.* is no count; expected a whole number from 1"):
+        RunOptions(max_crashes=given)
+
+
+def result(**values: Any) -> Result:
+    told = {"check": "a.b.c", "level": "MUST", "device": "cpu", "dtype": "float32", "requirement": "It MUST."}
+    return Result(**{**told, "status": "passed", **values})
+
+
+def test_nothing_is_said_where_no_check_ended_its_process() -> None:
+    report = Report(profile="quick", target={}, environment={}, seed=20, manifest=2, planned=2, results=[result()])
+    assert against_manifest(report).endswith("ran; 1 planned but not run")
+    crashes = Crashes(20)
+    crashes.add(result())
+    assert crashes.told == ""
+    crashes.add(result(ended="hang"))
+    assert crashes.told == ", crashed or hung 1 of 20 times"
