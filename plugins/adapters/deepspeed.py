@@ -54,7 +54,12 @@ class DeepSpeedSession(FullOnlySession):
             "gradient_accumulation_steps": spec.n_microbatches,
             "steps_per_print": 10**9,
         }
-        self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
+        self._groups = _groups_of(module)
+        try:
+            self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
+        except BaseException:  # nobody closes a session that was not opened
+            self._end_groups()
+            raise
         self._engine.num_stages = _STAGES
         self._engine.stage_id = _STAGES - 1 if spec.is_last else 0 if spec.is_first else 1
         self._engine._compute_loss = True  # noqa: SLF001 (as train_batch does)
@@ -83,9 +88,24 @@ class DeepSpeedSession(FullOnlySession):
         return tuple(arg.grad if isinstance(arg, Tensor) else None for arg in inputs)
 
     def close(self) -> None:
-        """Take the hooks of the engine away with it."""
+        """Take the hooks of the engine away with it, and end the groups of processes that nothing else ends.
+
+        Each has threads of its own: those of a whole run would be ten thousand.
+        """
         super().close()
         self._engine.destroy()
+        self._end_groups()
+
+    def _end_groups(self) -> None:
+        while self._groups:
+            torch.distributed.destroy_process_group(self._groups.pop())
+
+
+def _groups_of(module: PipelineModule) -> list[Any]:
+    """Return the groups of processes that deepspeed has made for ``module`` alone."""
+    grid = module.mpu()
+    own = (grid.ds_model_proc_group, grid.dp_proc_group, grid.pp_proc_group, grid.slice_proc_group)
+    return [module.world_group, *own]
 
 
 def _layer(outputs: Tree, grads: Tree) -> Tree:
