@@ -79,6 +79,8 @@ class Capabilities:
     scalar_output: bool = True
     view_output: bool = True
     frozen_params: bool = True
+    changed_params: bool = True  #: parameters are frozen, thawed or replaced while a session is open
+    changed_in_flight: bool = True  #: they are changed, frozen or thawed between the F of a micro-batch and its B or W
     unused_params: bool = True
     shared_params: bool = True
     nontensor_input: bool = True
@@ -90,6 +92,7 @@ class Capabilities:
     buffers: bool = True
     grad_mode: bool = True
     recomputes: bool = True
+    autocast: bool = True  #: F runs under autocast, and B, I and W outside of it
     global_state: bool = False  #: state outside the session: two sessions at a time, or a failed one, disturb others
     dtypes: tuple[str, ...] | None = None  #: names such as "float32"; None claims every dtype
     devices: tuple[str, ...] | None = None  #: device types such as "cpu"; None claims every device

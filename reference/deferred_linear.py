@@ -31,7 +31,9 @@ class WeightGradStore:
             for weight, total in sums.items():
                 if weight.requires_grad:
                     # Through the weight's own node, so that its hooks fire, once, when its gradient is there.
-                    torch.autograd.backward(weight.expand_as(weight), total)
+                    with torch.enable_grad():  # whoever calls may record none
+                        root = weight.expand_as(weight)
+                    torch.autograd.backward(root, total)
 
         return accumulate
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradconform.adapter import Adapter, Tree, UnsupportedError
 from gradconform.devices.device import device_of
@@ -22,9 +22,11 @@ from gradconform.reference.autograd import leaf_of
 from gradconform.results import Sort
 from gradconform.trees import as_tuple, flattened, tensors
 from gradconform.trial.materials import Materials, mean_squares
+from gradconform.trial.modes import call_in
 from gradconform.trial.program import Action
 
 from .adapter_mistake import mistake_in
+from .changes import CHANGES
 from .lane import Lane
 from .observation import UNKNOWN, Observation, Raised, Sight, Step
 from .watches import (
@@ -186,12 +188,23 @@ class _Run:
         if not self.is_cpu and action.kind in {"B", "I", "W"}:
             self.device.wait_for_autograd()  # what it has let go of counts neither as alive nor as memory
 
+    def _call(self, kind: str, call: Callable[..., Any], *args: Any) -> Any:
+        """Make a call of a session, logged, in the modes of the trial."""
+        if not self.trial.modes:  # common, and quick
+            with self.log:
+                return call(*args)
+        return call_in(self.trial.modes, kind, self.materials.device, partial(self._logged, call, *args))
+
+    def _logged(self, call: Callable[..., Any], *args: Any) -> Any:
+        with self.log:  # in the thread that runs it
+            return call(*args)
+
     def _forward(self, lane: Lane, mb: int, sight: Sight) -> None:
         lane.args[mb] = args = self._args(lane, mb)
         target = self.materials.target(lane.index, mb) if self.trial.loss_at(lane.index) else None
         self.device.seed(self.materials.rng_seed(mb))
-        with lane.lifetime.watch(mb, args) if lane.lifetime else NO_LOG, self.log:
-            outputs = lane.session.forward(mb, args, target)
+        with lane.lifetime.watch(mb, args) if lane.lifetime else NO_LOG:
+            outputs = self._call("F", lane.session.forward, mb, args, target)
         found = flattened(outputs)
         if not self.is_cpu:  # a device that runs late draws when it runs
             self.device.synchronize(*tensors(found))
@@ -224,8 +237,7 @@ class _Run:
 
     def _backward(self, lane: Lane, mb: int, sight: Sight, *, method: str) -> None:
         lane.output_grads[mb] = grads = self._output_grads(lane, mb, misuse=sight.action.misuse)
-        with self.log:
-            returned = getattr(lane.session, method)(mb, grads)
+        returned = self._call(sight.action.kind, getattr(lane.session, method), mb, grads)
         known = sight.known.input_grads
         sight.seen["input_grads"] = copies = copies_of(returned, known)
         if not (self.is_cpu and copies is known):
@@ -243,8 +255,7 @@ class _Run:
             ]
 
     def _weight(self, lane: Lane, mb: int, sight: Sight) -> None:
-        with self.log:
-            result = lane.session.backward_weight(mb)
+        result = self._call("W", lane.session.backward_weight, mb)
         if result is not None:
             sight.seen["weight_result"] = copies_of(result, sight.known.weight_result)
 
@@ -291,20 +302,25 @@ class _Run:
         del sight
         list(lane.stage.parameters())[index].requires_grad_(not frozen)
 
+    def _change(self, lane: Lane, mb: int, sight: Sight, *, change: Callable[[nn.Module], None]) -> None:
+        del self, mb, sight
+        change(lane.stage)
+
+    def _collect(self, lane: Lane, mb: int, sight: Sight) -> None:
+        del self, lane, mb, sight
+        gc.collect(1)  # what a trial has made is young; to look at all there is takes a quarter of a second
+
     def _reopen(self, lane: Lane, mb: int, sight: Sight) -> None:
         del mb, sight
-        with self.log:
-            lane.reopen()
+        self._call("reopen", lane.reopen)
 
     def _close(self, lane: Lane, mb: int, sight: Sight) -> None:
         del mb, sight
-        with self.log:
-            lane.close()
+        self._call("close", lane.close)
 
     def _finish(self, lane: Lane, mb: int, sight: Sight) -> None:
         del mb
-        with self.log:
-            lane.session.finish()
+        self._call("finish", lane.session.finish)
         if not self.is_cpu:
             self._locate(sight, "parameter", "parameter", lane.stage.named_parameters())
             self._locate(sight, "buffer", "buffer", lane.stage.named_buffers())
@@ -370,6 +386,8 @@ _ACTS: dict[str, Callable[[_Run, Lane, int, Sight], None]] = {
     "freeze": partial(_Run._set_frozen, frozen=True),  # noqa: SLF001 (as above)
     "unfreeze": partial(_Run._set_frozen, frozen=False),  # noqa: SLF001 (as above)
     "reopen": _Run._reopen,  # noqa: SLF001 (as above)
+    **{kind: partial(_Run._change, change=change) for kind, change in CHANGES.items()},  # noqa: SLF001 (as above)
+    "collect": _Run._collect,  # noqa: SLF001 (as above)
     "close": _Run._close,  # noqa: SLF001 (as above)
     "finish": _Run._finish,  # noqa: SLF001 (as above)
 }

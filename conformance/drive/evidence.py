@@ -67,8 +67,11 @@ class Evidence:
 
     @property
     def factor(self) -> float:
-        """How much wider the bound is than the rule's: a device has more room than an implementation on it."""
-        return 1.0 if self.device is None else FAR
+        """How much wider the bound is than the rule's: a device has more room than an implementation on it.
+
+        So has what runs under autocast, where rounding between the dtypes is up to the kernels that are chosen.
+        """
+        return FAR if self.device is not None or "autocast" in self.trial.modes else 1.0
 
     @property
     def draws(self) -> bool:
@@ -80,9 +83,9 @@ class Evidence:
         """Return what plain autograd showed of the same action of the program."""
         return self.oracle.at(step.position)
 
-    def reference(self, lane: int, mb: int) -> MicrobatchGrads:
-        """Return the float64 gradients of one micro-batch; computed once."""
-        return self.references.of(lane, mb)
+    def reference(self, lane: int, mb: int, before: int | None = None) -> MicrobatchGrads:
+        """Return the float64 gradients of one micro-batch, of its last F ``before`` a position; computed once."""
+        return self.references.of(lane, mb, before=before)
 
     def whole_model(self, lane: int, mb: int) -> MicrobatchGrads:
         """Return what a stage of a chain gets of one plain backward of the whole model in the trial's own dtype."""
@@ -95,11 +98,16 @@ class Evidence:
         if self.trial.prior_grads:
             names = list(self.reference(lane, 0).params)
             expected = expected.plus(widen(self.materials.prior(lane)[names.index(name)]))
-        for action in self.trial.actions[: step.position + 1]:
+        for position, action in enumerate(self.trial.actions[: step.position + 1]):
             if action.stage != lane or action.misuse:
                 continue
-            if action.kind in {"B", "W"}:
-                expected = expected.plus(self.reference(lane, action.mb).params[name])
-            elif action.kind in {"zero_none", "zero_fill"}:
+            if action.kind in {"B", "W"} and not self._is_frozen(lane, name, position):
+                expected = expected.plus(self.reference(lane, action.mb, position).params[name])
+            elif action.kind in {"zero_none", "zero_fill", "rebind"}:
                 expected = Expected(partials=expected.partials)
         return expected
+
+    def _is_frozen(self, lane: int, name: str, position: int) -> bool:
+        """Tell whether a parameter was frozen by the program when what it gets would be accumulated."""
+        frozen = self.trial.standing(lane, position).frozen
+        return bool(frozen) and list(self.reference(lane, 0).params).index(name) in frozen

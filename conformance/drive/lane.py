@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradconform.adapter import Adapter, Session, StageSpec, Tree
 from gradconform.trial.materials import Materials, mean_squares
+from gradconform.trial.modes import call_in
 
 from .observation import State
 from .watches import HookWatch, LifetimeWatch
@@ -36,7 +37,7 @@ class Lane:
         self.state: State | None = None
         self.stopped = self.closed = False
         example = materials.example_args(index, self.stage)
-        self._adapter = adapter
+        self._adapter, self._modes, self._device = adapter, trial.modes, materials.device
         self._spec = StageSpec(
             is_first=trial.chain and index == 0,
             is_last=trial.loss_at(index),
@@ -52,7 +53,7 @@ class Lane:
         self.session: Session = self._open()
 
     def _open(self) -> Session:
-        return self._adapter.open(self.stage, self._spec)
+        return call_in(self._modes, "open", self._device, lambda: self._adapter.open(self.stage, self._spec))
 
     def reopen(self) -> None:
         """Close the session and open another one on the same module."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,8 +22,10 @@ from gradconform.reference.autograd import Passed, pair_roots, run_backward, run
 from gradconform.tolerance import Partials
 from gradconform.trees import Tree, as_tuple, leaves, map_leaves
 from gradconform.trial.materials import Materials, mean_squares
-from gradconform.trial.program import frozen_at
+from gradconform.trial.modes import OF_FORWARD, call_in
+from gradconform.trial.program import forward_of
 
+from .changes import change_in_place
 from .watches import on_cpu
 
 _CPU = torch.device("cpu")
@@ -79,28 +82,32 @@ class References:
     def __init__(self, materials: Materials, loss_scale: float = 1.0, shared: Computed | None = None) -> None:
         self.materials, self.loss_scale = materials, loss_scale
         self._shared = Computed() if shared is None else shared
-        self._known: dict[tuple[int, int, bool], MicrobatchGrads] = {}
+        self._known: dict[tuple[int, int, bool, int], MicrobatchGrads] = {}
         self._stages: dict[tuple[int, bool], nn.Module] = {}
 
-    def of(self, lane: int, mb: int, *, wide: bool = True) -> MicrobatchGrads:
-        """Return those of one micro-batch on one stage.
+    def of(self, lane: int, mb: int, *, wide: bool = True, before: int | None = None) -> MicrobatchGrads:
+        """Return those of one micro-batch on one stage, of its last F of those ``before`` a position of the program.
 
         In float64 where ``wide``, else in the trial's dtype and computed on its device; they lie on the CPU. Those of
         a chain are found for all its stages at once.
         """
-        if (lane, mb, wide) not in self._known:
-            lanes = range(len(self.materials.trial.stages)) if self.materials.trial.chain else range(lane, lane + 1)
-            found = self._shared.of(self._key(lanes, mb, wide=wide), lambda: dict(self._run(lanes, mb, wide=wide)))
-            self._known.update({(index, mb, wide): grads for index, grads in found.items()})
-        return self._known[lane, mb, wide]
+        trial = self.materials.trial
+        forward = 0 if trial.chain else forward_of(trial.actions, lane, mb, before)
+        if (lane, mb, wide, forward) not in self._known:
+            lanes = range(len(trial.stages)) if trial.chain else range(lane, lane + 1)
+            found = self._shared.of(
+                self._key(lanes, mb, forward, wide=wide), lambda: dict(self._run(lanes, mb, forward, wide=wide))
+            )
+            self._known.update({(index, mb, wide, forward): grads for index, grads in found.items()})
+        return self._known[lane, mb, wide, forward]
 
-    def _key(self, lanes: range, mb: int, *, wide: bool) -> Hashable:
+    def _key(self, lanes: range, mb: int, forward: int, *, wide: bool) -> Hashable:
         """Return all that the gradients of one micro-batch depend on."""
         materials, trial = self.materials, self.materials.trial
         drawn = (str(materials.dtype), str(materials.device), materials.seed, mb, trial.same_args, trial.output_grads)
-        frozen = tuple(frozen_at(trial.actions, lane, mb) for lane in lanes)
-        loss = trial.loss_at(lanes[-1]), self.loss_scale
-        return "microbatch", wide, lanes, tuple(trial.stages[lane] for lane in lanes), drawn, frozen, loss
+        stand = tuple(trial.standing(lane, forward) for lane in lanes)
+        loss, modes = (trial.loss_at(lanes[-1]), self.loss_scale), trial.modes & OF_FORWARD
+        return "microbatch", wide, lanes, tuple(trial.stages[lane] for lane in lanes), drawn, stand, loss, modes
 
     def passed(self, lane: int, mb: int, *, training: bool) -> Passed:
         """Return one stage after its forward in float64, its arguments leaves; in a chain those before run as well.
@@ -108,14 +115,15 @@ class References:
         ``training`` is the mode that the stage is in.
         """
         lanes = range(0 if self.materials.trial.chain else lane, lane + 1)
-        own = self._made(lane, mb, wide=True)  # a new one: its mode may change
+        forward = forward_of(self.materials.trial.actions, lane, mb)
+        own = self._made(lane, forward, wide=True)  # a new one: its mode may change
         own.train(own.training and training)
-        stages = [*(self._stage(index, mb, wide=True) for index in lanes[:-1]), own]
+        stages = [*(self._stage(index, 0, wide=True) for index in lanes[:-1]), own]
         return self._forward(stages, lanes, mb, wide=True, apart=True)[-1]
 
-    def _run(self, lanes: range, mb: int, *, wide: bool) -> Iterator[tuple[int, MicrobatchGrads]]:
+    def _run(self, lanes: range, mb: int, forward: int, *, wide: bool) -> Iterator[tuple[int, MicrobatchGrads]]:
         """Run one micro-batch forward and backward, on one stage or through the whole of a chain."""
-        passed = self._forward([self._stage(index, mb, wide=wide) for index in lanes], lanes, mb, wide=wide)
+        passed = self._forward([self._stage(index, forward, wide=wide) for index in lanes], lanes, mb, wide=wide)
         roots, grads, loss = self._start(passed[-1].outputs, lanes[-1], mb, wide=wide)
         sought = (tensor for one in passed for tensor in (*one.args, *one.stage.parameters()))
         found = {key: on_cpu(grad) for key, grad in run_backward(roots, grads, sought).items()}
@@ -134,8 +142,9 @@ class References:
         self, stages: list[nn.Module], lanes: range, mb: int, *, wide: bool, apart: bool = False
     ) -> list[Passed]:
         args = _args(self.materials, lanes[0], mb, stages[0], wide=wide)
-        device, seed = device_of(_CPU if wide else self.materials.device), self.materials.rng_seed(mb)
-        return run_forward(stages, args, around=lambda: _seeded(device, seed), apart=apart)
+        on, seed = _CPU if wide else self.materials.device, self.materials.rng_seed(mb)
+        forward = partial(run_forward, stages, args, around=lambda: _seeded(device_of(on), seed), apart=apart)
+        return call_in(self.materials.trial.modes & OF_FORWARD, "F", on, forward)
 
     def _start(
         self, outputs: Tree, lane: int, mb: int, *, wide: bool
@@ -149,29 +158,33 @@ class References:
         scaled = loss * self.loss_scale if self.loss_scale != 1.0 else loss
         return (*pair_roots(scaled, None), loss)
 
-    def _stage(self, lane: int, mb: int, *, wide: bool) -> nn.Module:
-        """Return a stage as it is when ``mb`` runs forward; that of a chain stays the same where it has no state.
+    def _stage(self, lane: int, forward: int, *, wide: bool) -> nn.Module:
+        """Return a stage as it is at the position ``forward``; that of a chain stays the same where it has no state.
 
         In a chain nothing is frozen midway, and no gradient is left behind.
         """
         known = self._stages.get((lane, wide))
         if known is not None:
             return known
-        made = self._made(lane, mb, wide=wide)
+        made = self._made(lane, forward, wide=wide)
         on_the_cpu = wide or self.materials.device == _CPU
         if self.materials.trial.chain and on_the_cpu and not any(True for _ in made.buffers()):
             self._stages[lane, wide] = made
         return made
 
-    def _made(self, lane: int, mb: int, *, wide: bool) -> nn.Module:
-        """Return a new stage without prior gradients, its parameters frozen as they are when ``mb`` runs forward."""
+    def _made(self, lane: int, forward: int, *, wide: bool) -> nn.Module:
+        """Return a new stage without prior gradients, its parameters as they are at the position ``forward``."""
         materials = self.materials
         device = _CPU if wide else materials.device
         stage = materials.trial.stages[lane].make(dtype=materials.dtype, device=device, seed=materials.seed_of(lane))
-        frozen = frozen_at(materials.trial.actions, lane, mb)
+        stand = materials.trial.standing(lane, forward)
         for number, parameter in enumerate(stage.parameters()):
-            if number in frozen:
-                parameter.requires_grad = False
+            if number in stand.frozen | stand.thawed:
+                parameter.requires_grad = number in stand.thawed
+        for _ in range(stand.changes):
+            change_in_place(stage)
+        if "eval" in materials.trial.modes:
+            stage.eval()
         return widened(stage) if wide else stage
 
 

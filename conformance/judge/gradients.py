@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -218,7 +219,7 @@ def _between_input_and_weight(evidence: Evidence, step: Step) -> bool:
         for action in evidence.trial.actions[: step.position + 1]
         if action.stage == step.action.stage and not action.misuse
     ]
-    return {action.mb for action in own if action.kind == "I"} != {action.mb for action in own if action.kind == "W"}
+    return Counter(a.mb for a in own if a.kind == "I") != Counter(a.mb for a in own if a.kind == "W")
 
 
 def _handed_on(evidence: Evidence, step: Step) -> bool:
@@ -233,7 +234,7 @@ def one_of(evidence: Evidence, step: Step, field: str, index: int | None = None)
     def reference() -> tuple[Tensor | None, Partials]:
         if evidence.draws:
             return None, Partials()
-        found = getattr(evidence.reference(step.action.stage, step.action.mb), field)
+        found = getattr(evidence.reference(step.action.stage, step.action.mb, step.position + 1), field)
         return (found if index is None else found[index]), Partials()
 
     return reference

@@ -200,7 +200,7 @@ def weight_result(evidence: Evidence) -> Judged:
             text = f"{len(result)} entries, expected {len(names)}, one per parameter"
             yield Finding("shape", "the tuple W returns", str(step.action), text)
             continue
-        own = evidence.reference(step.action.stage, step.action.mb).params
+        own = evidence.reference(step.action.stage, step.action.mb, step.position).params
         for name, got in zip(names, result, strict=True):
             stands = evidence.oracle_step(step).param_grads[name]
             explain = partial(likely.of_weight_result, evidence, name, step)

@@ -195,6 +195,7 @@ class Replayed:
             "LOSS": trial.loss,
             "SAME_ARGS": trial.same_args,
             "RETAIN_GRAPH": trial.retain_graph,
+            **({} if trial.modes else {"IN_MODES": False}),
             "REPEATS_WEIGHT": again,
             "MAY_REFUSE": judge is right_or_refused and not claimed,
             "CALLS_KEPT": bool(trial.watch & {"hooks", "module_hooks"} or "hook" in kinds),
@@ -262,6 +263,8 @@ class Replayed:
         return {
             "IMPLEMENTATION": repr(self._where()),
             "PROGRAM": repr(trial.program),
+            "IN_MODES": f"frozenset({sorted(trial.modes)})",
+            "DEVICE": repr(self.device_name),
             "LANES": self._lanes(trial),
             "LOSS_SCALE": self._loss_scale(trial),
             "REPEATS": trial.repeats,
@@ -273,7 +276,7 @@ class Replayed:
         dtype = dtype_named(self.dtype_name)
         materials = Materials(trial, dtype=dtype, device=torch.device(self.device_name), seed=self.seed)
         lines: list[str] = []
-        forwards = [action for action in trial.actions if action.kind == "F"]
+        forwards = list(dict.fromkeys(action for action in trial.actions if action.kind == "F"))
         for lane in range(len(trial.stages)):
             lines += self._stage(trial, lane, materials, source)
         lines += [

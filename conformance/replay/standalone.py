@@ -10,6 +10,7 @@ against that.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import re
 import sys
@@ -23,11 +24,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from gradconform.drive.changes import (
+    change_in_place,
+    into_bucket,
+    rebind_parameters,
+    replace_data,
+    restride_grads,
+)
 from gradconform.drive.watches import write_over
 from gradconform.reference.autograd import AutogradSession, leaf_of
 from gradconform.target.functions import FULL, SPLIT, FunctionsSession
 from gradconform.trees import as_tuple, leaves, tensors
 from gradconform.trial.materials import mean_squares
+from gradconform.trial.modes import call_in
 
 from .comparison import Step, copy, differences, excerpt, other_bits, same, worst
 
@@ -35,7 +44,8 @@ if TYPE_CHECKING:
     CHAIN = LOSS = MAY_REFUSE = REPEATS_WEIGHT = RETAIN_GRAPH = SAME_ARGS = False
     CALLS_KEPT = GIVEN_KEPT = RETURNED_KEPT = SEEN_LAST = False
     WATCHED: list[str]
-    IMPLEMENTATION = PROGRAM = ""
+    IMPLEMENTATION = PROGRAM = DEVICE = ""
+    IN_MODES: frozenset[str]
     LOSS_SCALE = TOLERANCE = 0.0
     REPEATS = 0
     LANES: list[int]
@@ -49,6 +59,28 @@ if TYPE_CHECKING:
 
 def loss_of(outputs: Any, target: Any) -> Tensor:
     return mean_squares(outputs, target) if LOSS_SCALE == 1.0 else mean_squares(outputs, target) * LOSS_SCALE
+
+
+class InModes:
+    """Makes every call of a session with the process set as the trial says."""
+
+    def __init__(self, plain: Any) -> None:
+        self.plain = plain
+
+    def forward(self, *given: Any) -> Any:
+        return self.called("F", self.plain.forward, *given)
+
+    def backward(self, *given: Any) -> Any:
+        return self.called("B", self.plain.backward, *given)
+
+    def backward_input(self, *given: Any) -> Any:
+        return self.called("I", self.plain.backward_input, *given)
+
+    def backward_weight(self, *given: Any) -> Any:
+        return self.called("W", self.plain.backward_weight, *given)
+
+    def called(self, kind: str, call: Callable[..., Any], *given: Any) -> Any:
+        return call_in(IN_MODES, kind, torch.device(DEVICE), partial(call, *given))
 
 
 class Lane:
@@ -80,6 +112,8 @@ class Lane:
         self.session: Any = (
             FunctionsSession(named, self.stage, spec) if self.functions else AutogradSession(self.stage, spec)
         )
+        if IN_MODES:
+            self.session = InModes(self.session)
 
     def run_forward(self, mb: int) -> Step:
         if CHAIN and self.number:
@@ -121,7 +155,7 @@ class Lane:
 
     def run_weight(self, mb: int) -> Step:
         before = copy(self.stored())
-        result, plain = self.session.backward_weight(mb) or (), isinstance(self.session, AutogradSession)
+        result, plain = self.session.backward_weight(mb) or (), self.functions is None
         if plain:
             result = [parameter.grad for parameter in self.stage.parameters()]
         seen = copy(dict(zip(before, result, strict=False)))
@@ -227,6 +261,12 @@ ACTS: dict[str, Callable[[Lane, int, str], Any]] = {
     "unhook": lambda lane, *_: lane.unhook(),
     "freeze": lambda lane, index, _: [*lane.stage.parameters()][index].requires_grad_(False),  # noqa: FBT003 (torch's own)
     "unfreeze": lambda lane, index, _: [*lane.stage.parameters()][index].requires_grad_(True),  # noqa: FBT003 (torch's own)
+    "step": lambda lane, *_: change_in_place(lane.stage),
+    "replace": lambda lane, *_: replace_data(lane.stage),
+    "rebind": lambda lane, *_: rebind_parameters(lane.stage),
+    "restride": lambda lane, *_: restride_grads(lane.stage),
+    "bucket": lambda lane, *_: into_bucket(lane.stage),
+    "collect": lambda *_: gc.collect(1),
     "reopen": lambda lane, *_: lane.start(),
     "finish": lambda *_: None,
     "close": lambda *_: None,

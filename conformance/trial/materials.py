@@ -18,6 +18,7 @@ from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.trees import Tree, as_tuple, leaves, map_leaves, tensors
 
+from .modes import OF_FORWARD, call_in
 from .trial import Trial
 
 
@@ -39,6 +40,7 @@ class Materials:
         """Draw nothing yet: each part is drawn when first asked for, from a seed of its own."""
         self.trial, self.dtype, self.device, self.seed = trial, dtype, device, seed
         self._example_args: dict[int, tuple[Any, ...]] = {}
+        self._modes = trial.modes & OF_FORWARD
 
     def seed_of(self, lane: int) -> int:
         """Return the seed of one stage: two stages of one kind are not equal, so that mixing them up shows."""
@@ -51,7 +53,7 @@ class Materials:
             for parameter, grad in zip(module.parameters(), self.prior(lane), strict=True):
                 if parameter.requires_grad:
                     parameter.grad = grad.to(self.device, copy=True)
-        return module
+        return module.eval() if "eval" in self.trial.modes else module
 
     def prior(self, lane: int) -> list[Tensor]:
         """Return the gradients (on the CPU) that the parameters have before the first action."""
@@ -81,7 +83,7 @@ class Materials:
 
         A wrong pattern is handed to misuses (``B1!``) only; the other actions of the program get right gradients.
         """
-        grads = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.seed_of(lane), mb)
+        grads = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.seed_of(lane), mb, self._modes)
         pattern = self.trial.output_grads
         return apply_pattern(grads, "normal" if pattern in WRONG_PATTERNS and not misuse else pattern, self.device)
 
@@ -92,12 +94,13 @@ class Materials:
 
     def target(self, lane: int, mb: int) -> Tree:
         """Return the target of the loss for micro-batch ``mb``: values like the outputs'."""
-        drawn = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.seed_of(lane) + _TARGETS, mb)
+        seed = self.seed_of(lane) + _TARGETS
+        drawn = _drawn_output_grads(self.trial.stages[lane], self.dtype, seed, mb, self._modes)
         return apply_pattern(drawn, "normal", self.device)
 
     def example_outputs(self, lane: int) -> Tree:
         """Return the outputs of a first forward, for shapes, dtypes and which of them need a gradient."""
-        return map_leaves(_bare, _example_outputs(self.trial.stages[lane], self.dtype, self.seed_of(lane)))
+        return map_leaves(_bare, _example_outputs(self.trial.stages[lane], self.dtype, self.seed_of(lane), self._modes))
 
     def rng_seed(self, mb: int) -> int:
         """Return the seed of all generators with which every forward of ``mb`` starts."""
@@ -148,11 +151,11 @@ def _drawn_arguments(case: StageCase, dtype: torch.dtype, seed: int, mb: int) ->
 
 
 @lru_cache(maxsize=512)
-def _example_outputs(case: StageCase, dtype: torch.dtype, seed: int) -> Tree:
-    stage = case.make(dtype=dtype, device=_CPU, seed=seed)
+def _example_outputs(case: StageCase, dtype: torch.dtype, seed: int, modes: frozenset[str]) -> Tree:
+    stage = case.make(dtype=dtype, device=_CPU, seed=seed).train("eval" not in modes)
     args = place_arguments(case.inputs, _drawn_arguments(case, dtype, seed, 0), stage, _CPU)
     with device_of(_CPU).generators_kept():
-        outputs = stage(*args)
+        outputs = call_in(modes, "F", _CPU, lambda: stage(*args))
     return map_leaves(_bare, outputs)
 
 
@@ -164,6 +167,6 @@ def _bare(leaf: Any) -> Any:
 
 
 @lru_cache(maxsize=2048)
-def _drawn_output_grads(case: StageCase, dtype: torch.dtype, seed: int, mb: int) -> Tree:
-    example = _example_outputs(case, dtype, seed)
+def _drawn_output_grads(case: StageCase, dtype: torch.dtype, seed: int, mb: int, modes: frozenset[str]) -> Tree:
+    example = _example_outputs(case, dtype, seed, modes)
     return draw_output_grads(example, seed=stable_seed(seed, case.name, "output_grads", mb))

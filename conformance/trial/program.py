@@ -8,22 +8,37 @@ micro-batch 3, as the next receive does), ``hook`` and ``unhook`` (hooks on ever
 ``unfreeze2`` (of the parameter that is registered third), ``reopen`` (the session is closed, and another one opened on
 the same module), ``finish`` and ``close``, behind which a session is asked nothing more. ``G0`` puts a weight context
 in by hand (torch's ``param_groups``), in place of ``I0``.
+
+What an optimizer and its kin do to a stage: ``step`` changes every parameter in place, ``replace`` its ``.data``, and
+``rebind`` puts other parameters in their places; ``restride`` hands every gradient over with other strides, and
+``bucket`` as a view of one flat buffer, zeros where there was none. ``collect`` runs the garbage collector. A word with
+a number before it, such as ``1step``, is for that stage. A micro-batch may come again, once it is done with.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 _ACTION = re.compile(
     r"(?P<stage>\d*)(?P<letter>F|B|I|W|G|drop|overwrite|receive|freeze|unfreeze)(?P<mb>\d+)(?P<misuse>!?)"
-    r"|(?P<word>zero_none|zero_fill|hook|unhook|reopen|(?P<lane>\d*)(?P<ending>finish(?P<loud>!?)|close))"
+    r"|(?P<lane>\d*)(?P<word>zero_none|zero_fill|hook|unhook|reopen|step|replace|rebind|restride|bucket|collect|close"
+    r"|finish(?P<loud>!?))"
 )
 
 #: Kinds that stand for themselves, without a micro-batch.
-_WORDS = {"zero_none", "zero_fill", "hook", "unhook", "reopen", "close", "finish"}
+_WORDS = {
+    "zero_none", "zero_fill", "hook", "unhook", "reopen", "step", "replace", "rebind", "restride", "bucket", "collect",
+    "close", "finish",
+}  # fmt: skip
+
+#: Kinds that change the values of all parameters, and those that put others in the place of parameters or their data.
+CHANGES = frozenset({"step", "replace", "rebind"})
+REPLACEMENTS = frozenset({"replace", "rebind"})
+#: Kinds that are done to one parameter.
+_OF_ONE = frozenset({"freeze", "unfreeze"})
 
 
 #: What a message says behind the programs where not the implementation but plain autograd is wrong in them.
@@ -64,8 +79,7 @@ def _parse_token(token: str, position: int) -> Action:
         )
         raise ProgramError(msg)
     if match["word"]:
-        kind = (match["ending"] or match["word"]).removesuffix("!")
-        return Action(kind, stage=int(match["lane"] or 0), misuse=bool(match["loud"]))
+        return Action(match["word"].removesuffix("!"), stage=int(match["lane"] or 0), misuse=bool(match["loud"]))
     return Action(match["letter"], int(match["mb"]), int(match["stage"] or 0), bool(match["misuse"]))
 
 
@@ -110,11 +124,32 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
         found.add("mixed")
     if "G" in kinds:
         found.add("param_groups")
-    if kinds & {"zero_none", "zero_fill"}:
+    if kinds & {"zero_none", "zero_fill", "restride", "bucket"}:
         found.add("grads_in_param_grad")
     if "freeze" in kinds:
         found.add("frozen_params")
+    if kinds & (REPLACEMENTS | _OF_ONE):
+        found.add("changed_params")
+    if _changed_in_flight(actions):
+        found.add("changed_in_flight")
     return frozenset(found | _needed_orders(actions))
+
+
+def _changed_in_flight(actions: tuple[Action, ...]) -> bool:
+    """Tell whether parameters are changed, frozen or thawed while a micro-batch is between its F and its B or W."""
+    return any(
+        action.kind in CHANGES | _OF_ONE and in_flight(actions[:position], action.stage)
+        for position, action in enumerate(actions)
+    )
+
+
+def in_flight(actions: Sequence[Action], stage: int) -> set[int]:
+    """Return the micro-batches of ``stage`` that have run forward and whose B or W has not come."""
+    waiting: set[int] = set()
+    for action in actions:
+        if action.stage == stage and not action.misuse and action.kind in {"F", "B", "W"}:
+            (waiting.add if action.kind == "F" else waiting.discard)(action.mb)
+    return waiting
 
 
 def _needed_orders(actions: tuple[Action, ...]) -> set[str]:
@@ -131,7 +166,9 @@ def _needed_orders(actions: tuple[Action, ...]) -> set[str]:
 
 
 #: What reads or changes parameter gradients, or ends the session: a W has to be done with by then.
-_AFTER_WEIGHTS = frozenset({"zero_none", "zero_fill", "hook", "unhook", "freeze", "unfreeze", "reopen", "close"})
+_AFTER_WEIGHTS = frozenset(
+    {"zero_none", "zero_fill", "hook", "unhook", "restride", "bucket", "reopen", "close"} | CHANGES | _OF_ONE
+)
 
 
 def _met_before_flush(actions: tuple[Action, ...]) -> bool:
@@ -183,14 +220,32 @@ def microbatches(actions: tuple[Action, ...], stage: int = 0) -> int:
     return len({action.mb for action in actions if action.kind == "F" and action.stage == stage})
 
 
-def frozen_at(actions: tuple[Action, ...], stage: int, mb: int) -> frozenset[int]:
-    """Return the parameters, by number, that are frozen by the program when F of ``mb`` runs on ``stage``."""
-    frozen: set[int] = set()
-    for action in actions:
-        if action.stage == stage and action.kind == "F" and action.mb == mb:
-            break
-        if action.stage == stage and action.kind == "freeze":
-            frozen.add(action.mb)
-        elif action.stage == stage and action.kind == "unfreeze":
-            frozen.discard(action.mb)
-    return frozenset(frozen)
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How parameters stand at a place of a program: those that are frozen, by number, and how often all were changed.
+
+    What was registered frozen and never thawed is not among the ``frozen``.
+    """
+
+    frozen: frozenset[int] = frozenset()
+    thawed: frozenset[int] = frozenset()
+    changes: int = 0
+
+
+def standing(actions: Sequence[Action], stages: Container[int], position: int) -> Standing:
+    """Return how the parameters of ``stages``, which have the same ones, stand before the action at ``position``."""
+    frozen, thawed, changes = set[int](), set[int](), 0
+    for action in actions[:position]:
+        if action.stage in stages and action.kind in _OF_ONE:
+            (frozen if action.kind == "freeze" else thawed).add(action.mb)
+            (thawed if action.kind == "freeze" else frozen).discard(action.mb)
+        elif action.stage in stages and action.kind in CHANGES:
+            changes += 1
+    return Standing(frozenset(frozen), frozenset(thawed), changes)
+
+
+def forward_of(actions: Sequence[Action], stage: int, mb: int, before: int | None = None) -> int:
+    """Return the position of the last F of ``mb`` on ``stage``, of those ``before`` a position; 0 where none is."""
+    until = len(actions) if before is None else before
+    places = (p for p, a in enumerate(actions[:until]) if a.kind == "F" and a.mb == mb and a.stage == stage)
+    return max(places, default=0)

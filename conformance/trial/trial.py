@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from gradconform.fixtures.stages.case import StageCase
 
-from .program import Action, ProgramError, microbatches, needs, parse
+from .modes import MODES
+from .program import REPLACEMENTS, Action, ProgramError, Standing, in_flight, microbatches, needs, parse, standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,8 @@ class Trial:
     ``prior_grads``: parameters have gradients before the first action. ``same_args``: every micro-batch is fed the very
     same argument tensors. ``watch``: what is recorded beyond gradients: ``state``, ``hooks`` (on parameters),
     ``module_hooks``, ``lifetime``, ``growth``.
-    ``retain_graph``: W is asked to keep the graph.
+    ``retain_graph``: W is asked to keep the graph. ``modes``: what the process is set to while actions run, of
+    :data:`gradconform.trial.modes.MODES`.
     ``repeats``: how many times the implementation runs the trial, each on a new stage. ``hand_grads``: which slots of
     the weight context that G puts in hold a gradient, e.g. ``(True, False)``.
     """
@@ -35,6 +37,7 @@ class Trial:
     repeats: int = 1
     hand_grads: tuple[bool, ...] = ()
     retain_graph: bool = False
+    modes: frozenset[str] = field(default_factory=frozenset)
 
     def __hash__(self) -> int:
         """Hash by what differs most: a trial is looked up for every check that reads it."""
@@ -42,15 +45,31 @@ class Trial:
         return hash((names, self.program, self.loss, self.output_grads, self.watch, self.chain))
 
     def __post_init__(self) -> None:
-        """Raise :class:`~gradconform.trial.program.ProgramError` for what a chain does not do."""
+        """Raise :class:`~gradconform.trial.program.ProgramError` for what a chain, or plain autograd, does not do."""
         if self.chain and (
             any(action.misuse or action.kind not in {"F", "B", "I", "W", "finish"} for action in self.actions)
             or self.same_args
             or self.prior_grads
             or self.hand_grads
+            or self.modes
         ):
             msg = f"a chain is of F, B, I, W and finish, each stage fed by the one before; got {self}"
             raise ProgramError(msg)
+        if unknown := sorted(self.modes - MODES.keys()):
+            msg = f"unknown modes {unknown}; expected some of {sorted(MODES)}"
+            raise ProgramError(msg)
+        if "autocast" in self.modes and self.loss:
+            msg = "a loss is computed in F or later, under autocast or not; expected output gradients beside autocast"
+            raise ProgramError(msg)
+        self._refuse_replacements()
+
+    def _refuse_replacements(self) -> None:
+        """Raise where parameters are replaced under a graph: some of its nodes have the old values, some the new."""
+        for position, action in enumerate(self.actions):
+            waiting = in_flight(self.actions[:position], action.stage)
+            if action.kind in REPLACEMENTS and waiting:
+                msg = f"{action} comes while micro-batches {sorted(waiting)} are in flight; expected it between them"
+                raise ProgramError(msg)
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -72,11 +91,17 @@ class Trial:
             found.add("weight_when=weight")
         if self.retain_graph:
             found.add("retain_graph")
+        if "autocast" in self.modes:
+            found.add("autocast")
         return frozenset(found)
 
     def loss_at(self, lane: int) -> bool:
         """Tell whether the backward of ``stages[lane]`` starts at a loss."""
         return self.loss and (not self.chain or lane == len(self.stages) - 1)
+
+    def standing(self, lane: int, position: int) -> Standing:
+        """Return how the parameters of ``stages[lane]`` stand before the action at ``position``."""
+        return standing(self.actions, {lane}, position)
 
     def microbatches(self, stage: int = 0) -> int:
         """Return how many micro-batches run forward on ``stages[stage]``."""

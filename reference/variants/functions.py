@@ -97,7 +97,9 @@ def _namespace(input_pass: Callable[..., Any], weight_pass: Callable[..., Any], 
 
 
 VARIANTS: dict[str, Callable[[], object]] = {
-    "everything-in-the-input-pass": partial(_namespace, _compute_all, _add_only, hooks="never", weight_result=True),
+    "everything-in-the-input-pass": partial(
+        _namespace, _compute_all, _add_only, hooks="never", weight_result=True, changed_in_flight=False
+    ),
     "context-of-its-own": partial(_namespace, _walked, _accumulate, weight_result=False),
     "context-in-a-dict": partial(_namespace, _walked_into_a_dict, _added, weight_result=True),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -59,7 +60,11 @@ class _Functional(Returned):
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
         self.leaves: dict[str, Tensor] = {name: leaf_of(parameter) for name, parameter in self._parameters.items()}
-        self.trainable = {name: leaf for name, leaf in self.leaves.items() if leaf.requires_grad}
+
+    @property
+    def trainable(self) -> dict[str, Tensor]:
+        """The leaves that need a gradient now."""
+        return {name: leaf for name, leaf in self.leaves.items() if leaf.requires_grad}
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         for name, leaf in self.leaves.items():
@@ -70,16 +75,32 @@ class _Functional(Returned):
         return outputs
 
 
+@dataclass(frozen=True)
+class _Ran:
+    """What a forward was run on, and how."""
+
+    args: tuple[Any, ...]
+    target: Any
+    buffers: dict[str, Tensor]
+    autocast: bool
+
+
+def _kind(args: tuple[Any, ...]) -> str:
+    """Return the type of the device that a forward runs on."""
+    return next((arg.device.type for arg in args if isinstance(arg, Tensor)), "cpu")
+
+
 class _Again(Session):
     """Frees the graph in I, and runs the forward again in W, on buffers as they were."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
-        self.inputs: dict[int, tuple[tuple[Any, ...], Any, dict[str, Tensor]]] = {}
-        self.waiting: dict[int, tuple[tuple[Any, ...], Any, dict[str, Tensor], Any]] = {}
+        self.inputs: dict[int, _Ran] = {}
+        self.waiting: dict[int, tuple[_Ran, Any]] = {}
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
-        self.inputs[mb] = args, target, {name: one.detach().clone() for name, one in self._stage.named_buffers()}
+        buffers = {name: one.detach().clone() for name, one in self._stage.named_buffers()}
+        self.inputs[mb] = _Ran(args, target, buffers, autocast=torch.is_autocast_enabled(_kind(args)))
         return super().forward(mb, args, target)
 
     def backward(self, mb: int, output_grads: Any) -> Grads:
@@ -91,17 +112,18 @@ class _Again(Session):
         found = super().backward_input(mb, output_grads)
         self.take(mb)  # the graph is freed
         copies = map_leaves(lambda grad: grad.clone() if isinstance(grad, Tensor) else grad, output_grads)
-        self.waiting[mb] = *inputs, copies
+        self.waiting[mb] = inputs, copies
         return found
 
     def backward_weight(self, mb: int) -> None:
         if mb not in self.waiting:
             msg = f"W of micro-batch {mb} has nothing to do: there was no I, or its W has run"
             raise RuntimeError(msg)
-        args, target, buffers, grads = self.waiting.pop(mb)
-        outputs = functional_call(self._stage, buffers, args)
+        ran, grads = self.waiting.pop(mb)
         loss_fn = self._spec.loss_fn
-        roots, starts = roots_of(outputs if loss_fn is None else loss_fn(outputs, target), grads)
+        with torch.enable_grad(), torch.autocast(_kind(ran.args), enabled=ran.autocast):
+            outputs = functional_call(self._stage, ran.buffers, ran.args)
+            roots, starts = roots_of(outputs if loss_fn is None else loss_fn(outputs, ran.target), grads)
         if roots and self.trainable:
             torch.autograd.backward(roots, starts, inputs=list(self.trainable.values()))
 
@@ -118,5 +140,7 @@ VARIANTS: dict[str, Callable[[], object]] = {
     "function-of-its-parameters": partial(
         adapter, _Functional, **{**APART, "hooks": "nowhere"}, parameter_input=False, recomputes=False
     ),
-    "forward-again-in-w": partial(adapter, _Again, rng=False, recomputes=False, parameter_input=False),
+    "forward-again-in-w": partial(
+        adapter, _Again, rng=False, recomputes=False, parameter_input=False, changed_in_flight=False
+    ),
 }

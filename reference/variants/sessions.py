@@ -79,7 +79,11 @@ class Session(StageSession):
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
         self.pending: deque[tuple[int, Pending]] = deque()
-        self.trainable: dict[str, Tensor] = {n: p for n, p in self._parameters.items() if p.requires_grad}
+
+    @property
+    def trainable(self) -> dict[str, Tensor]:
+        """What needs a gradient now, by the parameter's name."""
+        return {name: parameter for name, parameter in self._parameters.items() if parameter.requires_grad}
 
     def backward(self, mb: int, output_grads: Any) -> Grads:
         if any(isinstance(arg, nn.Parameter) for arg in self._forwards[mb][0]):
@@ -131,7 +135,12 @@ class Session(StageSession):
 
 
 #: What is claimed of an I that writes some parameter gradients, and says so.
-EARLY: dict[str, Any] = {"input_pass_touches_params": True, "hooks": "early", "parameter_input": False}
+EARLY: dict[str, Any] = {
+    "input_pass_touches_params": True,
+    "hooks": "early",
+    "parameter_input": False,
+    "changed_in_flight": False,
+}
 
 
 def adapter(session: Callable[[nn.Module, StageSpec], object], **claims: Any) -> object:
@@ -169,4 +178,4 @@ class Returned(Session):
 
 
 #: What is claimed of sums that are kept apart from the parameters.
-APART: dict[str, Any] = {"grads_in_param_grad": False, "hooks": "never"}
+APART: dict[str, Any] = {"grads_in_param_grad": False, "hooks": "never", "changed_params": False}

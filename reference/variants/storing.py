@@ -159,7 +159,7 @@ VARIANTS: dict[str, Callable[[], object]] = {
     "main-grad-in-float32": partial(adapter, _Wide, **APART),
     "sums-in-float64": partial(adapter, _InFloat64, **APART),
     "sums-in-pairs": partial(adapter, _InPairs, **APART),
-    "moved-away-and-given-back": partial(adapter, _MovedAway, grads_in_param_grad=False),
+    "moved-away-and-given-back": partial(adapter, _MovedAway, grads_in_param_grad=False, changed_params=False),
     "views-of-a-bucket": partial(adapter, _Bucket),
     "captured-at-edges": partial(adapter, _AddedByHand, hooks="never"),
 }

@@ -27,6 +27,7 @@ from gradconform.replay.script import _COMPARED, Replayed, ScriptError
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import resolve
 from gradconform.trial.materials import Materials
+from gradconform.trial.modes import MODES
 from gradconform.trial.trial import Trial
 
 CHECKS = checks_of()
@@ -53,6 +54,13 @@ TRIALS = {
     "freeze": of("mlp", program="F0 B0 freeze1 F1 I1 W1 unfreeze1 F2 B2", watch=_WATCHED["state"]),
     "close": of("mlp", "two-outputs", program="F0 F1 I0 finish! close 1F0 1I0 1W0 1F1 1B1"),
     "reopen": of("mlp", program="F0 F1 I0 W0 reopen F2 I2 W2"),
+    "steps": of("mlp", program="F0 B0 F1 I1 W1 finish step restride F0 B0 replace zero_none bucket F1 I1 collect W1"),
+    "rebound": of("tied-parallel", program="F0 B0 rebind F0 I0 W0 step F1 B1", watch=_WATCHED["state"]),
+    **{
+        f"mode-{mode}": of("layer-norm", program="F0 F1 I0 W0 B1", modes=frozenset({mode}), watch=_WATCHED["state"])
+        for mode in MODES
+    },
+    "modes": of("two-outputs", program="F0 F1 I0 W0 B1", modes=frozenset({"autocast", "no_grad", "thread"})),
     "by-hand": of("output-unbound", program="F0 G0 W0 F1 G1 W1", hand_grads=(True, False, True), prior_grads=True),
     "weight-twice": of("mlp", program="F0 I0 W0 W0! F1 I1 W1 finish!"),
     "weight-of-none": of("mlp", program="F0 F1 I0 W0 finish! F2 B2"),
@@ -99,6 +107,7 @@ DIFFERING = {
     "repeats": (PLAIN, replace(PLAIN, repeats=2)),
     "hand_grads": (TRIALS["by-hand"], replace(TRIALS["by-hand"], hand_grads=(True, True, True))),
     "retain_graph": (TRIALS["kept"], replace(TRIALS["kept"], retain_graph=False)),
+    "modes": (PLAIN, replace(PLAIN, modes=frozenset({"thread"}))),
 }
 
 
@@ -267,6 +276,7 @@ def run_script(text: str, adapter: Adapter | None) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.filterwarnings("ignore:grad and param do not obey")  # a program hands gradients over with other strides
 @pytest.mark.parametrize("target", ["reference-split", "torch"])
 @pytest.mark.parametrize("name", TRIALS)
 def test_a_script_sees_what_the_driver_sees(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
