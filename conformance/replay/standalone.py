@@ -211,14 +211,15 @@ class Lane:
 
     def arg_grads(self, mb: int) -> dict[int, Any]:
         grads = [arg.grad if isinstance(arg, Tensor) and arg.is_leaf else None for arg in self.args[mb]]
-        return copy(dict(enumerate(grads)))  # type: ignore[no-any-return]
+        copied: dict[int, Any] = copy(dict(enumerate(grads)))
+        return copied
 
     def counted(self, hook: str) -> dict[str, int]:
         return Counter(name for kind, name, _ in self.calls if kind == hook)
 
-    def given_to(self, hook: str) -> Step:
+    def given_to(self, hook: str) -> dict[tuple[str, int], Any]:
         calls = [(name, grad) for kind, name, grad in self.calls if kind == hook]
-        return {(name, sum(other == name for other, _ in calls[:n])): grad for n, (name, grad) in enumerate(calls)}  # type: ignore[misc]
+        return {(name, sum(other == name for other, _ in calls[:n])): grad for n, (name, grad) in enumerate(calls)}
 
     def moved(self) -> dict[str, bool]:
         stored = self.stored().items()
