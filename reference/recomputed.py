@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+from gradconform.torch_releases.saved import saves_to_recompute
 
 Root = Tensor | GradientEdge
 
@@ -35,20 +35,7 @@ def recomputes(roots: Iterable[Root]) -> bool:
 
 def _recomputes(node: Node) -> bool:
     """Tell whether ``node`` re-enters autograd, or has saved tensors that are to be computed again."""
-    if "Checkpoint" in node.name():
-        return True
-    saved = (one for name in _saved_by(type(node)) for one in _each(getattr(node, name)))
-    # What is saved is looked at as it was packed: to unpack it would run the forward.
-    return any(type(one.data).__module__ == "torch.utils.checkpoint" for one in saved)
-
-
-def _each(saved: Any) -> tuple[Any, ...]:
-    return saved if isinstance(saved, tuple) else (saved,)
-
-
-@lru_cache(maxsize=512)
-def _saved_by(kind: type[Node]) -> tuple[str, ...]:
-    return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
+    return "Checkpoint" in node.name() or saves_to_recompute(node)
 
 
 def input_pass(

@@ -14,7 +14,7 @@ from gradconform.devices.ready import device_named
 from gradconform.fixtures.schedules import RECORDED, Schedule, ScheduleError, read_csv, recorded
 from gradconform.fixtures.schedules.from_torch import NAMES
 from gradconform.naming import SelectionError, current_folder_first, nearest
-from gradconform.pipeline.cases import Case, cases_of
+from gradconform.pipeline.cases import Case, cases_of, clauses_of, lacking
 from gradconform.pipeline.exchange import Job
 from gradconform.pipeline.extra import ExtraChecks, run_extra
 from gradconform.pipeline.launch import Machines, run_pipeline
@@ -26,6 +26,8 @@ from gradconform.report.terminal import opening
 from gradconform.results import EXIT_INTERRUPTED, Report, Result
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import TargetError, resolve
+from gradconform.torch_releases import pipelining as torch_pipelining
+from gradconform.torch_releases.names import UnavailableError
 
 from .console import conclude, width, write
 from .progress import Areas
@@ -72,6 +74,7 @@ def _report(target: dict[str, Any], extra: tuple[str, ...], planned: int, manife
 def pipeline(arguments: argparse.Namespace) -> _Prepared:
     """Run a target inside pipelines."""
     _refuse_sizes(arguments)
+    torch_pipelining.require(*torch_pipelining.FOR_PIPELINES)
     device_named(arguments.device)
     target = resolve(arguments.target)
     if not isinstance(target.adapter, FunctionsAdapter):
@@ -81,8 +84,9 @@ def pipeline(arguments: argparse.Namespace) -> _Prepared:
         )
         raise TargetError(msg)
     names = [name for given in arguments.schedule for name in (NAMES if given == "all" else (given,))]
+    absent = _lacking(names)
     cases = cases_of(
-        names,
+        [name for name in names if name not in absent],
         ranks=arguments.ranks,
         stages_per_rank=arguments.stages_per_rank,
         microbatches=arguments.microbatches,
@@ -96,9 +100,26 @@ def pipeline(arguments: argparse.Namespace) -> _Prepared:
         seed=arguments.seed,
         timeout=arguments.timeout,
     )
+    unavailable = [
+        clause.result(job.device, job.dtype, status="unsupported", message=f"unavailable: {reason}")
+        for name, reason in absent.items()
+        for clause in clauses_of(name)
+    ]
     sizes = tuple(dict.fromkeys(case.size for case in chosen))
-    report = _report(target.described(), sizes, len(chosen), len(cases), arguments.seed)
+    more = len(unavailable)
+    report = _report(target.described(), sizes, len(chosen) + more, len(cases) + more, arguments.seed)
+    report.results += unavailable
     return report, (job.device, job.dtype), lambda report: _run_pipeline(job, arguments, report)
+
+
+def _lacking(names: list[str]) -> dict[str, str]:
+    """Return the schedules that this torch has not, with the reasons; raise where it has none of those named."""
+    absent = lacking(names)
+    if absent and len(absent) == len(set(names)):
+        raise UnavailableError("; ".join(absent.values()))
+    if any(name.endswith(".csv") for name in names):
+        torch_pipelining.require(torch_pipelining.RUNTIME, torch_pipelining.LOAD_CSV)
+    return absent
 
 
 def _refuse_sizes(arguments: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gradconform.tolerance import refuse_no_tolerances
+from gradconform.torch_releases.accelerator import MEMORY, accelerator
 
 from .names import DTYPE_NAMES, dtype_name
 from .registry import registered_device
@@ -157,7 +158,7 @@ class Device:
         own = self._part("peak_memory")
         if own is not None:
             return int(own(self.torch_device, reset=reset))
-        counters: Any = torch.accelerator if self._is_accelerator else self._module
+        counters: Any = torch.accelerator if self._is_accelerator and MEMORY.there() else self._module
         if reset:
             counters.reset_peak_memory_stats(self.torch_device)
         return int(counters.max_memory_allocated(self.torch_device))
@@ -200,7 +201,7 @@ class Device:
     @property
     def _is_accelerator(self) -> bool:
         """Whether torch.accelerator speaks of this type: in a build for another one it does not."""
-        current = torch.accelerator.current_accelerator()
+        current = accelerator()
         return current is not None and current.type == self.type
 
 

@@ -13,6 +13,8 @@ import torch
 from torch import backends
 
 from gradconform.kit_files import kit_sha256
+from gradconform.torch_releases.accelerator import accelerator
+from gradconform.torch_releases.precision import precision
 
 #: Variables that change what torch computes or how fast.
 _VARIABLES = (
@@ -33,7 +35,7 @@ def environment(
     ``flags`` are those that an option has set for the run. ``described`` is what is known of devices already, as
     :func:`description` gives it: they are not asked again.
     """
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    found = accelerator(available=True)
     named = tuple(dict.fromkeys(devices))
     return {
         "kit_sha256": kit_sha256(),
@@ -45,7 +47,7 @@ def environment(
         "os": platform.system(),
         "platform": platform.platform(),
         "machine": platform.machine(),
-        "accelerator": None if accelerator is None else str(accelerator),
+        "accelerator": None if found is None else str(found),
         "devices": [{"name": name, **((described or {}).get(name) or description(name))} for name in named],
         "threads": 1,
         "torch_threads": torch.get_num_threads(),
@@ -94,8 +96,8 @@ def _text(value: object) -> str | None:
 def _backends() -> dict[str, Any]:
     """Return the flags of ``torch.backends`` that change a value."""
     return {
-        "fp32_precision": backends.fp32_precision,  # type: ignore[attr-defined] # set by the module itself
-        "cuda.matmul.fp32_precision": backends.cuda.matmul.fp32_precision,
+        "fp32_precision": precision("fp32_precision"),
+        "cuda.matmul.fp32_precision": precision("cuda.matmul.fp32_precision"),
         "cuda.matmul.allow_bf16_reduced_precision_reduction": (
             backends.cuda.matmul.allow_bf16_reduced_precision_reduction
         ),
@@ -106,6 +108,6 @@ def _backends() -> dict[str, Any]:
         "cudnn.enabled": backends.cudnn.enabled,
         "cudnn.benchmark": backends.cudnn.benchmark,
         "cudnn.deterministic": backends.cudnn.deterministic,
-        "cudnn.conv.fp32_precision": backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined] # as above
+        "cudnn.conv.fp32_precision": precision("cudnn.conv.fp32_precision"),
         "mkldnn.enabled": backends.mkldnn.enabled,
     }

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from gradconform.naming import SelectionError, nearest
+from gradconform.torch_releases.precision import owners as precision_owners
 
 #: What each flag may be; docs/devices.md says what each does.
 VALUES: dict[str, tuple[str, ...]] = {
@@ -91,10 +92,7 @@ def _autocast(value: str, device_type: str) -> AbstractContextManager[Any]:
 
 def _keep_precisions(undo: ExitStack) -> None:
     """Have the ``fp32_precision`` of each operation put back: torch's older setters leave "ieee" where "none" was."""
-    from torch import backends  # noqa: PLC0415 (as above)
-
-    owners: list[Any] = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul]  # type: ignore[attr-defined] # set by the modules themselves
-    for owner in owners:
+    for owner in precision_owners():
         undo.callback(_put_back, owner, owner.fp32_precision)
 
 

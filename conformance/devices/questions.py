@@ -105,7 +105,9 @@ def _torch() -> Any:
 
 
 def _accelerator() -> str | None:
-    current = _torch().accelerator.current_accelerator(check_available=True)
+    from gradconform.torch_releases.accelerator import accelerator  # noqa: PLC0415 (it imports torch)
+
+    current = accelerator(available=True)
     return None if current is None else current.type
 
 

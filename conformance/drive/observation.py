@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gradconform.results import Sort
+from gradconform.torch_releases.accelerator import ends_the_process
 from gradconform.trial.program import Action
 
 #: How many characters of an exception's message a report shows.
@@ -52,7 +53,7 @@ class Raised:
             type(error).__name__,
             re.sub(r"0x[0-9a-f]{6,}", "0x…", str(error)),
             memory=_tells_of_memory(error),
-            broken=isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)),
+            broken=isinstance(error, ends_the_process()),
             file=file,
             line=line,
         )

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode  # documented as the extension point, without a public name
 
 from gradconform.adapter import Adapter
 from gradconform.devices.device import device_of
+from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import tensors
 from gradconform.trial.materials import Materials
 
@@ -47,7 +47,7 @@ def drive_logged(
     return replace(found, executed=log.executed())
 
 
-class OperationLog(TorchDispatchMode):
+class OperationLog(DispatchMode):
     """Entered around what is logged, as often as need be; a new one for every run.
 
     Memory is read from the device's own counter where one was proven to move, else it is that of live tensors.

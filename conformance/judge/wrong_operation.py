@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode  # documented as the extension point, without a public name
 
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.driver import drive
@@ -15,6 +14,7 @@ from gradconform.drive.reference64 import References, widen
 from gradconform.drive.watches import on_cpu
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.tolerance import FAR, Partials, describe, judge
+from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import map_leaves, tensors
 
 from .values import same_bits
@@ -30,7 +30,7 @@ def first_wrong_operation(references: References) -> Cause | None:
     return compared.found
 
 
-class _Compared(TorchDispatchMode):
+class _Compared(DispatchMode):
     """Runs each operation on the device, and again on the CPU with the same arguments."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from gradconform.clause import Clause
 from gradconform.fixtures.schedules import Schedule, ScheduleError, read_csv
-from gradconform.fixtures.schedules.from_torch import NAMES, of_torch
+from gradconform.fixtures.schedules.from_torch import NAMES, available, of_torch
 
 Step = Literal["train", "eval", "zero_grad"]
 
@@ -122,7 +122,7 @@ def cases_of(
 
     ``stages_per_rank`` is 2 where a schedule takes several, ``microbatches`` four per rank. Raises
     :class:`~gradconform.fixtures.schedules.order.ScheduleError` (a ``ValueError``) for a name, a size or a file that
-    gives no legal schedule.
+    gives no legal schedule, :class:`~gradconform.torch_releases.names.UnavailableError` for what torch has not.
     """
     cases: list[Case] = []
     for name in dict.fromkeys(schedules):
@@ -131,6 +131,17 @@ def cases_of(
         else:
             cases += _of_class(name, ranks, stages_per_rank, microbatches or 4 * ranks)
     return tuple(cases)
+
+
+def lacking(schedules: Sequence[str]) -> dict[str, str]:
+    """Return those of the schedules that the torch of this process does not have, each with the reason."""
+    reasons = {name.lower(): reason for name, reason in available().items() if reason}
+    return {name: reasons[name.lower()] for name in schedules if name.lower() in reasons}
+
+
+def clauses_of(name: str) -> tuple[Clause, ...]:
+    """Return the checks of torch's schedule ``name`` as such, of no size."""
+    return tuple(_clause(name, name, scenario) for scenario in SCENARIOS)
 
 
 def _of_file(path: str, ranks: int) -> list[Case]:
@@ -159,18 +170,25 @@ def _of_class(name: str, ranks: int, stages_per_rank: int | None, microbatches: 
 
 
 def _case(schedule: Schedule, scenario: Scenario, named: str, *, from_file: bool) -> Case:
-    word = re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z]{2})(?=[A-Z][a-z])", "-", schedule.name)
-    word = re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") or "schedule"
     size = f"{schedule.name} ({schedule.size})"
+    clause = _clause(schedule.name, size, scenario)
     return Case(
-        id=f"pipeline.{word}.{scenario.name}",
-        level="MUST",
-        requirement=scenario.requirement(size),
-        why=scenario.why,
+        id=clause.id,
+        level=clause.level,
+        requirement=clause.requirement,
+        why=clause.why,
         schedule=named,
         from_file=from_file,
         size=size,
         scenario=scenario.name,
         rows=schedule.rows,
         microbatches=schedule.microbatches,
+    )
+
+
+def _clause(name: str, size: str, scenario: Scenario) -> Clause:
+    word = re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z]{2})(?=[A-Z][a-z])", "-", name)
+    word = re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") or "schedule"
+    return Clause(
+        id=f"pipeline.{word}.{scenario.name}", level="MUST", requirement=scenario.requirement(size), why=scenario.why
     )

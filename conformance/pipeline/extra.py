@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from gradconform.adapter import UnsupportedError
 from gradconform.clause import Clause
 from gradconform.drive.observation import Raised
 from gradconform.judge.finding import Finding, Judged, findings_in
@@ -27,13 +28,18 @@ def run_extra(subject: Any, checks: ExtraChecks, *, dtype: str) -> Iterator[Resu
     """Yield one result per check, in order, on the CPU."""
     for clause, judge in checks.items():
         started = time.perf_counter()
-        findings = _findings(subject, judge)
-        yield clause.result("cpu", dtype, findings, duration_s=time.perf_counter() - started)
+        found = _judged(subject, judge)
+        findings, refused = ([], found) if isinstance(found, str) else (found, None)
+        told = {} if refused is None else {"status": "unsupported", "message": refused}
+        yield clause.result("cpu", dtype, findings, duration_s=time.perf_counter() - started, **told)
 
 
-def _findings(subject: Any, judge: Judge) -> list[Finding]:
+def _judged(subject: Any, judge: Judge) -> list[Finding] | str:
+    """Return what was found, or why what is judged does not claim that it can do this."""
     try:
         return findings_in(judge(subject))
+    except UnsupportedError as error:
+        return str(error) or "not claimed"
     except Exception as error:  # noqa: BLE001 (what is judged may raise anything)
         raised = Raised.of(error)
         return [Finding("error", "the call", "", f"raised {raised}", raised=raised)]

@@ -12,6 +12,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from gradconform.process.serving import Orders, Tell, tidy_without
+from gradconform.torch_releases.pipelining import launch_options
 
 from .exchange import remove
 
@@ -35,7 +36,8 @@ def launch(orders: Orders, tell: Tell) -> None:
 def _exit_codes(folder: Path, options: dict[str, Any]) -> dict[int, int]:
     """Run the ranks; return the exit codes of those that failed."""
     logs = DefaultLogsSpecs(log_dir=str(folder / "logs"), redirects=Std.ALL)
-    config = LaunchConfig(**options, logs_specs=logs, rdzv_backend="c10d", max_restarts=0, shutdown_timeout=_SHUTDOWN_S)
+    options = {**options, **launch_options(LaunchConfig, _SHUTDOWN_S)}
+    config = LaunchConfig(**options, logs_specs=logs, rdzv_backend="c10d", max_restarts=0)
     try:
         elastic_launch(config, sys.executable)("-m", "gradconform.pipeline.rank", str(folder), str(os.getpid()))
     except ChildFailedError as error:

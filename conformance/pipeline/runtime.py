@@ -1,8 +1,6 @@
 """torch's pipeline stages and schedules, with the implementation under test in the place of torch's functions.
 
-Private names of torch 2.13 are used here alone: the module that PipelineStage finds its functions in
-(``torch.distributed.pipelining.stage``) and the runtime that reads a CSV file (``_PipelineScheduleRuntime._load_csv``).
-There are no public ones; where they go, tests/pipeline says so with their names.
+The names that are not public stand in :mod:`gradconform.torch_releases.pipelining`.
 """
 
 from __future__ import annotations
@@ -14,14 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining import stage as stage_module
-from torch.distributed.pipelining.schedules import (
-    PipelineScheduleSingle,
-    _PipelineScheduleRuntime,
-    get_schedule_class,
-)
 
-from gradconform.target.functions import FULL, SPLIT
+from gradconform.torch_releases import pipelining
 
 from .cases import Case, Scenario
 from .exchange import Marker
@@ -30,11 +22,9 @@ from .whole_model import mean_square
 
 def put_under_test(functions: Mapping[str, Callable[..., Any]], marker: Marker) -> None:
     """Let every PipelineStage of this process call ``functions``; one that is missing raises when it is called."""
-    for name in (FULL, *SPLIT):
-        if not hasattr(stage_module, name):
-            msg = f"torch.distributed.pipelining.stage has no {name} any more; mend gradconform.pipeline.runtime"
-            raise RuntimeError(msg)
-        setattr(stage_module, name, _marked(name, functions.get(name), marker))
+    for name in pipelining.CALLED_BY_STAGES:
+        function = name.spellings[-1]
+        setattr(name.home(), name.spelled(name.home()), _marked(function, functions.get(function), marker))
 
 
 def _marked(name: str, function: Callable[..., Any] | None, marker: Marker) -> Callable[..., Any]:
@@ -90,9 +80,9 @@ def make_schedule(case: Case, scenario: Scenario, stages: list[PipelineStage]) -
     """Return torch's schedule object: of its class, or of its runtime with the CSV file loaded."""
     options: dict[str, Any] = {"loss_fn": mean_square, "scale_grads": scenario.scale_grads}
     if case.from_file:
-        runtime = _PipelineScheduleRuntime(stages, case.microbatches, **options)
-        runtime._load_csv(case.schedule)  # noqa: SLF001 (as said above)
+        runtime = pipelining.RUNTIME.find()(stages, case.microbatches, **options)
+        pipelining.LOAD_CSV.find(runtime)(case.schedule)
         return runtime
-    schedule_class = get_schedule_class(case.schedule)
-    single = issubclass(schedule_class, PipelineScheduleSingle)
+    schedule_class = pipelining.SCHEDULE_CLASS.find()(case.schedule)
+    single = issubclass(schedule_class, pipelining.SINGLE.find())
     return schedule_class(stages[0] if single else stages, case.microbatches, **options)

@@ -24,6 +24,7 @@ from typing import Any, cast
 from gradconform.adapter import Adapter, Capabilities, NotInstalledError
 from gradconform.process.serving import Orders, Tell
 from gradconform.results import EXIT_ENVIRONMENT, UsageError
+from gradconform.torch_releases.names import UnavailableError
 
 from .functions import FULL, SPLIT, FunctionsAdapter, signature_problem
 
@@ -130,7 +131,7 @@ def _split(text: str) -> tuple[str, str, str]:
 def _import(name: str, target: str, known: Mapping[str, object]) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except NotInstalledError as error:
+    except (NotInstalledError, UnavailableError) as error:
         msg = f"target {target!r} is unsupported here: {error}"
         raise TargetNotInstalledError(msg) from error
     except ModuleNotFoundError as error:

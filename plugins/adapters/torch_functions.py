@@ -1,7 +1,8 @@
 """The three functions that torch's own pipeline stages call: the registered target ``torch``."""
 
-# Private, because torch.distributed.pipelining exports no name for them, though its stages and other projects call
-# them. When the module goes, look in torch/distributed/pipelining/stage.py for what perform_backward calls instead.
-from torch.distributed.pipelining._backward import stage_backward, stage_backward_input, stage_backward_weight
+from gradconform.torch_releases.pipelining import functions
+
+# When they go, look in torch/distributed/pipelining/stage.py for what perform_backward calls instead.
+stage_backward, stage_backward_input, stage_backward_weight = functions().values()
 
 __all__ = ["stage_backward", "stage_backward_input", "stage_backward_weight"]

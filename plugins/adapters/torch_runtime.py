@@ -9,20 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, ScheduleInterleavedZeroBubble, SplitPoint, pipeline
-from torch.distributed.pipelining._utils import InferenceMode, generate_stage_to_rank_mapping
-from torch.distributed.pipelining.schedules import (
-    _Action,
-    _add_send_recv,
-    _add_unshard_reshard,
-    _merge_bw,
-    _validate_schedule,
-)
 
 from gradconform.pipeline.stage_objects import DwBuilder, StageObject
+from gradconform.torch_releases import pipelining
 
 from .torch_stage import group_of_one
-
-# Private, as in torch_stage: nothing public says that all metadata is given.
 
 
 class TorchStageObject:
@@ -61,13 +52,7 @@ class TorchStageObject:
 
     def kept(self) -> Mapping[str, int]:
         """Count the caches of a stage. When one of the names goes, see ``clear_runtime_states`` in torch."""
-        stage = self._stage
-        return {
-            "forward cache": len(stage.fwd_cache),
-            "backward cache": len(stage.bwd_cache),
-            "output chunks": len(stage.output_chunks),
-            "weight runners": len(stage.dw_runner),
-        }
+        return {cache: len(name.find(self._stage)) for cache, name in pipelining.CACHES.items()}
 
     def clear(self) -> None:
         """Clear what a schedule clears before a step."""
@@ -96,10 +81,9 @@ class TorchStageObjects:
                 module, index, len(modules), torch.device("cpu"), input_args=example, output_args=outputs, group=group,
                 dw_builder=None if dw_builders is None else dw_builders[index],
             )  # fmt: skip
-            stage._inference_mode = InferenceMode.STATIC  # noqa: SLF001 (as above)
-            # What TORCH_DISTRIBUTED_DEBUG=DETAIL sets; it is read once, when the stage is made.
-            stage._runtime_validate = checked  # noqa: SLF001 (as above)
-            made.append(_ready(stage, microbatches, example))
+            pipelining.validate(stage, checked=checked)
+            pipelining.make_ready(stage, microbatches, example)
+            made.append(TorchStageObject(stage))
             example = (outputs.detach().requires_grad_(),)
         return made
 
@@ -116,7 +100,9 @@ class TorchStageObjects:
             warnings.simplefilter("ignore")  # of the tracer, on its own parts
             pipe = pipeline(model, example, dict(kwargs), split_spec=dict.fromkeys(cuts, SplitPoint.BEGINNING))
         stages = [pipe.build_stage(index, torch.device("cpu"), group_of_one()) for index in range(pipe.num_stages)]
-        return [_ready(stage, microbatches, example) for stage in stages]
+        for stage in stages:
+            pipelining.make_ready(stage, microbatches, example, manual=False)
+        return [TorchStageObject(stage) for stage in stages]
 
     def split_schedule(self, stages: Sequence[StageObject], microbatches: int) -> object:
         """Return torch's zero-bubble schedule of the stages."""
@@ -124,47 +110,53 @@ class TorchStageObjects:
         return ScheduleInterleavedZeroBubble(own, microbatches)
 
 
-def _ready(stage: Any, microbatches: int, example: tuple[Any, ...]) -> TorchStageObject:
-    """Do what a schedule does before its first step. When these names go, see ``_initialize_pp_stages`` there."""
-    stage.has_backward = True
-    stage._prepare_forward_infra(microbatches, example, has_backward=True)  # noqa: SLF001 (as above)
-    stage._prepare_backward_infra(microbatches)  # noqa: SLF001 (as above)
-    return TorchStageObject(stage)
-
-
 class TorchScheduleText:
     """Drives torch's functions."""
 
     name = "torch"
 
+    def __init__(self) -> None:
+        """Raise :class:`~gradconform.torch_releases.names.UnavailableError` for a torch that lacks one of them."""
+        pipelining.require(*pipelining.FOR_TEXT)
+
     def rewritten(self, cell: str) -> str:
         """Parse a cell and print it."""
-        return _written(_Action.from_str(cell))
+        return _written(_parsed_cell(cell))
 
     def placed(self, rows: Sequence[Sequence[str]], stages: int, microbatches: int) -> Mapping[int, int]:
-        """Validate a schedule."""
-        found: dict[int, int] = _validate_schedule(_parsed(rows), len(rows), stages, microbatches)
+        """Validate a schedule; 2.6 tells no ranks."""
+        found: dict[int, int] | None = pipelining.VALIDATE.find()(_parsed(rows), len(rows), stages, microbatches)
+        if found is None:
+            raise pipelining.no_ranks()
         return found
 
     def mapping(self, ranks: int, stages: int, style: str) -> Mapping[int, int]:
         """Place stages."""
-        return generate_stage_to_rank_mapping(ranks, stages, style)
+        found: dict[int, int] = pipelining.PLACE.find()(ranks, stages, style)
+        return found
 
     def merged(self, row: Sequence[str]) -> list[str]:
         """Merge I and W."""
-        return [_written(action) for action in _merge_bw([_Action.from_str(cell) for cell in row])]
+        return [_written(action) for action in pipelining.MERGE.find()([_parsed_cell(cell) for cell in row])]
 
     def lowered(self, rows: Sequence[Sequence[str]], stages: int, microbatches: int) -> list[list[str]]:
         """Put in sharding, then communication, as the runtime does."""
-        ranks = self.placed(rows, stages, microbatches)
-        sharded = {rank: _add_unshard_reshard(actions) for rank, actions in _parsed(rows).items()}
-        lowered = _add_send_recv(sharded, ranks.__getitem__, stages)
+        parsed = _parsed(rows)
+        told = pipelining.VALIDATE.find()(parsed, len(rows), stages, microbatches)
+        own = {action.stage_index: rank for rank, row in parsed.items() for action in row if action is not None}
+        ranks = own if told is None else told
+        sharded = {rank: pipelining.ADD_UNSHARD.find()(actions) for rank, actions in parsed.items()}
+        lowered = pipelining.ADD_SEND.find()(sharded, ranks.__getitem__, stages)
         return [[_written(action) for action in lowered[rank]] for rank in range(len(rows))]
 
 
-def _parsed(rows: Sequence[Sequence[str]]) -> dict[int, list[_Action | None]]:
-    return {rank: [_Action.from_str(cell) for cell in row] for rank, row in enumerate(rows)}
+def _parsed(rows: Sequence[Sequence[str]]) -> dict[int, list[Any]]:
+    return {rank: [_parsed_cell(cell) for cell in row] for rank, row in enumerate(rows)}
 
 
-def _written(action: _Action | None) -> str:
+def _parsed_cell(cell: str) -> Any:
+    return pipelining.ACTION.find().from_str(cell)
+
+
+def _written(action: object) -> str:
     return "" if action is None else str(action)

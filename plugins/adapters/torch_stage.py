@@ -15,17 +15,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining._utils import InferenceMode
 
 from gradconform.adapter import Capabilities, StageSpec, Tree
 from gradconform.reference.deferred_linear import WeightGradStore, swap_back, swap_linears
 from gradconform.target.session import StageSession
+from gradconform.torch_releases import pipelining
 
 from .full_only import flat, received
 
-# Private: nothing public says that all metadata is given. When it goes, look at what `_PipelineSchedule` sets before
-# its first step in torch/distributed/pipelining/schedules.py.
-
+pipelining.require(*pipelining.FOR_STAGES)
 
 _STAGES = 3
 
@@ -52,17 +50,14 @@ class TorchStageSession(StageSession):
             group=group_of_one(),
             dw_builder=dw_builder,
         )
-        # What a schedule does before its first step. When these names go, see `_initialize_pp_stages` there.
-        self._stage.has_backward = True
-        self._stage._inference_mode = InferenceMode.STATIC  # noqa: SLF001 (as above)
-        self._stage._prepare_forward_infra(spec.n_microbatches, spec.example_args, has_backward=True)  # noqa: SLF001 (as above)
-        self._stage._prepare_backward_infra(spec.n_microbatches)  # noqa: SLF001 (as above)
+        pipelining.make_ready(self._stage, spec.n_microbatches, spec.example_args)
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
         """Run one chunk forward, on arguments received from the stage before unless this is the first."""
         if not self._stage.is_first:
             self._stage.set_local_fwd_input(received(args), mb)
-        outputs = self._stage.forward_one_chunk(mb, args, save_forward_output=False)
+        forward = self._stage.forward_one_chunk
+        outputs = forward(mb, args, **pipelining.taken(forward, save_forward_output=False))
         if self._spec.loss_fn is not None:
             self._forwards[mb] = (), self._spec.loss_fn(outputs, target)
         return outputs
@@ -80,7 +75,7 @@ class TorchStageSession(StageSession):
             self._stage.set_local_bwd_input(flat(output_grads), mb)
         _, loss = self._forwards.pop(mb, ((), None))
         self._stage.backward_one_chunk(mb, loss=loss, full_backward=full)
-        grads = self._stage.bwd_cache.pop(mb)
+        grads = pipelining.CACHES["backward cache"].find(self._stage).pop(mb)
         return grads or (None,) * len(self._spec.example_args)
 
     def backward_weight(self, mb: int) -> None:

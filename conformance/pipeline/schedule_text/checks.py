@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from gradconform.adapter import UnsupportedError
 from gradconform.clause import Clause
 from gradconform.fixtures.schedules import Schedule
 from gradconform.fixtures.schedules.order import ScheduledAction, placed_actions
@@ -83,7 +84,9 @@ def _refuses(subject: ScheduleText, *, wrong: Wrong) -> Iterator[Finding]:
 def _not_refused(where: str, what: str, call: Callable[[], object]) -> Iterator[Finding]:
     try:
         call()
-    except Exception:  # noqa: BLE001 (whatever it raises, it refuses)
+    except UnsupportedError:
+        raise
+    except Exception:  # noqa: BLE001 (whatever else it raises, it refuses)
         return
     yield Finding("no_error", where, "", f"is accepted where an error was expected: {what}")
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradconform.adapter import UnsupportedError
 from gradconform.clause import Clause, register
 from gradconform.judge.finding import Finding, Judged
 from gradconform.pipeline.extra import Judge, check
@@ -128,7 +129,9 @@ def _must_raise(call: Callable[[], object], what: str, *words: str) -> Iterator[
     """Yield a finding where nothing is raised, or where the message lacks one of the words."""
     try:
         call()
-    except Exception as error:  # noqa: BLE001 (whatever it raises is looked at)
+    except UnsupportedError:
+        raise
+    except Exception as error:  # noqa: BLE001 (whatever else it raises is looked at)
         missing = [word for word in words if word not in str(error)]
         if missing:
             text = f"names {' and '.join(missing)} nowhere: {' '.join(str(error).split())[:300]}"

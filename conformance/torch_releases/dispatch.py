@@ -1,0 +1,20 @@
+"""What sees each operation as it is dispatched: documented by torch as the extension point, without a public name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .names import Name
+
+_MODE = Name("torch.utils._python_dispatch", ("TorchDispatchMode",), "sees each operation as it is dispatched")
+
+if _MODE.there():
+    from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
+else:
+
+    class DispatchMode:  # type: ignore[no-redef] # the same name, of a torch that has none
+        """Cannot be had."""
+
+        def __init__(self, *_: Any) -> None:
+            """Raise :class:`~gradconform.torch_releases.names.UnavailableError`."""
+            raise _MODE.unavailable()

@@ -1,0 +1,112 @@
+"""``torch.distributed.pipelining``: the stage backward, stages, schedules and the launcher, by names that may move."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .names import Name, UnavailableError, installed, require
+
+_PACKAGE = "torch.distributed.pipelining"
+_STAGE = f"{_PACKAGE}.stage"
+_SCHEDULES = f"{_PACKAGE}.schedules"
+
+_OF_THE_BACKWARD = "is what the target torch is"
+#: Exported by no name, though torch's stages and other projects call them.
+BACKWARD = tuple(
+    Name(f"{_PACKAGE}._backward", (one,), _OF_THE_BACKWARD)
+    for one in ("stage_backward", "stage_backward_input", "stage_backward_weight")
+)
+
+#: Where ``PipelineStage`` finds the three functions: an implementation is put in their place.
+CALLED_BY_STAGES = tuple(
+    Name(_STAGE, (one,), "its PipelineStage calls, so that nothing can be put in its place")
+    for one in ("stage_backward", "stage_backward_input", "stage_backward_weight")
+)
+
+_OF_SCHEDULES = "makes its schedules"
+SCHEDULE_CLASS = Name(_SCHEDULES, ("get_schedule_class",), _OF_SCHEDULES)
+SINGLE = Name(_SCHEDULES, ("PipelineScheduleSingle",), _OF_SCHEDULES)
+ORDER = Name(_SCHEDULES, ("pipeline_order",), "is the order of a schedule", of_instances=True)
+RUNTIME = Name(_SCHEDULES, ("_PipelineScheduleRuntime",), "runs a schedule that a file says")
+LOAD_CSV = Name(f"{_SCHEDULES}:_PipelineScheduleRuntime", ("_load_csv",), "reads a schedule from a file")
+
+_OF_TEXT = "works on schedules as text"
+ACTION = Name(_SCHEDULES, ("_Action",), _OF_TEXT)
+VALIDATE = Name(_SCHEDULES, ("_validate_schedule",), _OF_TEXT)
+MERGE = Name(_SCHEDULES, ("_merge_bw",), _OF_TEXT)
+ADD_UNSHARD = Name(_SCHEDULES, ("_add_unshard_reshard",), _OF_TEXT)
+ADD_SEND = Name(_SCHEDULES, ("_add_send_recv",), _OF_TEXT)
+#: Not in 2.6.
+PLACE = Name(f"{_PACKAGE}._utils", ("generate_stage_to_rank_mapping",), "places stages on ranks")
+
+_OF_A_STAGE = "makes a stage ready to run outside a schedule"
+_BASE = f"{_STAGE}:_PipelineStageBase"
+PREPARE_FORWARD = Name(f"{_STAGE}:PipelineStage", ("_prepare_forward_infra",), _OF_A_STAGE)
+PREPARE_BACKWARD = Name(_BASE, ("_prepare_backward_infra",), _OF_A_STAGE)
+TAKE_INPUT = Name(_BASE, ("set_local_fwd_input",), _OF_A_STAGE)
+TAKE_GRADS = Name(_BASE, ("set_local_bwd_input",), _OF_A_STAGE)
+GIVE_GRADS = Name(_BASE, ("get_local_bwd_output",), _OF_A_STAGE)
+CLEAR = Name(_BASE, ("clear_runtime_states",), _OF_A_STAGE)
+#: Not in 2.10 and before, where metadata that is given is all there is.
+INFERENCE_MODE = Name(f"{_PACKAGE}._utils", ("InferenceMode",), "says that all metadata of a stage is given")
+MODE_OF_STAGE = Name(_STAGE, ("_inference_mode",), "says that all metadata of a stage is given", of_instances=True)
+VALIDATES = Name(_STAGE, ("_runtime_validate",), "has a stage validate what it is given", of_instances=True)
+
+_OF_CACHES = "is one of the caches of a stage"
+CACHES = {
+    "forward cache": Name(_STAGE, ("_forward_chunk_states", "fwd_cache"), _OF_CACHES, of_instances=True),  # 2.15
+    "backward cache": Name(_STAGE, ("bwd_cache",), _OF_CACHES, of_instances=True),
+    "output chunks": Name(_STAGE, ("output_chunks",), _OF_CACHES, of_instances=True),
+    "weight runners": Name(_STAGE, ("dw_runner",), _OF_CACHES, of_instances=True),
+}
+
+#: What each part of the kit cannot do without.
+FOR_PIPELINES = (*CALLED_BY_STAGES, SCHEDULE_CLASS, SINGLE)
+FOR_TEXT = (ACTION, VALIDATE, MERGE, ADD_UNSHARD, ADD_SEND)
+FOR_STAGES = (PREPARE_FORWARD, PREPARE_BACKWARD, TAKE_INPUT, TAKE_GRADS, GIVE_GRADS, CLEAR)
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """Return torch's three functions by name; raise :class:`~.names.UnavailableError` for one that is gone."""
+    return {name.spellings[0]: name.find() for name in BACKWARD}
+
+
+def no_ranks() -> UnavailableError:
+    """Return the error of a torch whose ``_validate_schedule`` returns nothing, such as 2.6."""
+    return UnavailableError(f"torch {installed()} does not tell which rank of a schedule has which stage")
+
+
+def make_ready(stage: Any, microbatches: int, example: tuple[Any, ...], *, manual: bool = True) -> None:
+    """Do with a stage what a schedule does before its first step; a ``manual`` one has been given all metadata.
+
+    Where these names go, the schedules' ``_initialize_stages`` has the new ones.
+    """
+    require(*FOR_STAGES)
+    stage.has_backward = True
+    if manual and (INFERENCE_MODE.there() or MODE_OF_STAGE.there(stage)):
+        setattr(stage, MODE_OF_STAGE.spelled(stage), INFERENCE_MODE.find().STATIC)
+    prepare = PREPARE_FORWARD.find(stage)
+    prepare(microbatches, example, **taken(prepare, has_backward=True))
+    PREPARE_BACKWARD.find(stage)(microbatches)
+
+
+def validate(stage: Any, *, checked: bool) -> None:
+    """Have a stage validate what goes in and out, as TORCH_DISTRIBUTED_DEBUG=DETAIL does; 2.10 and before always do.
+
+    The variable is read once, when a stage is made.
+    """
+    if INFERENCE_MODE.there() or VALIDATES.there(stage):
+        setattr(stage, VALIDATES.spelled(stage), checked)
+
+
+def taken(function: Callable[..., Any], **options: Any) -> Mapping[str, Any]:
+    """Return those of the options that a function of this release takes."""
+    known = inspect.signature(function).parameters
+    return {name: value for name, value in options.items() if name in known}
+
+
+def launch_options(config: Callable[..., Any], seconds: float) -> Mapping[str, Any]:
+    """Return the option of ``LaunchConfig`` for how long ranks are waited for; 2.10 and before take none."""
+    return taken(config, shutdown_timeout=seconds)

@@ -1,0 +1,67 @@
+"""What a node of the graph has saved under activation checkpointing: seen without computing it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from typing import Any
+
+from torch.autograd.graph import Node
+
+from .names import Name
+
+_NEEDED = "shows what activation checkpointing has saved"
+#: What was packed, as it was packed. Not in 2.8 and before.
+PACKED = Name("torch._C._autograd:SavedTensor", ("data",), _NEEDED)
+#: What checkpointing asks for a number when it is about to compute again outside a backward.
+ASKED_FIRST = Name("torch.utils.checkpoint", ("uuid",), _NEEDED)
+
+
+def saves_to_recompute(node: Node) -> bool:
+    """Tell whether ``node`` has saved tensors that checkpointing computes again when they are unpacked."""
+    if PACKED.there():
+        saved = (one for name in _saved_by(type(node)) for one in _each(getattr(node, f"_raw{name}")))
+        return any(type(PACKED.find(one)).__module__ == "torch.utils.checkpoint" for one in saved)
+    with _stopped_before_it_computes():
+        return any(_is_about_to_compute(node, name) for name in _saved_by(type(node)))
+
+
+def _each(saved: Any) -> tuple[Any, ...]:
+    return saved if isinstance(saved, tuple) else (saved,)
+
+
+@lru_cache(maxsize=512)
+def _saved_by(kind: type[Node]) -> tuple[str, ...]:
+    return tuple(name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_"))
+
+
+class _AboutToComputeError(Exception):
+    """Checkpointing was asked for a tensor that it has not kept."""
+
+
+class _Asked:
+    """Stands for the module ``uuid`` in ``torch.utils.checkpoint``."""
+
+    def __getattr__(self, _: str) -> Any:
+        raise _AboutToComputeError
+
+
+@contextmanager
+def _stopped_before_it_computes() -> Iterator[None]:
+    module, name = ASKED_FIRST.home(), ASKED_FIRST.spelled(ASKED_FIRST.home())
+    kept = getattr(module, name)
+    setattr(module, name, _Asked())
+    try:
+        yield
+    finally:
+        setattr(module, name, kept)
+
+
+def _is_about_to_compute(node: Node, name: str) -> bool:
+    try:
+        with suppress(RuntimeError):  # the buffers are freed, or what was saved has changed since: backward tells it
+            getattr(node, name if hasattr(type(node), name) else name.removeprefix("_"))  # a Function's are public
+    except _AboutToComputeError:
+        return True
+    return False
