@@ -69,7 +69,8 @@ def run_backward(
     if not roots or not wanted:
         return dict.fromkeys(wanted)
     if all(tensor.is_leaf for tensor in wanted.values()) and recomputes(roots):
-        return dict(zip(wanted, one_backward(roots, grads, list(wanted.values()), keep_graph=keep_graph), strict=True))
+        given = one_backward(roots, grads, list(wanted.values()), keep_graph=keep_graph, hooks=True)
+        return dict(zip(wanted, given, strict=True))
     found = torch.autograd.grad(
         roots,  # type: ignore[arg-type] # torch takes both kinds in one list
         list(wanted.values()),

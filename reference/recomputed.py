@@ -51,30 +51,37 @@ def input_pass(
 
 
 def one_backward(
-    roots: Sequence[Root], grads: Sequence[Tensor | None], leaves: Sequence[Tensor], *, keep_graph: bool = False
+    roots: Sequence[Root],
+    grads: Sequence[Tensor | None],
+    leaves: Sequence[Tensor],
+    *,
+    keep_graph: bool = False,
+    hooks: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """Run one full backward and return what every leaf gets of it; its ``.grad`` stays, and its hooks are not called.
 
-    Leaves that are not named accumulate, as in any backward.
+    Where ``hooks``, those on tensors are, as ``torch.autograd.grad`` calls them. Leaves that are not named accumulate,
+    as in any backward.
     """
     with contextlib.ExitStack() as apart:
         for leaf in {id(leaf): leaf for leaf in leaves}.values():
-            apart.enter_context(_set_apart(leaf))
+            apart.enter_context(_set_apart(leaf, hooks=hooks))
         torch.autograd.backward(roots, grads, retain_graph=keep_graph)  # type: ignore[arg-type] # torch takes both kinds
         return tuple(leaf.grad for leaf in leaves)
 
 
 @contextlib.contextmanager
-def _set_apart(leaf: Tensor) -> Iterator[None]:
-    """Let ``leaf`` have no gradient and no hooks, and give it back both."""
-    called = [hooks for hooks in (leaf._backward_hooks, leaf._post_accumulate_grad_hooks) if hooks]  # noqa: SLF001 (there is no other way to silence them)
-    held, grad = [dict(hooks) for hooks in called], leaf.grad
+def _set_apart(leaf: Tensor, *, hooks: bool) -> Iterator[None]:
+    """Let ``leaf`` have no gradient and no hooks, or but those on tensors where ``hooks``, and give it back all."""
+    on_tensors = None if hooks else leaf._backward_hooks  # noqa: SLF001 (there is no other way to silence them)
+    called = [table for table in (on_tensors, leaf._post_accumulate_grad_hooks) if table]  # noqa: SLF001 (as above)
+    held, grad = [dict(table) for table in called], leaf.grad
     leaf.grad = None
-    for hooks in called:
-        hooks.clear()
+    for table in called:
+        table.clear()
     try:
         yield
     finally:
         leaf.grad = grad
-        for hooks, before in zip(called, held, strict=True):
-            hooks.update(before)
+        for table, before in zip(called, held, strict=True):
+            table.update(before)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
@@ -32,6 +34,13 @@ def rebind_parameters(stage: nn.Module) -> None:
             if id(parameter) not in made:
                 made[id(parameter)] = nn.Parameter(parameter.detach() * FACTOR, parameter.requires_grad)
             setattr(module, name, made[id(parameter)])
+
+
+def tie(stage: nn.Module, first: nn.Module, names: Iterable[str]) -> None:
+    """Put the parameters ``names`` of ``first`` in the places of those of ``stage``."""
+    for name in names:
+        owner, _, own = name.rpartition(".")
+        setattr(stage.get_submodule(owner), own, first.get_parameter(name))
 
 
 def restride_grads(stage: nn.Module) -> None:

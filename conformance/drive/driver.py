@@ -26,7 +26,7 @@ from gradconform.trial.modes import call_in
 from gradconform.trial.program import Action
 
 from .adapter_mistake import mistake_in
-from .changes import CHANGES
+from .changes import CHANGES, tie
 from .lane import Lane
 from .observation import UNKNOWN, Observation, Raised, Sight, Step
 from .watches import (
@@ -119,6 +119,7 @@ class _Run:
         self.trial, self.device = materials.trial, device_of(materials.device)
         self.is_cpu = self.device.is_cpu
         self.lanes: dict[int, Lane] = {}
+        self.modules: dict[int, nn.Module] = {}
         self.steps: list[Step] = []
         self.ended = False
         self.kept: list[tuple[str, Tensor, Tensor]] = []
@@ -130,11 +131,13 @@ class _Run:
         for position, action in enumerate((*self.trial.actions, *self._endings())):
             sight = Sight(action, position, known.get(position, UNKNOWN))
             lane = None if self.ended else self.lanes.get(action.stage) or self._lane(sight)
-            if lane is not None and not lane.stopped:
+            if lane is not None and not lane.stopped and not (action.kind == "W" and action.mb in lane.failed):
                 self._act(lane, sight)
                 self._look(lane, sight)
                 self.steps.append(sight.step())
                 lane.stopped = sight.raised is not None and not action.misuse
+                if sight.raised is not None and action.kind == "I" and action.mb in self.trial.raising:
+                    lane.failed.add(action.mb)
                 self.ended = lane.stopped and self.trial.chain  # no stage of a chain can go on without another
         return tuple(name for name, tensor, copy in self.kept if not torch.equal(dense(on_cpu(tensor)), dense(copy)))
 
@@ -163,7 +166,7 @@ class _Run:
         """Open the stage of an action; return None where that raises, which is seen the first time."""
         stage = sight.action.stage
         try:
-            self.lanes[stage] = Lane(stage, self.adapter, self.materials, self.loss_scale)
+            self.lanes[stage] = Lane(stage, self._module(stage), self.adapter, self.materials, self.loss_scale)
         except UnsupportedError:
             raise
         except Exception as error:  # noqa: BLE001 (whatever open raises is what is seen of it)
@@ -174,6 +177,15 @@ class _Run:
             self.ended = self.trial.chain
             return None
         return self.lanes[stage]
+
+    def _module(self, index: int) -> nn.Module:
+        """Return the module of a stage, which may be, or have parameters of, the first one's."""
+        index = 0 if self.trial.one_module else index
+        if index not in self.modules:
+            self.modules[index] = self.materials.stage(index)
+            if index and self.trial.tied:
+                tie(self.modules[index], self._module(0), self.trial.tied)
+        return self.modules[index]
 
     def _act(self, lane: Lane, sight: Sight) -> None:
         action = sight.action
@@ -202,6 +214,8 @@ class _Run:
     def _forward(self, lane: Lane, mb: int, sight: Sight) -> None:
         lane.args[mb] = args = self._args(lane, mb)
         target = self.materials.target(lane.index, mb) if self.trial.loss_at(lane.index) else None
+        if self.trial.raising:
+            lane.stage.raising = mb in self.trial.raising  # type: ignore[assignment] # no parameter: a flag of the stage
         self.device.seed(self.materials.rng_seed(mb))
         with lane.lifetime.watch(mb, args) if lane.lifetime else NO_LOG:
             outputs = self._call("F", lane.session.forward, mb, args, target)
@@ -346,6 +360,7 @@ class _Run:
             return
         try:
             stored = lane.param_grads if lane.closed else dict(lane.session.param_grads())
+            stored = lane.altering.stored(stored) if lane.altering else stored
         except Exception as error:  # noqa: BLE001 (as in _act)
             sight.raised = sight.raised or self._raised(error)
             return

@@ -98,11 +98,12 @@ class Evidence:
         if self.trial.prior_grads:
             names = list(self.reference(lane, 0).params)
             expected = expected.plus(widen(self.materials.prior(lane)[names.index(name)]))
+        sharing = self.trial.sharing(lane, name)
         for position, action in enumerate(self.trial.actions[: step.position + 1]):
-            if action.stage != lane or action.misuse:
+            if action.stage not in sharing or action.misuse:
                 continue
             if action.kind in {"B", "W"} and not self._is_frozen(lane, name, position):
-                expected = expected.plus(self.reference(lane, action.mb, position).params[name])
+                expected = expected.plus(self.reference(action.stage, action.mb, position).params[name])
             elif action.kind in {"zero_none", "zero_fill", "rebind"}:
                 expected = Expected(partials=expected.partials)
         return expected

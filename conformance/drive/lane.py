@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradconform.adapter import Adapter, Session, StageSpec, Tree
 from gradconform.trial.materials import Materials, mean_squares
 from gradconform.trial.modes import call_in
 
+from .altering import Altering
 from .observation import State
 from .watches import HookWatch, LifetimeWatch
 
@@ -19,20 +20,22 @@ from .watches import HookWatch, LifetimeWatch
 class Lane:
     """One stage of the trial, its session, and what the caller of a stage holds: arguments, outputs, gradients.
 
-    ``param_grads`` and ``state`` are the copies made after the last action.
+    ``param_grads`` and ``state`` are the copies made after the last action, ``failed`` has the micro-batches whose I
+    has raised as it was meant to.
     """
 
-    def __init__(self, index: int, adapter: Adapter, materials: Materials, loss_scale: float) -> None:
+    def __init__(self, index: int, stage: nn.Module, adapter: Adapter, materials: Materials, loss_scale: float) -> None:
         trial = materials.trial
-        self.index = index
-        self.stage = materials.stage(index)
+        self.index, self.stage = index, stage
         modules = "module_hooks" in trial.watch
         self.hooks = HookWatch(self.stage, modules=modules) if modules or "hooks" in trial.watch else None
+        self.altering = Altering(self.stage, trial.altering) if trial.altering else None
         self.lifetime = LifetimeWatch() if "lifetime" in trial.watch else None
         self.args: dict[int, tuple[Any, ...]] = {}
         self.outputs: dict[int, Tree] = {}
         self.output_grads: dict[int, Tree] = {}
         self.returned: dict[int, tuple[Tensor | None, ...]] = {}
+        self.failed: set[int] = set()
         self.param_grads: Mapping[str, Tensor | None] = {}
         self.state: State | None = None
         self.stopped = self.closed = False
@@ -47,7 +50,7 @@ class Lane:
             example_outputs=materials.example_outputs(index),
             example_target=materials.target(index, 0) if trial.loss_at(index) else None,
             args_require_grad=tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in example),
-            repeats_weight=any(action.kind == "W" and action.misuse for action in trial.actions),
+            repeats_weight=any(a.kind == "W" and a.misuse and a.mb not in trial.raising for a in trial.actions),
             retain_graph=trial.retain_graph,
         )
         self.session: Session = self._open()

@@ -25,7 +25,8 @@ from gradconform.trial.materials import Materials, mean_squares
 from gradconform.trial.modes import OF_FORWARD, call_in
 from gradconform.trial.program import forward_of
 
-from .changes import change_in_place
+from .altering import scaled
+from .changes import change_in_place, tie
 from .watches import on_cpu
 
 _CPU = torch.device("cpu")
@@ -107,7 +108,8 @@ class References:
         drawn = (str(materials.dtype), str(materials.device), materials.seed, mb, trial.same_args, trial.output_grads)
         stand = tuple(trial.standing(lane, forward) for lane in lanes)
         loss, modes = (trial.loss_at(lanes[-1]), self.loss_scale), trial.modes & OF_FORWARD
-        return "microbatch", wide, lanes, tuple(trial.stages[lane] for lane in lanes), drawn, stand, loss, modes
+        shared = trial.one_module, trial.tied, trial.altering == "scale"
+        return "microbatch", wide, lanes, tuple(trial.stages[lane] for lane in lanes), drawn, stand, loss, modes, shared
 
     def passed(self, lane: int, mb: int, *, training: bool) -> Passed:
         """Return one stage after its forward in float64, its arguments leaves; in a chain those before run as well.
@@ -127,6 +129,8 @@ class References:
         roots, grads, loss = self._start(passed[-1].outputs, lanes[-1], mb, wide=wide)
         sought = (tensor for one in passed for tensor in (*one.args, *one.stage.parameters()))
         found = {key: on_cpu(grad) for key, grad in run_backward(roots, grads, sought).items()}
+        if self.materials.trial.altering == "scale":
+            found |= {id(p): scaled(found.get(id(p))) for one in passed for p in one.stage.parameters()}
         for index, one in zip(lanes, passed, strict=True):
             yield (
                 index,
@@ -176,7 +180,11 @@ class References:
         """Return a new stage without prior gradients, its parameters as they are at the position ``forward``."""
         materials = self.materials
         device = _CPU if wide else materials.device
-        stage = materials.trial.stages[lane].make(dtype=materials.dtype, device=device, seed=materials.seed_of(lane))
+        case, drawn = materials.trial.stages[lane], {"dtype": materials.dtype, "device": device}
+        stage = case.make(**drawn, seed=materials.stage_seed(lane))
+        if lane and materials.trial.tied:
+            first = materials.trial.stages[0].make(**drawn, seed=materials.stage_seed(0))
+            tie(stage, first, materials.trial.tied)
         stand = materials.trial.standing(lane, forward)
         for number, parameter in enumerate(stage.parameters()):
             if number in stand.frozen | stand.thawed:

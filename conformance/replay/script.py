@@ -188,14 +188,14 @@ class Replayed:
         unless = judge_told.get("unless")
         claimed = unless is not None and getattr(self.target.capabilities, unless)
         misuse = any(action.misuse for action in trial.actions)
-        again = any(action.misuse and action.kind == "W" for action in trial.actions)
+        again = any(one.misuse and one.kind == "W" and one.mb not in trial.raising for one in trial.actions)
         sharing = {one for one in compared if one.startswith("shared")}
         told = {
             "CHAIN": trial.chain,
             "LOSS": trial.loss,
             "SAME_ARGS": trial.same_args,
             "RETAIN_GRAPH": trial.retain_graph,
-            **({} if trial.modes else {"IN_MODES": False}),
+            "ONE_MODULE": trial.one_module,
             "REPEATS_WEIGHT": again,
             "MAY_REFUSE": judge is right_or_refused and not claimed,
             "CALLS_KEPT": bool(trial.watch & {"hooks", "module_hooks"} or "hook" in kinds),
@@ -211,6 +211,10 @@ class Replayed:
             "name not in self._functions": False,  # what is called and not there is told as what it raises
         }
         never = {
+            "IN_MODES": bool(trial.modes),
+            "TIED": bool(trial.tied),
+            "ALTERING": bool(trial.altering),
+            "RAISING": bool(trial.raising),
             "self.last": trial.loss and trial.chain,
             "output_grads is None": trial.loss or misuse,
             "wanted.keys() != given.keys()": misuse,
@@ -265,6 +269,9 @@ class Replayed:
             "PROGRAM": repr(trial.program),
             "IN_MODES": f"frozenset({sorted(trial.modes)})",
             "DEVICE": repr(self.device_name),
+            "TIED": repr(trial.tied),
+            "ALTERING": repr(trial.altering),
+            "RAISING": repr(trial.raising),
             "LANES": self._lanes(trial),
             "LOSS_SCALE": self._loss_scale(trial),
             "REPEATS": trial.repeats,

@@ -24,12 +24,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from gradconform.drive.altering import Altering
 from gradconform.drive.changes import (
     change_in_place,
     into_bucket,
     rebind_parameters,
     replace_data,
     restride_grads,
+    tie,
 )
 from gradconform.drive.watches import write_over
 from gradconform.reference.autograd import AutogradSession, leaf_of
@@ -44,7 +46,10 @@ if TYPE_CHECKING:
     CHAIN = LOSS = MAY_REFUSE = REPEATS_WEIGHT = RETAIN_GRAPH = SAME_ARGS = False
     CALLS_KEPT = GIVEN_KEPT = RETURNED_KEPT = SEEN_LAST = False
     WATCHED: list[str]
-    IMPLEMENTATION = PROGRAM = DEVICE = ""
+    ONE_MODULE = False
+    IMPLEMENTATION = PROGRAM = DEVICE = ALTERING = ""
+    TIED: tuple[str, ...]
+    RAISING: tuple[int, ...]
     IN_MODES: frozenset[str]
     LOSS_SCALE = TOLERANCE = 0.0
     REPEATS = 0
@@ -88,7 +93,14 @@ class Lane:
 
     def __init__(self, lanes: list[Lane], functions: Any) -> None:
         self.lanes, self.number, self.functions = lanes, len(lanes), functions
-        self.stage, self.stopped = STAGES[self.number](), False
+        self.stage = lanes[0].stage if ONE_MODULE and lanes else STAGES[self.number]()
+        self.stopped = False
+        if RAISING:
+            self.failed: set[int] = set()
+        if TIED and lanes:
+            tie(self.stage, lanes[0].stage, TIED)
+        if ALTERING:
+            self.altering = Altering(self.stage, ALTERING)
         self.last: bool = not CHAIN or self.number == len(STAGES) - 1
         self.args: dict[int, Any] = {}
         self.outputs: dict[int, Any] = {}
@@ -122,6 +134,8 @@ class Lane:
             self.args[mb] = next(iter(self.args.values()))
         else:
             self.args[mb] = ARGS[self.number, mb](self.stage)
+        if RAISING:
+            self.stage.raising = mb in RAISING  # type: ignore[assignment]  # a flag of the stage
         torch.manual_seed(SEEDS[mb])
         self.outputs[mb] = self.session.forward(
             mb, self.args[mb], TARGETS[self.number, mb]() if LOSS and self.last else None
@@ -207,7 +221,8 @@ class Lane:
         self.handles = []
 
     def stored(self) -> dict[str, Tensor | None]:
-        return {name: parameter.grad for name, parameter in self.stage.named_parameters()}
+        stored = {name: parameter.grad for name, parameter in self.stage.named_parameters()}
+        return self.altering.stored(stored) if ALTERING else stored
 
     def arg_grads(self, mb: int) -> dict[int, Any]:
         grads = [arg.grad if isinstance(arg, Tensor) and arg.is_leaf else None for arg in self.args[mb]]
@@ -305,13 +320,15 @@ def run(functions: Any) -> list[Step]:
         lane = lanes[int(number or 0)]
         step: Step = {"token": token, "lane": lane.number, "misuse": token.endswith("!"), "raised": None}
         steps.append(step)
-        if lane.stopped:
+        if lane.stopped or (RAISING and kind == "W" and int(mb) in lane.failed):
             continue
         try:
             seen = ACTS[kind](lane, int(mb or 0), token)
             step |= seen if isinstance(seen, dict) else {}
         except Exception as error:  # noqa: BLE001 (what it raises is what is seen)
             step["raised"] = f"{type(error).__name__}: {error}"
+            if RAISING and kind == "I" and int(mb) in RAISING:
+                lane.failed.add(int(mb))
         step |= {what: see(lane, kind, int(mb or 0)) for what, see in SEEN.items()}
         if CALLS_KEPT:
             lane.calls.clear()

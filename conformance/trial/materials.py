@@ -46,9 +46,13 @@ class Materials:
         """Return the seed of one stage: two stages of one kind are not equal, so that mixing them up shows."""
         return self.seed + lane
 
+    def stage_seed(self, lane: int) -> int:
+        """Return the seed of the module of one stage, which several stages may share."""
+        return self.seed_of(0 if self.trial.one_module else lane)
+
     def stage(self, lane: int) -> nn.Module:
         """Return a new module for ``trial.stages[lane]``, with prior gradients where the trial asks for them."""
-        module = self.trial.stages[lane].make(dtype=self.dtype, device=self.device, seed=self.seed_of(lane))
+        module = self.trial.stages[lane].make(dtype=self.dtype, device=self.device, seed=self.stage_seed(lane))
         if self.trial.prior_grads:
             for parameter, grad in zip(module.parameters(), self.prior(lane), strict=True):
                 if parameter.requires_grad:
@@ -57,8 +61,9 @@ class Materials:
 
     def prior(self, lane: int) -> list[Tensor]:
         """Return the gradients (on the CPU) that the parameters have before the first action."""
-        module = self.trial.stages[lane].make(dtype=self.dtype, device=torch.device("cpu"), seed=self.seed_of(lane))
-        generator = torch.Generator().manual_seed(stable_seed(self.seed_of(lane), "prior"))
+        seed = self.stage_seed(lane)
+        module = self.trial.stages[lane].make(dtype=self.dtype, device=torch.device("cpu"), seed=seed)
+        generator = torch.Generator().manual_seed(stable_seed(seed, "prior"))
         return [
             torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.dtype)
             for parameter in module.parameters()

@@ -37,8 +37,10 @@ _WORDS = {
 #: Kinds that change the values of all parameters, and those that put others in the place of parameters or their data.
 CHANGES = frozenset({"step", "replace", "rebind"})
 REPLACEMENTS = frozenset({"replace", "rebind"})
+#: Kinds that clear gradients.
+ZEROES = frozenset({"zero_none", "zero_fill"})
 #: Kinds that are done to one parameter.
-_OF_ONE = frozenset({"freeze", "unfreeze"})
+OF_ONE = frozenset({"freeze", "unfreeze"})
 
 
 #: What a message says behind the programs where not the implementation but plain autograd is wrong in them.
@@ -124,11 +126,11 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
         found.add("mixed")
     if "G" in kinds:
         found.add("param_groups")
-    if kinds & {"zero_none", "zero_fill", "restride", "bucket"}:
+    if kinds & (ZEROES | {"restride", "bucket"}):
         found.add("grads_in_param_grad")
     if "freeze" in kinds:
         found.add("frozen_params")
-    if kinds & (REPLACEMENTS | _OF_ONE):
+    if kinds & (REPLACEMENTS | OF_ONE):
         found.add("changed_params")
     if _changed_in_flight(actions):
         found.add("changed_in_flight")
@@ -138,7 +140,7 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
 def _changed_in_flight(actions: tuple[Action, ...]) -> bool:
     """Tell whether parameters are changed, frozen or thawed while a micro-batch is between its F and its B or W."""
     return any(
-        action.kind in CHANGES | _OF_ONE and in_flight(actions[:position], action.stage)
+        action.kind in CHANGES | OF_ONE and in_flight(actions[:position], action.stage)
         for position, action in enumerate(actions)
     )
 
@@ -147,7 +149,7 @@ def in_flight(actions: Sequence[Action], stage: int) -> set[int]:
     """Return the micro-batches of ``stage`` that have run forward and whose B or W has not come."""
     waiting: set[int] = set()
     for action in actions:
-        if action.stage == stage and not action.misuse and action.kind in {"F", "B", "W"}:
+        if action.stage == stage and action.kind in {"F", "B", "W"}:
             (waiting.add if action.kind == "F" else waiting.discard)(action.mb)
     return waiting
 
@@ -166,9 +168,7 @@ def _needed_orders(actions: tuple[Action, ...]) -> set[str]:
 
 
 #: What reads or changes parameter gradients, or ends the session: a W has to be done with by then.
-_AFTER_WEIGHTS = frozenset(
-    {"zero_none", "zero_fill", "hook", "unhook", "restride", "bucket", "reopen", "close"} | CHANGES | _OF_ONE
-)
+_AFTER_WEIGHTS = frozenset({"hook", "unhook", "restride", "bucket", "reopen", "close"} | ZEROES | CHANGES | OF_ONE)
 
 
 def _met_before_flush(actions: tuple[Action, ...]) -> bool:
@@ -236,7 +236,7 @@ def standing(actions: Sequence[Action], stages: Container[int], position: int) -
     """Return how the parameters of ``stages``, which have the same ones, stand before the action at ``position``."""
     frozen, thawed, changes = set[int](), set[int](), 0
     for action in actions[:position]:
-        if action.stage in stages and action.kind in _OF_ONE:
+        if action.stage in stages and action.kind in OF_ONE:
             (frozen if action.kind == "freeze" else thawed).add(action.mb)
             (thawed if action.kind == "freeze" else frozen).discard(action.mb)
         elif action.stage in stages and action.kind in CHANGES:

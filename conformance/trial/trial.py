@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gradconform.fixtures.stages.case import StageCase
 
 from .modes import MODES
-from .program import REPLACEMENTS, Action, ProgramError, Standing, in_flight, microbatches, needs, parse, standing
+from .program import (
+    CHANGES,
+    OF_ONE,
+    REPLACEMENTS,
+    ZEROES,
+    Action,
+    ProgramError,
+    Standing,
+    in_flight,
+    microbatches,
+    needs,
+    parse,
+    standing,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +36,10 @@ class Trial:
     ``module_hooks``, ``lifetime``, ``growth``.
     ``retain_graph``: W is asked to keep the graph. ``modes``: what the process is set to while actions run, of
     :data:`gradconform.trial.modes.MODES`.
+    ``one_module``: the stages are of one kind, and their sessions are on one module. ``tied``: names of parameters of
+    which every stage has the first one's. ``altering``: hooks on every parameter that ``scale`` its gradient, or
+    ``move`` it out of ``.grad``. ``raising``: micro-batches whose backward raises, on a stage that can; their B, I and
+    W are written as misuses, and a W is not asked where its I has raised.
     ``repeats``: how many times the implementation runs the trial, each on a new stage. ``hand_grads``: which slots of
     the weight context that G puts in hold a gradient, e.g. ``(True, False)``.
     """
@@ -38,6 +56,10 @@ class Trial:
     hand_grads: tuple[bool, ...] = ()
     retain_graph: bool = False
     modes: frozenset[str] = field(default_factory=frozenset)
+    one_module: bool = False
+    tied: tuple[str, ...] = ()
+    altering: Literal["", "scale", "move"] = ""
+    raising: tuple[int, ...] = ()
 
     def __hash__(self) -> int:
         """Hash by what differs most: a trial is looked up for every check that reads it."""
@@ -46,13 +68,13 @@ class Trial:
 
     def __post_init__(self) -> None:
         """Raise :class:`~gradconform.trial.program.ProgramError` for what a chain, or plain autograd, does not do."""
-        if self.chain and (
-            any(action.misuse or action.kind not in {"F", "B", "I", "W", "finish"} for action in self.actions)
-            or self.same_args
-            or self.prior_grads
-            or self.hand_grads
-            or self.modes
-        ):
+        beside = (
+            self.same_args, self.prior_grads, self.hand_grads, self.modes, self.one_module, self.tied, self.altering,
+            self.raising,
+        )  # fmt: skip
+        of_chains = {"F", "B", "I", "W", "finish"}
+        odd = any(action.misuse or action.kind not in of_chains for action in self.actions)
+        if self.chain and (odd or any(beside)):
             msg = f"a chain is of F, B, I, W and finish, each stage fed by the one before; got {self}"
             raise ProgramError(msg)
         if unknown := sorted(self.modes - MODES.keys()):
@@ -62,6 +84,20 @@ class Trial:
             msg = "a loss is computed in F or later, under autocast or not; expected output gradients beside autocast"
             raise ProgramError(msg)
         self._refuse_replacements()
+        self._refuse_sharing()
+
+    def _refuse_sharing(self) -> None:
+        """Raise for parameters of several stages, or with hooks that alter, to which a program does other things."""
+        kinds = {action.kind for action in self.actions}
+        if self.one_module and len(set(self.stages)) > 1:
+            msg = f"one module cannot be {len(set(self.stages))} stages; expected one_module with stages of one kind"
+            raise ProgramError(msg)
+        if self.tied and (self.one_module or kinds & (CHANGES | OF_ONE)):
+            msg = f"tied={self.tied} goes with neither one_module nor words that change parameters; got {self.program}"
+            raise ProgramError(msg)
+        if self.altering and (kinds & (REPLACEMENTS | ZEROES) or self.prior_grads or "parameter_input" in self.needs):
+            msg = f"altering={self.altering!r} goes with no word that replaces or clears, nor prior_grads"
+            raise ProgramError(msg)
 
     def _refuse_replacements(self) -> None:
         """Raise where parameters are replaced under a graph: some of its nodes have the old values, some the new."""
@@ -93,7 +129,19 @@ class Trial:
             found.add("retain_graph")
         if "autocast" in self.modes:
             found.add("autocast")
-        return frozenset(found)
+        return frozenset(found | self._needed_of_parameters(split="split" in found))
+
+    def _needed_of_parameters(self, *, split: bool) -> set[str]:
+        """Return what parameters ask for that several stages have, or that hooks alter the gradients of."""
+        found: set[str] = set()
+        if self.one_module or self.tied:
+            found |= {"shared_module", "global_state=False", "grads_in_param_grad"}
+        if self.altering:
+            found.add("hooks=with_grad" if split else "hooks!=nowhere")
+            found |= {"grads_in_param_grad"} if self.altering == "move" else set()
+        if split and (self.one_module or self.tied or self.altering):
+            found |= {"weight_when=weight", "input_pass_touches_params=False"}
+        return found
 
     def loss_at(self, lane: int) -> bool:
         """Tell whether the backward of ``stages[lane]`` starts at a loss."""
@@ -101,7 +149,12 @@ class Trial:
 
     def standing(self, lane: int, position: int) -> Standing:
         """Return how the parameters of ``stages[lane]`` stand before the action at ``position``."""
-        return standing(self.actions, {lane}, position)
+        return standing(self.actions, self.sharing(lane), position)
+
+    def sharing(self, lane: int, name: str = "") -> frozenset[int]:
+        """Return the stages that have the parameter ``name`` of ``stages[lane]``, or all its parameters."""
+        everywhere = self.one_module or name in self.tied
+        return frozenset(range(len(self.stages))) if everywhere else frozenset({lane})
 
     def microbatches(self, stage: int = 0) -> int:
         """Return how many micro-batches run forward on ``stages[stage]``."""

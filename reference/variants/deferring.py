@@ -112,7 +112,7 @@ class _AtTheEnd(Session):
 
 VARIANTS: dict[str, Callable[[], object]] = {
     "first-in-first-out": partial(adapter, _Fifo, weight_order="fifo", parameter_input=False),
-    "linears-swapped": partial(adapter, _Swapped, **EARLY, autocast=False),
+    "linears-swapped": partial(adapter, _Swapped, **EARLY, autocast=False, shared_module=False),
     "weights-in-a-thread": partial(adapter, _InAThread),
     "all-in-one-thread": partial(adapter, _AllInOneThread),
     "weights-in-the-end": partial(adapter, _AtTheEnd, weight_when="finish", parameter_input=False),

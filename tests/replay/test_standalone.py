@@ -60,6 +60,13 @@ TRIALS = {
         f"mode-{mode}": of("layer-norm", program="F0 F1 I0 W0 B1", modes=frozenset({mode}), watch=_WATCHED["state"])
         for mode in MODES
     },
+    "one-module": of(*["mlp"] * 2, program="F0 1F0 I0 1B0 W0 step F1 B1", one_module=True, watch=_WATCHED["state"]),
+    "tied": of("mlp", "mlp-no-bias", program="F0 1F0 I0 1B0 W0 F1 1F1 1I1 B1 1W1", tied=("0.weight",)),
+    **{f"altering-{how}": of("tied-parallel", program="F0 B0 F1 I1 W1", altering=how) for how in ("scale", "move")},
+    **{
+        f"raising-{what}": of(f"raising-{what}", program="F0 B0 F1 F2 B1! B2 F3 F4 I3! W3! I4 W4", raising=(1, 3))
+        for what in ("hook", "function", "saved-tensor")
+    },
     "modes": of("two-outputs", program="F0 F1 I0 W0 B1", modes=frozenset({"autocast", "no_grad", "thread"})),
     "by-hand": of("output-unbound", program="F0 G0 W0 F1 G1 W1", hand_grads=(True, False, True), prior_grads=True),
     "weight-twice": of("mlp", program="F0 I0 W0 W0! F1 I1 W1 finish!"),
@@ -108,6 +115,10 @@ DIFFERING = {
     "hand_grads": (TRIALS["by-hand"], replace(TRIALS["by-hand"], hand_grads=(True, True, True))),
     "retain_graph": (TRIALS["kept"], replace(TRIALS["kept"], retain_graph=False)),
     "modes": (PLAIN, replace(PLAIN, modes=frozenset({"thread"}))),
+    "one_module": (replace(TRIALS["one-module"], one_module=False), TRIALS["one-module"]),
+    "tied": (replace(TRIALS["tied"], tied=()), TRIALS["tied"]),
+    "altering": (PLAIN, replace(PLAIN, altering="move")),
+    "raising": (replace(TRIALS["raising-hook"], raising=(1,)), TRIALS["raising-hook"]),
 }
 
 
@@ -139,6 +150,7 @@ def showable(trial: Trial) -> tuple[str, ...]:
     return tuple(
         name
         for name in sorted(shown - {"bits", "refusal", "refusal or nothing"})
+        if not (trial.altering == "move" and name == "what W returns for")  # what it would return is taken away
         if ("state" in watched or not name.removeprefix("the ").startswith(_OF_STATE) or name.endswith("of input"))
         and all(needed in watched for hook, needed in _OF_HOOKS.items() if hook in name)
     )
@@ -287,14 +299,18 @@ def test_a_script_sees_what_the_driver_sees(name: str, target: str, monkeypatch:
     scale = 1 / trial.microbatches() if name == "loss" else 1.0
     text = one.text()
     for adapter in (AutogradAdapter(), one.target.adapter):
-        hold(run_script(text, adapter), with_results(drive(adapter, materials, loss_scale=scale)))
+        hold(run_script(text, adapter), with_results(trial, drive(adapter, materials, loss_scale=scale)))
 
 
-def with_results(observation: Observation) -> Observation:
-    """Return an observation in which W returns what stands after it where it returned nothing, as in a script."""
+def with_results(trial: Trial, observation: Observation) -> Observation:
+    """Return an observation in which W returns what stands after it where it returned nothing, as in a script.
+
+    Where hooks move gradients away, it returns nothing that is compared.
+    """
+    moved = trial.altering == "move"
     steps = tuple(
-        replace(step, weight_result=tuple(step.param_grads.values()))
-        if step.action.kind == "W" and step.weight_result is None and step.raised is None
+        replace(step, weight_result=None if moved else tuple(step.param_grads.values()))
+        if step.action.kind == "W" and (moved or (step.weight_result is None and step.raised is None))
         else step
         for step in observation.steps
     )
