@@ -13,7 +13,7 @@ def groups() -> int:
     """Return how many groups of processes there are after a few sessions, of which one cannot be opened."""
     report = check_stage_backward("deepspeed", checks=["full.gradients.mlp", "full.gradients.scalar-*"])
     assert report.summary["ran"] > 0
-    return len(torch.distributed.distributed_c10d._world.pg_map)  # noqa: SLF001 (torch has no other way to ask)
+    return len(torch.distributed.distributed_c10d._world.pg_map)
 
 
 def test_groups_of_processes_end_with_their_session_or_where_none_is_opened() -> None:
