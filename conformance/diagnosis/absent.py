@@ -15,6 +15,7 @@ from gradconform.fixtures.inputs import ParameterNamed
 from gradconform.trial.program import Action
 
 from .cause import Cause, Mistake
+from .elsewhere import recomputed_alone
 from .parts import added, of_microbatch, output_grads_at, run_of, step_before
 from .wrong import dense, is_value
 
@@ -28,6 +29,7 @@ def of_param(evidence: Evidence, name: str, step: Step) -> Cause:
         _after_error(evidence, step, lambda seen: not added(evidence, seen))
         or nothing_added(evidence, step)
         or _no_flow(evidence, step)
+        or recomputed_alone(evidence, name, step)
     )
     return Cause(Mistake.NEVER_ACCUMULATED, why=why)
 

@@ -21,6 +21,7 @@ class Mistake(Enum):
     IDLE_SINCE_ERROR = "nothing has been since the error in {c.action}"
     WEIGHT_TOO_EARLY = "{c.action} before its I has used up its turn"
     DONE_FOR_OTHER_STAGE = "the work of stage {c.stage} was done in its place"
+    DETACHED_COPY = "only what is run again under a checkpoint: written to a detached copy of the parameter"
     OUTPUT_GRADS_EMPTY = "the output gradients have no elements, and may be taken for None"
     OUTPUT_GRADS_ZERO = "the output gradients are zeros, and may be taken for None"
     # Weight contexts get lost.
@@ -48,6 +49,7 @@ class Mistake(Enum):
     MISSING = "{parts} missing"
     ADDED = "{parts} added as well: a running sum, or before its turn"
     ADDED_IN_MISUSE = "{parts} added by {c.action}, which is to add nothing"
+    OTHER_SESSION = "{parts} added by {c.action}, the W of another session"
     CONTEXTS_SWAPPED = "{parts} in place of {others}: contexts are swapped"
     CONTEXTS_SWAPPED_OR_LATE = "{parts} in place of {others}: returned late, or contexts are swapped"
     # The right numbers of something else.
@@ -60,6 +62,11 @@ class Mistake(Enum):
     STALE = "what stood before this W"
     STALE_NOTHING = "what stood before this W, which was nothing"
     ZEROS_FOR_NONE = "zeros in place of None"
+    HISTORY = "it was added up while gradients were recorded, and its history begins at {c.names[0]}"
+    MARKED = "it has no history, and is marked as one to be recorded"
+    # Hooks of the stage change it.
+    HOOK_TWICE = "{hooks} applied twice"
+    HOOK_NEVER = "{hooks} never applied"
     # Elements are wrong.
     TRANSPOSED = "transposed"
     CONJUGATED = "conjugated"
@@ -180,10 +187,19 @@ def _words(cause: Cause) -> dict[str, str]:
         "sum": " + ".join(f"{factor:.3g} × {_part(mb)}" for mb, factor in weighted),
         "uses": ", ".join(f"use {n} counted {one:.3g} times" for n, one in enumerate(cause.factors) if one != 1.0),
         "special": "".join(f", {one}" for one in inner),
+        "hooks": _hooks(cause),
         "several": "; ".join(inner),
         "either": "; or ".join([*inner[:1], *also]),
         "rules": ", or ".join(inner),
     }
+
+
+def _hooks(cause: Cause) -> str:
+    """Return the hooks, and what they multiply a gradient by where that is known of each."""
+    number = cause.counts[0] if cause.counts else 1
+    by = listed([f"{factor:.3g}" for factor in cause.factors]) if len(cause.factors) == number else ""
+    told = f"multiplying it by {by}" if by else "changing it"
+    return f"a hook {told} is" if number == 1 else f"{number} hooks {told} are"
 
 
 def _part(microbatch: int | None) -> str:

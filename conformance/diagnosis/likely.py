@@ -14,6 +14,8 @@ from gradconform.drive.reference64 import widen
 
 from . import absent, combination, elements, other_values
 from .cause import Cause, Mistake
+from .elsewhere import other_session, recomputed_alone
+from .hooked import hooked
 from .parts import Part, input_parts, of_microbatch, param_parts, sum_of
 from .replay import replay
 from .starts import misread
@@ -40,6 +42,7 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> C
     return _first(
         lambda: other_values.written_over(evidence, step, got),
         lambda: other_values.received_over(wrong, name),
+        lambda: hooked(evidence, step),
         lambda: _counted_of_param(wrong, name, combination.usual_change(wrong, parts)),
         lambda: elements.reshaped(wrong, got),
         lambda: _either(other_values.other_param(wrong, name), lambda: combination.of_uses(wrong, name)),
@@ -88,6 +91,7 @@ def of_input_value(evidence: Evidence, slot: int, step: Step, got: Tensor | None
     if wrong is None:
         return Cause(Mistake.ZEROS_FOR_NONE) if not parts and not bool(dense(got).any()) else None
     return _first(
+        lambda: hooked(evidence, step),
         lambda: _counted_of_input(wrong, combination.usual_change(wrong, parts)),
         lambda: elements.reshaped(wrong, got),
         lambda: misread(evidence, step),
@@ -110,9 +114,13 @@ def _counted_of_param(wrong: WrongTensor, name: str, change: combination.Change 
         return None  # contexts that are mixed up show in every parameter
     if change is not None and change.strays and wrong.step.action.misuse:
         return Cause(Mistake.ADDED_IN_MISUSE, microbatches=change.strays, action=str(wrong.step.action))
+    elsewhere = None if change is None else other_session(wrong.evidence, wrong.step, change.strays)
+    if change is not None and elsewhere is not None:
+        return Cause(Mistake.OTHER_SESSION, microbatches=change.strays, action=str(elsewhere))
     cause = combination.cause_of(change, combination.factors_of(wrong))
     if cause is not None and cause.kind in {Mistake.MISSING, Mistake.ONLY}:
-        return replace(cause, why=absent.nothing_added(wrong.evidence, wrong.step))
+        why = absent.nothing_added(wrong.evidence, wrong.step) or recomputed_alone(wrong.evidence, name, wrong.step)
+        return replace(cause, why=why)
     return cause
 
 

@@ -364,6 +364,9 @@ class _Run:
         except Exception as error:  # noqa: BLE001 (as in _act)
             sight.raised = sight.raised or self._raised(error)
             return
+        recorded = {name: grad for name, grad in stored.items() if grad is not None and grad.requires_grad}
+        if recorded:
+            sight.seen["recorded"] = {n: grad.grad_fn.name() if grad.grad_fn else "" for n, grad in recorded.items()}
         known, before = sight.known.param_grads, lane.param_grads
         sight.seen["param_grads"] = lane.param_grads = copies = copies_by_name(stored, known, before)
         # What a closed session had is known by its copies, which lie on the CPU.

@@ -121,7 +121,8 @@ class Step:
     """What one action showed.
 
     ``position``: how many actions of the program come before. ``input_grads``: what B or I returned; ``tracked``: its
-    slots that require a gradient. ``arg_grads``: ``.grad`` of the arguments afterwards. ``param_grads``: the
+    slots that require a gradient, ``recorded`` the parameter gradients that do, each with what its history begins at,
+    empty where it has none. ``arg_grads``: ``.grad`` of the arguments afterwards. ``param_grads``: the
     accumulated gradient of every parameter afterwards. ``loss``: what the loss function gives of the
     outputs of F, before any scale. ``shared``: pairs of names whose tensors share storage.
     ``grad_addresses``: the storage of every parameter gradient. ``alive`` and ``live_tensors``: what lives on, where
@@ -139,6 +140,7 @@ class Step:
     param_grads: Mapping[str, Tensor | None] = field(default_factory=dict)
     weight_result: tuple[Tensor | None, ...] | None = None
     tracked: tuple[int, ...] = ()
+    recorded: Mapping[str, str] = field(default_factory=dict)
     hook_calls: tuple[HookCall, ...] = ()
     state: State | None = None
     shared: tuple[tuple[str, str], ...] = ()

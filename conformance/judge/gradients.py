@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gradconform.diagnosis import likely
+from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Step
 from gradconform.fixtures.inputs import SameAs
@@ -78,7 +79,8 @@ def of_step(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) -> Judg
                 yield BIT_EQUAL
                 return
         return
-    for seen in chain(_returned(evidence, step, wanted), _param_grads(evidence, step, wanted, so_far)):
+    stored = chain(_recorded(step, wanted), _param_grads(evidence, step, wanted, so_far))
+    for seen in chain(_returned(evidence, step, wanted), stored):
         if isinstance(seen, Finding):
             key = (step.action.stage, seen.where)
             if key in so_far.told:
@@ -95,6 +97,7 @@ def _same_copies(step: Step, wanted: Step) -> bool:
         and step.input_grads is wanted.input_grads
         and step.loss is wanted.loss
         and not step.tracked
+        and not step.recorded
         and step.misplaced == wanted.misplaced
     )
 
@@ -157,6 +160,15 @@ def _misplaced(step: Step, wanted: Step) -> Iterator[Finding]:
             if wanted.misplaced.get((sort, where)) != device:
                 text = f"sits on {device}, not on the device of the stage, as it does under plain autograd"
                 yield Finding("device", where, str(step.action), text, sort=sort)
+
+
+def _recorded(step: Step, wanted: Step) -> Iterator[Finding]:
+    """Yield accumulated gradients that require a gradient themselves."""
+    for name, begins in step.recorded.items():
+        if name not in wanted.recorded:
+            text = "requires a gradient itself, as plain autograd's do not"
+            cause = Cause(Mistake.HISTORY, names=(begins,)) if begins else Cause(Mistake.MARKED)
+            yield Finding("unexpected", name, str(step.action), text, cause=cause, sort="parameter gradient")
 
 
 def _param_grads(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) -> Judged:

@@ -24,6 +24,7 @@ EXACT = {"argument", "output gradient", "parameter", "the generator's state"}
 ALLOWED = {
     "moved to other storage: the gradient of",
     "requires_grad of the gradient of input",
+    "requires_grad of what accumulates:",
     "shared with a stored gradient:",
     "shared with a returned gradient:",
     "changed later:",

@@ -36,7 +36,13 @@ from .source import Source, add_stage, arguments, literal, reached, values_of
 _WIDTH = 112
 
 #: What a script compares where gradients are judged, by what it calls them.
-_GRADIENTS = ("output", "the gradient of input", "requires_grad of the gradient of input", "the gradient of")
+_GRADIENTS = (
+    "output",
+    "the gradient of input",
+    "requires_grad of the gradient of input",
+    "the gradient of",
+    "requires_grad of what accumulates:",
+)
 #: What is judged of the state, by the field of an observation's state.
 _STATE = {
     "args": "argument",

@@ -290,6 +290,9 @@ ACTS: dict[str, Callable[[Lane, int, str], Any]] = {
 #: What is seen after every action, given the lane, the kind of the action and the micro-batch.
 SEEN: dict[str, Callable[[Lane, str, int], Any]] = {
     "the gradient of": lambda lane, *_: copy(lane.stored()),
+    "requires_grad of what accumulates:": lambda lane, *_: {
+        name: grad.requires_grad for name, grad in lane.stored().items() if grad is not None
+    },
     ".grad of input": lambda lane, kind, mb: lane.arg_grads(mb) if kind in {"B", "I"} and mb in lane.args else {},
     "calls of the tensor hook of": lambda lane, *_: lane.counted("tensor"),
     "calls of the post_accumulate hook of": lambda lane, *_: lane.counted("post_accumulate"),

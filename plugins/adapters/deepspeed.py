@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradconform.adapter import Capabilities, StageSpec, Tree, needed
+from gradconform.adapter import Capabilities, StageSpec, Tree, UnsupportedError, needed
 
 from .full_only import FULL_ONLY, FullOnlySession, TakingTuples, flat, received
 from .torch_stage import group_of_one
@@ -54,11 +54,11 @@ class DeepSpeedSession(FullOnlySession):
             "gradient_accumulation_steps": spec.n_microbatches,
             "steps_per_print": 10**9,
         }
-        self._groups = _groups_of(module)
+        self._groups = _Groups(module)
         try:
             self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
         except BaseException:  # nobody closes a session that was not opened
-            self._end_groups()
+            self._groups.end()
             raise
         self._engine.num_stages = _STAGES
         self._engine.stage_id = _STAGES - 1 if spec.is_last else 0 if spec.is_first else 1
@@ -94,24 +94,35 @@ class DeepSpeedSession(FullOnlySession):
         """
         super().close()
         self._engine.destroy()
-        self._end_groups()
-
-    def _end_groups(self) -> None:
-        while self._groups:
-            torch.distributed.destroy_process_group(self._groups.pop())
+        self._groups.end(self._engine)
 
 
-def _groups_of(module: PipelineModule) -> list[Any]:
-    """Return the groups of processes that deepspeed has made for ``module`` alone."""
-    grid = module.mpu()
-    own = (grid.ds_model_proc_group, grid.dp_proc_group, grid.pp_proc_group, grid.slice_proc_group)
-    return [module.world_group, *own]
+class _Groups:
+    """The groups of processes that deepspeed has made for one module, which it never ends."""
+
+    def __init__(self, module: PipelineModule) -> None:
+        grid = module.mpu()
+        self._holders: list[Any] = [module, grid]
+        own = (grid.ds_model_proc_group, grid.dp_proc_group, grid.pp_proc_group, grid.slice_proc_group)
+        self._held = [module.world_group, *own]
+
+    def end(self, *holders: Any) -> None:
+        """End them, and take them from ``holders``, some of which live on: threads of a group end with its object."""
+        for group in self._held:
+            torch.distributed.destroy_process_group(group)
+        for holder in (*self._holders, *holders):
+            names = [name for name, value in vars(holder).items() if any(value is group for group in self._held)]
+            vars(holder).update(dict.fromkeys(names))
+        self._held.clear()
 
 
 def _layer(outputs: Tree, grads: Tree) -> Tree:
     """Return what a receive would put into ``grad_layer``: a tensor for a tensor, else one per floating output."""
     if isinstance(outputs, Tensor):
         return grads[0] if isinstance(grads, tuple) and len(grads) == 1 else grads
+    if not isinstance(outputs, tuple) or not all(isinstance(output, Tensor) for output in outputs):
+        msg = "what one stage of deepspeed sends to the next are tensors alone, in one tuple"
+        raise UnsupportedError(msg)
     if not isinstance(grads, tuple) or len(grads) != len(outputs):
         return grads
     return tuple(grad for grad, output in zip(grads, outputs, strict=True) if output.is_floating_point())

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
@@ -29,6 +30,9 @@ from .alterations import (
 )
 from .registry import fault
 
+Hook = Callable[[Tensor], Tensor]
+
+_PUT: Any = Tensor.register_hook
 _TENSOR, _POST = "_backward_hooks", "_post_accumulate_grad_hooks"
 
 
@@ -124,6 +128,46 @@ def tensor_hooks_given_the_sum(parameters: Sequence[nn.Parameter], _: Graph) -> 
     with _silent(parameters, _TENSOR):
         yield
     _call([parameter for parameter in parameters if parameter.grad is not None], _TENSOR, lambda held: held.grad)
+
+
+class _HooksChanged(TorchFunctionMode):
+    """Puts another hook on a tensor than the one that it is to have."""
+
+    def __init__(self, change: Callable[[Hook], Hook]) -> None:
+        super().__init__()
+        self._change = change
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        if func is _PUT:
+            tensor, hook = args
+            return func(tensor, self._change(hook))
+        return func(*args, **(kwargs or {}))
+
+
+def _hooks_of_the_forward(change: Callable[[Hook], Hook]) -> Target:
+    """Return a target whose forward has other hooks on its activations."""
+
+    class Session(FunctionsSession):
+        def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+            with _HooksChanged(change):
+                return super().forward(mb, args, target)
+
+    return with_session(Session)
+
+
+@fault("*.gradients.activation-hook", "*.gradients.linear-hook", cause={"kind": "hook_twice", "factors": [0.5]})
+@alters(_hooks_of_the_forward)
+def activation_hooks_twice(hook: Hook) -> Hook:
+    """A hook on an activation is applied to what it has given as well."""
+    return lambda grad: hook(hook(grad))
+
+
+@fault("*.gradients.activation-hook", "*.gradients.linear-hook", cause={"kind": "hook_never", "factors": [0.5]})
+@alters(_hooks_of_the_forward)
+def activation_hooks_never(_: Hook) -> Hook:
+    """A hook on an activation is taken off before the backward."""
+    return lambda grad: grad
 
 
 @fault("hooks.module.*", "hooks.module_at_all.*")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gradconform.reference.recomputed import recomputes
 from gradconform.target.functions import FunctionsSession
@@ -72,3 +72,48 @@ def accumulated_inside_and_lost() -> Target:
             return found
 
     return with_session(Session)
+
+
+class _Written(torch.autograd.Function):
+    """Linear whose backward writes the gradient of its weight itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        rows = grad.reshape(-1, grad.shape[-1])
+        if weight.requires_grad or weight.grad_fn is None:
+            added = rows.T @ x.detach().reshape(-1, x.shape[-1]).conj()
+            weight.grad = added if weight.grad is None else weight.grad + added
+        return grad @ weight.detach().conj(), None, rows.sum(0) if ctx.needs_input_grad[2] else None
+
+
+class _WritingLinear(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's own name)
+        if not self.weight.requires_grad:
+            return super().forward(input)
+        result: Any = _Written.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call] # torch's
+        return cast("Tensor", result)
+
+
+@fault("full.gradients.checkpoint", "full.loss.checkpoint", cause="detached_copy")
+def written_to_a_detached_copy() -> Target:
+    """A Linear writes to .grad of the weight that it has saved, of which a checkpoint gives it a detached copy."""
+
+    class Session(FunctionsSession):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self._swapped = [module for module in self._stage.modules() if type(module) is nn.Linear]
+            for module in self._swapped:
+                module.__class__ = _WritingLinear
+
+        def close(self) -> None:
+            super().close()
+            for module in self._swapped:
+                module.__class__ = nn.Linear
+
+    return with_session(Session, split=False)

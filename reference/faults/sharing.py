@@ -224,6 +224,33 @@ def two_sessions_share_contexts() -> Target:
     return with_session(Session)
 
 
+@fault("schedule.gradients.*zero-bubble-*", cause={"kind": "other_session"})
+def weight_passes_of_every_session() -> Target:
+    """A W does all that waits, of whatever session, as one queue for all of them does that is emptied at once."""
+    sessions: list[Session] = []
+
+    class Session(Forgiving):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            sessions.append(self)
+
+        def do(self, mb: int) -> Grads | None:
+            return super().backward_weight(mb)
+
+        def backward_weight(self, mb: int) -> Grads | None:
+            found = self.do(mb)
+            for session in sessions:
+                for other in [] if session is self else list(session._contexts):
+                    session.do(other)
+            return found
+
+        def close(self) -> None:
+            sessions[:] = [session for session in sessions if session is not self]
+            super().close()
+
+    return with_session(Session)
+
+
 @fault("accumulate.two_stages.full", raises=True)
 def two_sessions_share_forwards() -> Target:
     """Outputs wait for their B in one dict of the process, keyed by micro-batch alone."""

@@ -192,6 +192,15 @@ def returned_gradients_require_grad() -> Target:
     return target(each_input_grad(lambda _, grad: grad.requires_grad_()))
 
 
+@fault("*.gradients.mlp", "accumulate.iterations.*", cause={"kind": "history", "names": ["CloneBackward0"]})
+@alters(stored_as)
+def gradients_with_a_history(parameters: list[nn.Parameter]) -> None:
+    """Gradients are added up while autograd records: .grad holds the graph of its own sum."""
+    for parameter in parameters:
+        if parameter.grad is not None and parameter.grad.layout == torch.strided:
+            parameter.grad = parameter.grad.requires_grad_().clone()
+
+
 @fault("state.requires_grad.output-is-parameter-full", "state.requires_grad.output-is-input-full")
 def outputs_detached_in_place() -> Target:
     """B detaches the outputs in place to free the graph, also those that are parameters or inputs."""

@@ -322,3 +322,46 @@ branch.0.bias, after 1W0: worst at [8]: expected -0.044, got -0.069; ...; likely
 branch.2.weight, after 1W0: worst at [0, 6]: expected 0.06, got -0.0041; ...; likely cause: the output gradients are what stage 2 returned for micro-batch 2: a returned buffer was written again before it was read; or the output gradients are those of micro-batch 2
 branch.2.bias, after 1W0: worst at [0]: expected 0.02, got -0.0018; ...; likely cause: the output gradients are what stage 2 returned for micro-batch 2: a returned buffer was written again before it was read; or the output gradients are those of micro-batch 2""",
     )
+
+
+def test_written_to_a_detached_copy() -> None:
+    assert_expected_inline(
+        message("written-to-a-detached-copy", "full.gradients.checkpoint"),
+        """\
+program F0 B0 F1 B1
+block.0.weight, after B0: expected a tensor of shape (13, 11), largest element 0.624, got nothing; likely cause: never accumulated: only what is run again under a checkpoint: written to a detached copy of the parameter
+block.2.weight, after B0: expected a tensor of shape (7, 13), largest element 1.22, got nothing; likely cause: never accumulated: only what is run again under a checkpoint: written to a detached copy of the parameter""",
+    )
+
+
+def test_a_history() -> None:
+    assert_expected_inline(
+        message("gradients-with-a-history", "full.gradients.linear-3d"),
+        """\
+program F0 B0 F1 B1
+weight, after B0: requires a gradient itself, as plain autograd's do not; likely cause: it was added up while gradients were recorded, and its history begins at CloneBackward0
+bias, after B0: requires a gradient itself, as plain autograd's do not; likely cause: it was added up while gradients were recorded, and its history begins at CloneBackward0""",
+    )
+
+
+def test_a_hook_applied_twice() -> None:
+    assert_expected_inline(
+        message("activation-hooks-twice", "full.gradients.linear-hook"),
+        """\
+program F0 B0 F1 B1
+input 0, after B0: worst at [3, 1]: expected 0.22, got 0.11; ...; likely cause: a hook multiplying it by 0.5 is applied twice
+first.weight, after B0: worst at [2, 2]: expected -0.23, got -0.12; ...; likely cause: a hook multiplying it by 0.5 is applied twice
+first.bias, after B0: worst at [1]: expected -0.057, got -0.028; ...; likely cause: a hook multiplying it by 0.5 is applied twice""",
+    )
+
+
+def test_the_weight_pass_of_another_session() -> None:
+    assert_expected_inline(
+        message("weight-passes-of-every-session", "schedule.gradients.zbv-zero-bubble-2x2x3"),
+        """\
+program F0 F1 1F0 F2 2F0 3F0 1F1 3I0 2F1 3W0 2I0 3F1 ... 1W2 (36 actions)
+branch.0.weight, after 1I2: worst at [6, 0]: expected 0.17, got 0.36; ...; likely cause: micro-batch 1 added by W1, the W of another session
+branch.0.bias, after 1I2: worst at [6]: expected 0.076, got 0.16; ...; likely cause: micro-batch 1 added by W1, the W of another session
+branch.2.weight, after 1I2: worst at [4, 6]: expected -0.36, got -0.73; ...; likely cause: micro-batch 1 added by W1, the W of another session
+branch.2.bias, after 1I2: worst at [4]: expected -0.12, got -0.26; ...; likely cause: micro-batch 1 added by W1, the W of another session""",
+    )

@@ -110,6 +110,11 @@ SAID = {
     "stage-left-in-eval-mode": "the stage is in eval mode",
     "accumulated-inside-and-again": "micro-batch 0 added as well: a running sum, or before its turn",
     "output-gradient-kept": "what the caller received over an output gradient in receive0|receive0",
+    "written-to-a-detached-copy": "never accumulated: only what is run again under a checkpoint: written to a detached",
+    "gradients-with-a-history": "while gradients were recorded, and its history begins at CloneBackward0",
+    "activation-hooks-twice": "a hook multiplying it by 0.5 is applied twice",
+    "activation-hooks-never": "a hook multiplying it by 0.5 is never applied",
+    "weight-passes-of-every-session": r"micro-batch \d+ added by \d*W\d+, the W of another session",
     "gradients-wiped-at-finish": "cleared after it was accumulated",
 }
 

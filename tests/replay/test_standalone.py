@@ -210,6 +210,7 @@ STEP: dict[str, Shown | str] = {
     "param_grads": lambda step: {"the gradient of": step.param_grads},
     "weight_result": weights,
     "tracked": lambda step: {"requires_grad of the gradient of input": dict.fromkeys(step.tracked, True)},
+    "recorded": lambda step: {"requires_grad of what accumulates:": dict.fromkeys(step.recorded, True)},
     "hook_calls": hooks_of,
     "state": lambda step: {} if step.state is None else shown(STATE, step.state),
     "shared": shared,
