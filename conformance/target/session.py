@@ -16,12 +16,13 @@ class StageSession:
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         """Keep the stage; nothing is changed in it."""
         self._stage, self._spec = stage, spec
+        self._module = stage  # where parameters are looked up, whatever a session has in place of the stage
         self._forwards: dict[int, tuple[tuple[Any, ...], Tree]] = {}
 
     @property
     def _parameters(self) -> dict[str, nn.Parameter]:
         """The stage's parameters by name: others may have taken their places since it was opened."""
-        return dict(self._stage.named_parameters())
+        return dict(self._module.named_parameters())
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
         """Run the stage, and the loss where the spec has one."""
