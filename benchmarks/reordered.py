@@ -131,7 +131,7 @@ class OtherSums(AutogradSession):
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
         """Run B by itself and keep its terms."""
-        args, roots = self._args.pop(mb), self._roots.pop(mb)
+        args, roots = self._forwards.pop(mb)
         starts, grads = pair_roots(roots, output_grads)
         named = [(name, p) for name, p in self._stage.named_parameters() if p.requires_grad]
         wanted = [arg for arg in args if isinstance(arg, Tensor) and arg.requires_grad]

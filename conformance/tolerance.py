@@ -37,19 +37,29 @@ _OF_DEVICE: dict[str, float] = {}
 
 
 @lru_cache(maxsize=1)
-def _shipped() -> dict[str, float]:
+def _shipped() -> dict[str, dict[str, float]]:
     text = files("gradconform").joinpath("tolerances.toml").read_text(encoding="utf-8")
-    return {name: float(value) for name, value in tomllib.loads(text)["c"].items()}
+    tables = tomllib.loads(text)
+    return {table: {name: float(value) for name, value in of.items()} for table, of in tables.items()}
 
 
 def floor_factor(dtype: torch.dtype) -> float:
     """Return ``c`` for a real dtype; raise ``ValueError`` where tolerances.toml has none."""
     name = str(dtype).removeprefix("torch.")
-    known = {**_shipped(), **_OF_DEVICE, **_OVERRIDES}
+    known = {**_shipped()["c"], **_OF_DEVICE, **_OVERRIDES}
     if name not in known:
         msg = f"no tolerance for {dtype}; expected one of {sorted(known)}, or add one by the tolerances hook"
         raise ValueError(msg)
     return known[name]
+
+
+def mean_floor(rule: str, dtype: torch.dtype) -> float:
+    """Return the floor of a rule of the mean, ``shift`` or ``spread``, in eps of a real dtype.
+
+    A dtype that a hook brought has that of float64, the widest.
+    """
+    table = _shipped()[rule]
+    return table.get(str(dtype).removeprefix("torch."), table["float64"])
 
 
 def override(factors: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -48,6 +49,10 @@ LOSS_STAGES = tuple(case for case in STAGES if not case.traits & {"nested_output
 BUILDS = split_all_forwards_first(30)
 
 
+#: How many draws a mean is taken over: more than the least of which one direction in all is told from chance.
+DRAWS = 44
+
+
 def _seed_mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512))
 
@@ -70,6 +75,11 @@ def over(stages: Iterable[StageCase | str], program: str, **options: Any) -> dic
 def of(name: str, program: str, **options: Any) -> Trial:
     """Return a trial of one stage of the zoo."""
     return Trial(stages=(ZOO[name],), program=program, **options)
+
+
+def draws(case: Trial) -> tuple[Trial, ...]:
+    """Return a trial on so many draws of all that is random in it that a mean over them tells a bias from rounding."""
+    return tuple(replace(case, draw=number) for number in range(DRAWS))
 
 
 def of_two(first: str, second: str, program: str, **options: Any) -> Trial:

@@ -10,6 +10,7 @@ from gradconform.clause import Clause, Level, paragraphs
 from gradconform.drive.evidence import Evidence
 from gradconform.fixtures.grad_tuples import described
 from gradconform.judge.finding import Judged
+from gradconform.judge.pooled import Pooled
 from gradconform.naming import Profile
 from gradconform.trial.program import programs_line, shortened
 from gradconform.trial.trial import Trial
@@ -25,7 +26,8 @@ class Check(Clause):
     """One requirement of the contract, or on a schedule of somebody's own, with the trials that try it.
 
     ``catches`` names a mistake that it finds. ``needs`` are the capabilities without which it is ``unsupported``.
-    ``seed`` is the row of torch's own suite (test_backward.py) that it covers, if any. ``since`` is the first version
+    ``pooled`` is how its trials are judged together, where they are. ``seed`` is the row of torch's own suite
+    (test_backward.py) that it covers, if any. ``since`` is the first version
     of the contract that has the check, and ``until`` the first that has it no more.
     """
 
@@ -35,6 +37,7 @@ class Check(Clause):
     judge: Judge
     needs: frozenset[str]
     source: str
+    pooled: Pooled | None = None
     seed: str | None = None
     since: str = FIRST_VERSION
     until: str | None = None
@@ -46,8 +49,8 @@ class Check(Clause):
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """The programs, one per trial."""
-        return tuple(trial.program for trial in self.trials)
+        """The programs that its trials run, each once."""
+        return tuple(dict.fromkeys(trial.program for trial in self.trials))
 
     @property
     def tried(self) -> str:
@@ -70,6 +73,7 @@ def family(  # noqa: PLR0913 (what a clause may say beside its sentence)
     profile: Profile = "standard",
     needs: tuple[str, ...] = (),
     without: tuple[str, ...] = (),
+    pooled: Pooled | None = None,
     seed: str | Mapping[str, str] | None = None,
     since: str = FIRST_VERSION,
     until: str | None = None,
@@ -79,6 +83,7 @@ def family(  # noqa: PLR0913 (what a clause may say beside its sentence)
     The function's docstring is the clause: line 1 the requirement (``{stage}``, ``{program}``, ``{case}`` and
     ``{grads}`` are filled in), then why it matters, then a paragraph that starts with ``Catches:``. ``needs`` adds
     capabilities to those the trials ask for; ``without`` takes some away, for a check that allows a refusal.
+    ``pooled`` judges the trials together, beside what judges each.
     ``seed`` may be given per case. What is in profile ``quick`` is listed in :mod:`gradconform.contract.areas`.
     ``since`` and ``until`` are versions of the contract: the first that has the checks, and the first without them.
     Raises ``ValueError`` for an id that is taken or a clause without MUST or SHOULD.
@@ -101,6 +106,7 @@ def family(  # noqa: PLR0913 (what a clause may say beside its sentence)
                 judge=judge,
                 needs=asked - set(without),
                 source=f"{clause.__module__}:{clause.__qualname__}",
+                pooled=pooled,
                 seed=seed if seed is None or isinstance(seed, str) else seed.get(case),
                 since=since,
                 until=until,

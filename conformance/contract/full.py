@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from gradconform.fixtures.programs import full_immediate
+from gradconform.fixtures.programs import full_all_forwards_first, full_immediate
 from gradconform.judge import gradients
+from gradconform.judge.bias import BIAS
 
-from .cases import LOSS_STAGES, REENTRANT, SEED_SIZE, STAGES, over
+from .cases import LOSS_STAGES, REENTRANT, SEED_SIZE, STAGES, draws, of, over
 from .check import Judge, family
 
 PROGRAM = full_immediate(2)
@@ -31,6 +32,25 @@ def loss_driven() -> Judge:
     one every other stage takes.
 
     Catches: a loss gradient other than 1, a loss divided twice, a parameter reached only through the loss left out.
+    """
+    return gradients
+
+
+@family(
+    "full.bias",
+    {
+        "gradients": draws(of("thousands", full_all_forwards_first(2))),
+        "loss": draws(of("thousands", full_all_forwards_first(2), loss=True)),
+    },
+    pooled=BIAS,
+)
+def unbiased() -> Judge:
+    """B from {case} MUST be off by no factor in the mean, and spread no wider than by rounding, on {stage}.
+
+    In a coarse dtype an error in all elements, such as a mean over one row too few, passes for rounding in each of
+    them; over many it does not, since rounding cancels and a factor does not.
+
+    Catches: gradients scaled by a per cent, truncated in place of rounded, or rounded through a narrower dtype.
     """
     return gradients
 

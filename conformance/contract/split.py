@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from gradconform.fixtures.programs import split_deferred, split_immediate
 from gradconform.judge import gradients
+from gradconform.judge.bias import BIAS
 from gradconform.judge.refusal import right_or_refused
 
-from .cases import BUILDS, LOSS_STAGES, REENTRANT, SEED_SIZE, STAGES, of, over
+from .cases import BUILDS, LOSS_STAGES, REENTRANT, SEED_SIZE, STAGES, draws, of, over
 from .check import Judge, family
 
 PROGRAM = split_deferred(2)
@@ -49,6 +50,25 @@ def reentrant() -> Judge:
     Catches: parameter gradients accumulated in I by the backward inside, and again in W; W refused after its I.
     """
     return right_or_refused
+
+
+@family(
+    "split.bias",
+    {
+        "gradients": draws(of("thousands", PROGRAM)),
+        "loss": draws(of("thousands", PROGRAM, loss=True)),
+    },
+    pooled=BIAS,
+)
+def unbiased() -> Judge:
+    """I and W from {case} MUST be off by no factor in the mean, and spread no wider than by rounding, on {stage}.
+
+    In a coarse dtype an error in all elements, such as a mean over one row too few, passes for rounding in each of
+    them; over many it does not, since rounding cancels and a factor does not.
+
+    Catches: gradients scaled by a per cent, truncated in place of rounded, or rounded through a narrower dtype.
+    """
+    return gradients
 
 
 @family("split.seed_size", over(SEED_SIZE, split_immediate(1)), profile="full", seed="test_stage_backward_weight")

@@ -145,6 +145,7 @@ class Replayed:
         for trial in self.check.trials[:1]:
             beyond += sorted({action.kind for action in trial.actions} - standalone.ACTS.keys())
             beyond += sorted(trial.watch - _WATCHED)
+        beyond += ["the mean over many draws"] if self.check.pooled is not None else []
         judge, _ = self._judge
         beyond += [] if judge in _COMPARED else [judge.__name__]
         if not self.device_name.startswith("cpu") and "the generator's state" in self._compared():
@@ -393,10 +394,13 @@ def _folded(text: str) -> str:
 
 
 def failing_trial(run: Run, item: Item) -> Check:
-    """Return the check of ``item`` with its first trial that fails alone, or its first one where none does."""
-    alone = [replace(item.check, trials=(trial,)) for trial in item.check.trials]
+    """Return the check of ``item`` with its first trial that fails alone, or its first one where none does.
+
+    Trials that are judged together show by themselves what each of them is judged by.
+    """
+    alone = [replace(item.check, trials=(trial,), pooled=None) for trial in item.check.trials]
     if len(alone) > 1:
         for check in alone:
             if run.run_item(replace(item, check=check)).status == "failed":
                 return check
-    return alone[0]
+    return alone[0] if item.check.pooled is None else replace(item.check, trials=item.check.trials[:1])

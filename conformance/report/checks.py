@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import groupby
@@ -20,7 +20,7 @@ from gradconform.fixtures.inputs import written
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.naming import SelectionError, nearest
 from gradconform.target.resolve import Target
-from gradconform.tolerance import floor_factor
+from gradconform.tolerance import floor_factor, mean_floor
 from gradconform.trial.trial import Trial
 
 from .lines import Line, count, heading, wrapped
@@ -94,6 +94,9 @@ MOST = 3
 #: The numeric rule; :func:`factors` has c and eps.
 FORMULA = "max|g - g64| <= 2 * max|g_autograd - g64| + c * eps(dtype) * scale"
 
+#: The rule of the mean; :mod:`gradconform.bias` has it in full.
+MEAN = "|sum of shifts| <= X * sqrt(sum of squared shifts), one shift per draw: the slope of g - g_autograd on g64"
+
 _COLUMN = 13
 
 _LETTERS = {
@@ -115,6 +118,11 @@ _LETTERS = {
 def factors() -> list[tuple[str, float, float]]:
     """Return name, c and eps of every dtype that a run can be asked for."""
     return [(name, floor_factor(dtype), torch.finfo(dtype).eps) for name, dtype in DTYPES.items()]
+
+
+def mean_floors() -> list[tuple[str, float, float]]:
+    """Return name and the floors of the rule of the mean, in eps, of every dtype that a run can be asked for."""
+    return [(name, mean_floor("shift", dtype), mean_floor("spread", dtype)) for name, dtype in DTYPES.items()]
 
 
 def matching(pattern: str, checks: Mapping[str, Check]) -> list[Check]:
@@ -151,9 +159,12 @@ def explanation(check: Check, width: int) -> list[Line]:
         *_field("needs", needs(check), width),
         *(_field("seed suite", seed, width) if seed else []),
     ]
-    for number, trial in enumerate(check.trials, 1):
-        which = f"program {number}" if len(check.trials) > 1 else "program"
+    trials = [trial for trial in check.trials if not trial.draw]
+    for number, trial in enumerate(trials, 1):
+        which = f"program {number}" if len(trials) > 1 else "program"
         found += _program(which, trial, width)
+    if check.pooled is not None:
+        found += _field("", f"on {len(check.trials)} draws of all that is random, judged together", width)
     found += _field("", _legend(check), width)
     found += _judged(check, width)
     for case in stages:
@@ -199,14 +210,19 @@ def _legend(check: Check) -> str:
 
 def _judged(check: Check, width: int) -> list[Line]:
     judge = check.judge.func if isinstance(check.judge, partial) else check.judge
-    said = (inspect.getdoc(judge) or "").partition("\n")[0]
-    found = _field("judged", f"{judge.__module__}.{judge.__qualname__}: {said}", width)
+    found = _field("judged", f"{judge.__module__}.{judge.__qualname__}: {_first_line(judge)}", width)
     if getattr(judge, "by_numeric_rule", False):
         found += _field("", f"The numeric rule: {FORMULA}, and the same with root mean squares.", width)
         numbers = ", ".join(f"{name}: c = {c:g}, eps = {eps:.3g}" for name, c, eps in factors())
         found += _field("", f"{numbers}.", width)
+    if check.pooled is not None:
+        found += _field("", f"{_first_line(check.pooled.judge)} The rule of the mean: {MEAN}.", width)
     module, _, name = check.source.partition(":")
     return [*found, *_field("source", f"{module.replace('.', '/')}.py, {name}", width)]
+
+
+def _first_line(judge: Callable[..., object]) -> str:
+    return (inspect.getdoc(judge) or "").partition("\n")[0]
 
 
 def _stage(case: StageCase, width: int) -> Iterator[Line]:

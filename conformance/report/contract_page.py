@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from gradconform.bias import STEADY
 from gradconform.contract import checks_of
+from gradconform.contract.cases import DRAWS
 from gradconform.contract.check import Check
 from gradconform.naming import PROFILES
 
-from .checks import FORMULA, factors
+from .checks import FORMULA, factors, mean_floors
 from .page.rendering import render
 
 #: The rows of torch's own suite, in its order, and what each one does.
@@ -41,6 +44,10 @@ def contract_page(version: str) -> str:
         profiles=list(PROFILES),
         counts=_counts(found),
         factors=[(name, f"{c:g}", f"{eps:.4g}") for name, c, eps in factors()],
+        draws=DRAWS,
+        steady=f"{STEADY:.2f}",
+        least_draws=math.floor(STEADY**2) + 1,
+        mean_floors=[(name, *(f"{floor:g}" for floor in floors)) for name, *floors in mean_floors()],
         seed_suite=list(_seed_suite(found)),
         areas=[_area(area, list(group)) for area, group in groupby(found, key=lambda check: check.area)],
     )

@@ -144,6 +144,7 @@ class Runner:
             return {"status": "error", "kind": "adapter", "message": self._adapter_problem}
         findings: list[Finding] = []
         silent: list[Finding] = []
+        readings: list[Any] = []
         for trial in check.trials:
             evidence = self.evidence(trial)
             judged = list(check.judge(evidence))
@@ -151,6 +152,16 @@ class Runner:
             findings += found
             silent += [] if any(finding.kind == "error" for finding in found) else found
             measured.add(evidence, headrooms_in(judged))
+            if check.pooled is not None:
+                if found:
+                    break
+                readings.append(check.pooled.read(evidence))
+                if check.pooled.settled(readings, len(check.trials)):
+                    break
+        if check.pooled is not None and not findings:
+            judged = list(check.pooled.judge(readings))
+            findings, silent = findings_in(judged), findings_in(judged)
+            measured.headrooms += headrooms_in(judged)
         below = None if self._required is None else measured.below(self._required)
         if below is not None:
             return _off_device(self.device, *below)

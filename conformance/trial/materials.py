@@ -38,7 +38,8 @@ class Materials:
 
     def __init__(self, trial: Trial, *, dtype: torch.dtype, device: torch.device, seed: int) -> None:
         """Draw nothing yet: each part is drawn when first asked for, from a seed of its own."""
-        self.trial, self.dtype, self.device, self.seed = trial, dtype, device, seed
+        self.trial, self.dtype, self.device = trial, dtype, device
+        self.seed = stable_seed(seed, "draw", trial.draw) if trial.draw else seed
         self._example_args: dict[int, tuple[Any, ...]] = {}
         self._modes = trial.modes & OF_FORWARD
 

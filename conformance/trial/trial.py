@@ -40,6 +40,7 @@ class Trial:
     which every stage has the first one's. ``altering``: hooks on every parameter that ``scale`` its gradient, or
     ``move`` it out of ``.grad``. ``raising``: micro-batches whose backward raises, on a stage that can; their B, I and
     W are written as misuses, and a W is not asked where its I has raised.
+    ``draw``: which draw of all that is random; trials that differ in it alone are independent of each other.
     ``repeats``: how many times the implementation runs the trial, each on a new stage. ``hand_grads``: which slots of
     the weight context that G puts in hold a gradient, e.g. ``(True, False)``.
     """
@@ -60,11 +61,12 @@ class Trial:
     tied: tuple[str, ...] = ()
     altering: Literal["", "scale", "move"] = ""
     raising: tuple[int, ...] = ()
+    draw: int = 0
 
     def __hash__(self) -> int:
         """Hash by what differs most: a trial is looked up for every check that reads it."""
         names = tuple(case.name for case in self.stages)
-        return hash((names, self.program, self.loss, self.output_grads, self.watch, self.chain))
+        return hash((names, self.program, self.loss, self.output_grads, self.watch, self.chain, self.draw))
 
     def __post_init__(self) -> None:
         """Raise :class:`~gradconform.trial.program.ProgramError` for what a chain, or plain autograd, does not do."""

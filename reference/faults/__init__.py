@@ -8,6 +8,7 @@ from . import (  # noqa: F401 (each registers its faults)
     errors,
     hooks,
     lifetime,
+    means,
     numerics,
     orders,
     pairing,

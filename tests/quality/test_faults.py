@@ -21,6 +21,7 @@ KINDS = {
     "errors": {"changed", "missing", "unexpected", "mismatch", "no_error"},
     "hooks": {"hooks"},
     "lifetime": {"alive", "mismatch", "missing"},
+    "means": {"mismatch"},
     "numerics": {"mismatch", "nonfinite", "dtype", "shape", "layout"},
     "orders": {"mismatch", "missing", "not_repeatable"},
     "pairing": {"mismatch", "shape", "unexpected", "missing", "no_error", "changed"},
@@ -51,15 +52,20 @@ SAID = {
     "parameter-hooks-never": "called 0 times",
     "post-accumulate-hooks-before-the-gradient": "was not given the gradient",
     "all-none-refused": "no gradient reached this node",
+    "parameter-gradients-slightly-large": "in the mean over 44 draws",
     "sums-in-the-order-of-a-set": "differs from the first in its bits",
 }
+
+
+def in_dtype(fault: Fault, dtype: str = "float32") -> bool:
+    return fault.dtypes is None or dtype in fault.dtypes
 
 
 def on_named_checks(fault: Fault, dtype: str = "float32") -> Report:
     return check_stage_backward(fault.make(), checks=fault.named, dtype=dtype, strict=True)
 
 
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize("fault", [pytest.param(fault, id=name) for name, fault in FAULTS.items() if in_dtype(fault)])
 def test_a_fault_is_caught_by_every_check_one_would_name(fault: Fault) -> None:
     report = on_named_checks(fault)
     assert {result.check: result.status for result in report} == dict.fromkeys((r.check for r in report), "failed")
@@ -73,7 +79,7 @@ def test_a_fault_is_caught_by_every_check_one_would_name(fault: Fault) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 def test_a_fault_is_caught_by_every_check_one_would_name_in_the_other_dtypes(dtype: str) -> None:
-    here = [fault for fault in FAULTS.values() if fault.dtypes is None or dtype in fault.dtypes]
+    here = [fault for fault in FAULTS.values() if in_dtype(fault, dtype)]
     missed, untried = [], []
     for fault in here:
         report = on_named_checks(fault, dtype)
@@ -96,7 +102,7 @@ def test_a_fault_that_is_none_in_some_dtypes_says_why() -> None:
     assert {name for name, fault in FAULTS.items() if fault.elsewhere} == {
         name for name, fault in FAULTS.items() if fault.dtypes is not None
     }
-    assert all("float32" in fault.dtypes for fault in FAULTS.values() if fault.dtypes is not None)
+    assert {name for name, fault in FAULTS.items() if not in_dtype(fault)} == {"sums-truncated"}
 
 
 @pytest.mark.slow

@@ -1,0 +1,108 @@
+"""Judges the mean error over many draws of one trial: a bias, or a spread wider than rounding, that no tensor shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradconform.bias import Errors, in_series, judge_shift, judge_spread, settled
+from gradconform.diagnosis.cause import Cause, Mistake
+from gradconform.drive.evidence import Evidence
+from gradconform.results import Sort
+
+from .finding import BIT_EQUAL, Finding, Judged, Measured, findings_in
+from .pooled import Pooled
+from .values import same_bits
+
+#: What all parameter gradients of a draw are called, taken together.
+TOGETHER = "all parameter gradients"
+
+#: A gradient: what sort of tensor, its name, what came, what plain autograd gave, and that of reference64 if any.
+_Compared = tuple[Sort, str, Tensor, Tensor, Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What one draw showed: the errors of every gradient that is not plain autograd's bit by bit."""
+
+    dtype: torch.dtype
+    errors: tuple[tuple[Sort, str, Errors], ...]
+
+
+def read(evidence: Evidence) -> Draw:
+    """Return the errors of a trial, in the first of its repeats: one entry per input and per parameter."""
+    found: dict[tuple[Sort, str], list[Errors]] = {}
+    for sort, where, got, oracle, reference in _compared(evidence):
+        errors = Errors.of(got, oracle, oracle if reference is None else reference)
+        if errors is not None:
+            found.setdefault((sort, where), []).append(errors)
+    single = [(sort, where, Errors.together(several)) for (sort, where), several in found.items()]
+    params = [errors for sort, _, errors in single if sort == "parameter gradient"]
+    together: list[tuple[Sort, str, Errors]] = [("thing", TOGETHER, Errors.together(params))] if params else []
+    return Draw(evidence.materials.dtype, (*single, *together))
+
+
+def _compared(evidence: Evidence) -> Iterator[_Compared]:
+    """Yield the gradients that are not bit-equal to plain autograd's, those of parameters as they are in the end."""
+    exact = evidence.materials.dtype == torch.float64
+    for step in evidence.observation.steps:
+        wanted, stage, mb = evidence.oracle_step(step), step.action.stage, step.action.mb
+        for slot, pair in enumerate(zip(step.input_grads or (), wanted.input_grads or (), strict=False)):
+            if _comparable(*pair):
+                reference = None if exact else evidence.reference(stage, mb).inputs[slot]
+                yield "input gradient", f"input {slot}", *pair, reference
+    last = evidence.observation.steps[-1]
+    for name, oracle in evidence.oracle_step(last).param_grads.items():
+        got = last.param_grads.get(name)
+        if _comparable(got, oracle):
+            yield "parameter gradient", name, got, oracle, None if exact else evidence.expected_param(name, last).total
+
+
+def _comparable(got: Tensor | None, oracle: Tensor | None) -> bool:
+    """Tell whether two dense tensors of real numbers have one shape, and differ."""
+    return (
+        isinstance(got, Tensor)
+        and isinstance(oracle, Tensor)
+        and oracle.is_floating_point()
+        and got.layout is oracle.layout is torch.strided
+        and got.shape == oracle.shape
+        and not same_bits(got, oracle)
+    )
+
+
+def judge(draws: Sequence[Draw]) -> Judged:
+    """Yield every gradient that is off by a factor, or further than rounding brings it, in the mean over the draws.
+
+    What shows in no single parameter may show in all together; where one shows it, that is told alone.
+    """
+    series = in_series(draw.errors for draw in draws)
+    together = series.pop(("thing", TOGETHER), None)
+    judged = [seen for (sort, where), errors in series.items() for seen in _judge_series(sort, where, errors, draws)]
+    if together is not None and not any(finding.sort == "parameter gradient" for finding in findings_in(judged)):
+        judged += _judge_series("thing", TOGETHER, together, draws)
+    yield from judged or [BIT_EQUAL]
+
+
+def _judge_series(sort: Sort, where: str, errors: Sequence[Errors], draws: Sequence[Draw]) -> Judged:
+    dtype = draws[0].dtype
+    over = f"over {len(draws)} draws"
+    error, bound, headroom = judge_shift(len(draws), errors, dtype)
+    yield Measured(headroom)
+    if headroom > 1.0:
+        cause = Cause(Mistake.RELATIVE_ERROR, factors=(error,))
+        text = (
+            f"off by {error:+.3g} of its value in the mean {over}, bound {bound:.3g}; single errors are within theirs"
+        )
+        yield Finding("mismatch", where, "", text, abs(error), bound, headroom, cause, sort=sort)
+    error, bound, headroom = judge_spread(len(draws), errors, dtype)
+    yield Measured(headroom)
+    if headroom > 1.0:
+        text = f"a root mean squared error of {error:.3g} of its value {over}, bound {bound:.3g}"
+        yield Finding("mismatch", where, "", text, error, bound, headroom, sort=sort)
+
+
+#: The rule of the mean, over the trials of a check that differ in their draw alone.
+BIAS = Pooled(read, judge, lambda draws, planned: settled(planned, sum(not draw.errors for draw in draws)))
