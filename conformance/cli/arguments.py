@@ -156,6 +156,11 @@ def _selftest(one: argparse.ArgumentParser) -> None:
     add_option(one, "dtype", default="float32", help="as for run")
     add_option(one, "profile", default="standard", help="as for run")
     one.add_argument("--faults", metavar="GLOB", help="only the faults whose name matches (default: all)")
+    one.add_argument(
+        "--whole",
+        action="store_true",
+        help="hold every fault against every check, for minutes (default: against the checks that name it)",
+    )
     add_output(one, "--html", help="write the matrix there as one HTML page")
 
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from gradconform.contract import checks_of
-from gradconform.contract.plan import make_plan
 from gradconform.devices.choice import one_cell
 from gradconform.naming import SelectionError, nearest
 from gradconform.report.kill_matrix import kill_lines, kill_page
@@ -23,7 +21,8 @@ from .progress import progress_bar
 
 def selftest(arguments: argparse.Namespace) -> int:
     """Run the contract against every fault and every right variant; 1 where one is not told from the other."""
-    options = SelftestOptions(device=arguments.device, dtype=arguments.dtype, profile=arguments.profile)
+    where = {"device": arguments.device, "dtype": arguments.dtype, "profile": arguments.profile}
+    options = SelftestOptions(**where, whole=arguments.whole)
     matrix = run_selftest(options, arguments.faults, plugins=arguments.device_plugins or ())
     code = EXIT_CONFORMS if matrix.good else EXIT_DOES_NOT
     if arguments.html is not None:
@@ -46,9 +45,9 @@ def run_selftest(options: SelftestOptions, pattern: str | None = None, *, plugin
     chosen = [name for name in matching if name not in left_out]
     if not chosen:
         raise SelectionError(_nothing_chosen(pattern, dtype, left_out, list(catalogue)))
-    ids = tuple(item.check.id for item in make_plan(checks_of(), profile=options.profile).items)
     subjects: list[Subject] = [("fault", name) for name in chosen]
     subjects += [("variant", name) for name in options.catalogue("variant")]
+    complete = len(matching) == len(catalogue)
     console = terminal() if on_terminal() else None
     with progress_bar(console, "starting", len(subjects), name_width=46, counted="survived or accused") as tell:
         outcomes = judge_all(
@@ -56,9 +55,9 @@ def run_selftest(options: SelftestOptions, pattern: str | None = None, *, plugin
             subjects,
             workers=os.cpu_count() or 1,
             on_outcome=lambda outcome: tell(outcome.name, done=True, counts=not outcome.right),
+            every_check=complete and not options.whole,
         )
-    whole = len(matching) == len(catalogue)
-    return KillMatrix(options, ids, tuple(outcomes), complete=whole, left_out=tuple(left_out.items()))
+    return KillMatrix(options, options.checks, tuple(outcomes), complete=complete, left_out=tuple(left_out.items()))
 
 
 def _nothing_chosen(pattern: str | None, dtype: str, left_out: dict[str, str], known: list[str]) -> str:

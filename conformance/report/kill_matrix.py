@@ -20,7 +20,7 @@ def kill_lines(matrix: KillMatrix, width: int) -> list[Line]:
     where = f"{options.device} {options.dtype}, profile {options.profile}, {len(matrix.checks)} checks"
     return [
         heading(f"kill matrix: {where}", width),
-        *(_fault(outcome, len(matrix.checks)) for outcome in matrix.faults),
+        *(_fault(outcome) for outcome in matrix.faults),
         *(_variant(outcome) for outcome in matrix.variants),
         Line(),
         *_areas(matrix, width),
@@ -37,12 +37,14 @@ def kill_lines(matrix: KillMatrix, width: int) -> list[Line]:
     ]
 
 
-def _fault(outcome: Outcome, checks: int) -> Line:
+def _fault(outcome: Outcome) -> Line:
     if outcome.broke is not None:
         return Line(f"  broke     {outcome.name}", "bad")
     if outcome.untried:
         return Line(f"  not tried {outcome.name}", "faint")
-    text = f"{len(outcome.failed):>4} of {checks} checks, {_named_killed(outcome)} named"
+    others = len(set(outcome.failed) - set(outcome.named))
+    more = f", {count(others, 'other')}" if others else ""
+    text = f"{_named_killed(outcome)} named{more}"
     return Line(f"  {'killed  ' if outcome.killed else 'SURVIVED'}  {outcome.name:<46} {text}", _role(outcome))
 
 

@@ -5,21 +5,16 @@ from __future__ import annotations
 import importlib
 import math
 import time
-import traceback
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
+from gradconform.contract import checks_of
+from gradconform.contract.plan import make_plan
 from gradconform.devices.choice import Choice
-from gradconform.devices.ready import ready
 from gradconform.drive.reference64 import OracleCache
-from gradconform.process.pipes import Message
-from gradconform.process.serving import Orders, Tell
-from gradconform.process.worker import Exit, Worker, wait_for
 from gradconform.records import as_json, tupled
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
@@ -34,15 +29,13 @@ VALUES = frozenset({"mismatch", "nonfinite", "missing"})
 #: How many of the failed checks that a fault names are run again for a cause.
 _DIAGNOSED = 4
 
-#: How long one subject may take, in seconds; a run of the contract takes a few.
-TIME_LIMIT = 120.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelftestOptions:
     """What a self-test is of: where, how much of the contract, and which catalogues (``module:attribute``).
 
     ``choice`` is what was found out about ``device`` and ``dtype``, so that no worker has to find it out again.
+    ``whole``: every fault runs all checks, not only those that name it and those that nothing else has failed.
     """
 
     device: str = "cpu"
@@ -51,6 +44,12 @@ class SelftestOptions:
     faults: str = "gradconform.reference.faults:FAULTS"
     variants: str = "gradconform.reference.variants:VARIANTS"
     choice: Choice | None = None
+    whole: bool = False
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """The ids of the checks of the profile."""
+        return _checks_in(self.profile)
 
     def catalogue(self, role: Role) -> dict[str, Any]:
         """Return the faults or the variants by name."""
@@ -69,6 +68,11 @@ class SelftestOptions:
         return cls(**{**values, "choice": None if choice is None else Choice.from_dict(choice)})
 
 
+@lru_cache
+def _checks_in(profile: str) -> tuple[str, ...]:
+    return tuple(item.check.id for item in make_plan(checks_of(), profile=profile).items)
+
+
 Role = Literal["fault", "variant"]
 Subject = tuple[Role, str]
 
@@ -77,11 +81,11 @@ Subject = tuple[Role, str]
 class Outcome:
     """What the contract said of one subject.
 
-    ``failed`` and ``errors`` are check ids, the latter with their messages; ``named`` are the checks that a fault
-    names and that ran; ``untried`` says that plain autograd itself can do none of them here, ``impossible`` what it
-    cannot do, with what it raised. ``value`` says that it is a fault of values, ``cause`` which cause a message gave
-    for it, ``said`` whether that is the one of the catalogue. ``seconds`` are those of the processor. ``broke`` tells
-    of a worker that hung or crashed.
+    ``failed`` and ``errors`` are check ids, the latter with their messages, of those that were run; ``named`` are the
+    checks that a fault names and that ran; ``untried`` says that plain autograd itself can do none of them here,
+    ``impossible`` what it cannot do, with what it raised. ``value`` says that it is a fault of values, ``cause`` which
+    cause a message gave for it, ``said`` whether that is the one of the catalogue. ``seconds`` are those of the
+    processor. ``broke`` tells of a worker that hung or crashed.
     """
 
     role: Role
@@ -131,11 +135,15 @@ class Outcome:
 
 
 def judge(options: SelftestOptions, subject: Subject, oracles: OracleCache) -> Outcome:
-    """Run the contract against one subject."""
+    """Run the contract against one subject: a right variant all of it, a fault the checks that name it.
+
+    A fault that none of the profile names runs all of it too.
+    """
     started = time.process_time()
     role, name = subject
     made = options.catalogue(role)[name]
-    report = _report(options, made.make() if role == "fault" else made(), oracles)
+    asked = [] if role == "variant" or options.whole else _named(options, made)
+    report = _report(options, made.make() if role == "fault" else made(), oracles, asked)
     failed = {result.check: result for result in report if result.status == "failed"}
     values: dict[str, Any] = {
         "failed": tuple(failed),
@@ -152,14 +160,30 @@ def judge(options: SelftestOptions, subject: Subject, oracles: OracleCache) -> O
     return Outcome(role=role, name=name, seconds=time.process_time() - started, **values)
 
 
+def _named(options: SelftestOptions, fault: Fault) -> list[str]:
+    return [check for check in options.checks if any(fnmatchcase(check, pattern) for pattern in fault.named)]
+
+
+def hold(options: SelftestOptions, outcome: Outcome, checks: Sequence[str], oracles: OracleCache) -> Outcome:
+    """Return the outcome of a fault with those of ``checks`` that it fails as well."""
+    started = time.process_time()
+    report = _report(options, options.catalogue("fault")[outcome.name].make(), oracles, list(checks))
+    failed = (result.check for result in report if result.status == "failed")
+    seconds = outcome.seconds + time.process_time() - started
+    return replace(outcome, failed=(*outcome.failed, *failed), seconds=seconds)
+
+
 def _impossible(result: Result) -> bool:
     """Tell whether plain autograd itself could not do what a check asks."""
     return result.status == "unsupported" and result.kind == "environment"
 
 
-def _report(options: SelftestOptions, target: object, oracles: OracleCache, checks: list[str] | None = None) -> Report:
-    given = {"device": options.device, "dtype": options.dtype, "profile": options.profile, "checks": checks}
-    run = Run(RunOptions.of(target, **given), choice=options.choice, diagnose=checks is not None, oracles=oracles)
+def _report(
+    options: SelftestOptions, target: object, oracles: OracleCache, checks: list[str], *, diagnose: bool = False
+) -> Report:
+    """Run ``checks``, all that there are where none is named."""
+    given = {"device": options.device, "dtype": options.dtype, "profile": options.profile, "checks": checks or None}
+    run = Run(RunOptions.of(target, **given), choice=options.choice, diagnose=diagnose, oracles=oracles)
     return run.run()
 
 
@@ -168,7 +192,7 @@ def _causes(options: SelftestOptions, fault: Fault, named: list[Result], oracles
     wrong = [result.check for result in named if any(finding["kind"] in VALUES for finding in result.findings)]
     if not wrong:
         return {}
-    diagnosed = _report(options, fault.make(), oracles, wrong[:_DIAGNOSED])
+    diagnosed = _report(options, fault.make(), oracles, wrong[:_DIAGNOSED], diagnose=True)
     return {"value": True, **told_cause(diagnosed, fault)}
 
 
@@ -192,72 +216,3 @@ def _agrees(field: str, wanted: Any, found: Any) -> bool:
     return len(found) == len(wanted) and all(
         math.isclose(*pair, rel_tol=0.05) for pair in zip(found, wanted, strict=True)
     )
-
-
-def judge_all(
-    options: SelftestOptions,
-    subjects: Sequence[Subject],
-    *,
-    workers: int = 1,
-    time_limit: float = TIME_LIMIT,
-    on_outcome: Callable[[Outcome], None] = lambda _: None,
-) -> list[Outcome]:
-    """Judge every subject in one of ``workers`` processes; ``on_outcome`` sees each outcome as it comes.
-
-    A subject that takes longer than ``time_limit`` seconds, or that ends its process, has an outcome that says so.
-    """
-    waiting = deque(subjects)
-    found: dict[Subject, Outcome] = {}
-    busy: dict[Worker, Subject] = {}
-
-    def go_on(worker: Worker | None = None) -> None:
-        """Let a worker, or a new one, judge the next subject; end the one that has none."""
-        if waiting:
-            worker = worker or Worker("gradconform.selftest.subject:serve", options.to_dict())
-            busy[worker] = waiting.popleft()
-            worker.send({"subject": busy[worker]})
-            worker.expect(time_limit)
-        elif worker is not None:
-            worker.close()
-
-    try:
-        for _ in range(min(workers, len(subjects))):
-            go_on()
-        while busy:
-            wait_for(busy)
-            for worker, subject in list(busy.items()):
-                for heard in worker.listen():
-                    found[subject] = _outcome(subject, heard)
-                    on_outcome(found[subject])
-                    del busy[worker]
-                    go_on(None if isinstance(heard, Exit) else worker)
-    finally:
-        for worker in busy:
-            worker.close()
-    return [found[subject] for subject in subjects]
-
-
-def _outcome(subject: Subject, heard: Message | Exit) -> Outcome:
-    """Return what a worker said of a subject, or what became of the worker."""
-    if not isinstance(heard, Exit):
-        return Outcome.from_dict(heard)
-    role, name = subject
-    hung = heard.limit is not None
-    broke = f"hung: no verdict after {heard.limit:.0f} s" if hung else f"crashed its worker, {heard.words}"
-    return Outcome(role=role, name=name, broke=broke)
-
-
-def serve(orders: Orders, tell: Tell) -> None:
-    """Do the work of a worker: judge the subjects that are ordered."""
-    torch.set_num_threads(1)
-    options = SelftestOptions.from_dict(next(orders))
-    if options.choice is not None:
-        ready(options.choice)
-    oracles = OracleCache()
-    for order in orders:
-        role, name = order["subject"]
-        try:
-            outcome = judge(options, (role, name), oracles)
-        except Exception:  # noqa: BLE001 (told to whoever asked: it is a defect of the kit or of the fault)
-            outcome = Outcome(role=role, name=name, broke=f"could not be judged: {traceback.format_exc()}")
-        tell(outcome.to_dict())

@@ -19,14 +19,14 @@ KINDS = {
     "by_hand": {"mismatch"},
     "dropped": {"missing", "mismatch"},
     "errors": {"changed", "missing", "unexpected", "mismatch", "no_error"},
-    "hooks": {"hooks"},
+    "hooks": {"hooks", "mismatch"},
     "lifetime": {"alive", "mismatch", "missing"},
     "means": {"mismatch"},
     "numerics": {"mismatch", "nonfinite", "dtype", "shape", "layout"},
     "orders": {"mismatch", "missing", "not_repeatable"},
     "pairing": {"mismatch", "shape", "unexpected", "missing", "no_error", "changed"},
     "recomputed": {"changed", "mismatch", "missing", "unexpected"},
-    "sharing": {"mismatch", "missing", "shape"},
+    "sharing": {"mismatch", "missing", "shape", "unexpected"},
     "state": {"changed", "mismatch", "missing", "unexpected"},
 }
 

@@ -66,7 +66,7 @@ def text_of(matrix: KillMatrix) -> str:
 def test_survivors_and_failing_variants_are_told(options: SelftestOptions) -> None:
     subjects = [("fault", name) for name in options.catalogue("fault") if name not in APART]
     subjects += [("variant", name) for name in options.catalogue("variant")]
-    outcomes = judge_all(options, subjects, workers=2)  # type: ignore[arg-type] # names and roles as above
+    outcomes = judge_all(replace(options, whole=True), subjects, workers=2)  # type: ignore[arg-type] # names and roles as above
     matrix = KillMatrix(options, tuple(outcomes[0].failed), tuple(outcomes))
     assert [outcome.name for outcome in outcomes] == [name for _, name in subjects]
     assert [outcome.name for outcome in matrix.survivors] == ["survivor", "by-another"]
@@ -139,6 +139,20 @@ def test_the_command_exits_with_0_where_all_is_killed_and_1_where_a_fault_surviv
 def test_a_wrong_option_is_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["selftest", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_fault_runs_what_names_it_and_what_has_failed_nothing_by_then(options: SelftestOptions) -> None:
+    options = replace(options, variants="planted_catalogue:CLEAN")
+    subjects = [("fault", "biases"), ("fault", "doubled"), ("variant", "linears-swapped")]
+    biases, doubled, variant = judge_all(options, subjects, every_check=True)  # type: ignore[arg-type] # as above
+    whole = judge_all(replace(options, whole=True), subjects)  # type: ignore[arg-type] # as above
+    assert (biases.named_passed, doubled.named_passed, variant.right) == ((), (), True)
+    assert (biases.named, doubled.named) == (whole[0].named, whole[1].named)
+    assert (biases.cause, doubled.cause) == (whole[0].cause, whole[1].cause)
+    assert set(biases.failed) | set(doubled.failed) == set(whole[0].failed) | set(whole[1].failed)
+    assert set(biases.failed) & set(doubled.failed) <= {*biases.named, *doubled.named}
+    alone = judge_all(options, subjects[:1])  # type: ignore[arg-type] # as above
+    assert set(alone[0].failed) == set(alone[0].named)
 
 
 @pytest.mark.slow
