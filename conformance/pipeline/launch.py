@@ -25,8 +25,8 @@ from .verdicts import Ended, Verdict, charged, verdict_of, verdict_on
 #: What stands in the target's place to tell whether a failure is torch's runtime's, or the machine's.
 REFERENCE = "reference-split"
 
-#: How often a run starts afresh: a target that ends the ranks in every case would cost a start for each.
-STARTS = 10
+#: How many cases in a row may end the ranks: a target that does so in every case would cost a start for each.
+IN_A_ROW = 10
 
 _PERIOD_S = 0.05
 #: What the ranks may take to start, and to end, beside their cases, in seconds.
@@ -94,13 +94,17 @@ def _of_reference(wrong: list[str], job: Job, machines: Machines) -> dict[str, V
     """Return the verdicts on the reference in the cases with these ids."""
     cases = tuple(case for case in job.cases if case.id in wrong)
     found: list[Verdict] = []
-    _run_all(replace(job, cases=cases, target=REFERENCE), machines, found.append)
+    _run_all(replace(job, cases=cases, target=REFERENCE), machines, found.append, in_a_row=len(cases))
     return {one.result.check: one for one in found}
 
 
-def _run_all(job: Job, machines: Machines, on_verdict: Callable[[Verdict], None]) -> str | None:
-    left = job.cases
-    for start in range(STARTS):
+def _run_all(
+    job: Job, machines: Machines, on_verdict: Callable[[Verdict], None], *, in_a_row: int = IN_A_ROW
+) -> str | None:
+    """Run every case; give up where so many ``in_a_row`` have ended the ranks."""
+    left, start, ended = job.cases, 0, 0
+    while ended < in_a_row:
+        before = len(left)
         folder = Path(tempfile.gettempdir(), f"gradconform-{uuid.uuid4().hex}")
         try:
             for found in _one_start(replace(job, cases=left), machines, folder, start):
@@ -110,9 +114,10 @@ def _run_all(job: Job, machines: Machines, on_verdict: Callable[[Verdict], None]
             remove(folder)
         if not left:
             return None
+        start, ended = start + 1, ended + 1 if before - len(left) == 1 else 1
         if machines.machines > 1:
             return "a rank ended; runs on several machines are not started afresh"
-    return f"ranks ended early {STARTS} times"
+    return f"ranks ended early in {in_a_row} cases in a row"
 
 
 def _one_start(job: Job, machines: Machines, folder: Path, start: int) -> Iterator[Verdict]:

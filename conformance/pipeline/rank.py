@@ -25,6 +25,8 @@ from gradconform.process.serving import end_with, write_stacks_to
 from gradconform.results import finite
 from gradconform.target.functions import FULL, SPLIT, FunctionsAdapter
 from gradconform.target.resolve import resolve
+from gradconform.torch_releases.names import UnavailableError
+from gradconform.torch_releases.pipelining import EVALUATION
 
 from .cases import BY_NAME, Case
 from .exchange import Job, Marker, Outcome
@@ -90,6 +92,8 @@ class RankProcess:
             return Outcome(case=case.id, rank=self.rank, unsupported=missing)
         try:
             judged = self._judged(case)
+        except UnavailableError as error:
+            return Outcome(case=case.id, rank=self.rank, unsupported=f"unavailable: {error}")
         except (Exception, SystemExit):  # noqa: BLE001 (whatever torch or the target raises is this case's verdict)
             return Outcome(case=case.id, rank=self.rank, raised=traceback.format_exc(), at=time.time())
         found, headrooms = findings_in(judged), headrooms_in(judged)
@@ -122,6 +126,9 @@ class RankProcess:
         modules = {i: make_stage(cases[i], i, dtype=self.dtype, device=self.device, seed=seed) for i in own}
         group = self.alone if scenario.alone else None
         schedule = make_schedule(case, scenario, make_stages(modules, stages, self.device, group, self.marker))
+        steps = {"train": schedule.step}
+        if "eval" in scenario.steps:
+            steps["eval"] = EVALUATION.find(schedule)
         judged: list[Finding | Measured] = []
         right = iter(zip(plain, wide, strict=True))
         for number, step in enumerate(scenario.steps):
@@ -132,9 +139,8 @@ class RankProcess:
             batch = make_batch(scenario, number, case.microbatches, dtype=self.dtype, seed=seed)
             batch = batch.map(lambda value: value.to(self.device))
             losses: list[torch.Tensor] = []
-            run = schedule.step if step == "train" else schedule.eval
             first, last = 0 in own, stages - 1 in own
-            output = run(
+            output = steps[step](
                 *((batch.x,) if first else ()),
                 target=batch.target if last else None,
                 losses=losses if last else None,

@@ -78,11 +78,10 @@ def make_stages(
 
 def make_schedule(case: Case, scenario: Scenario, stages: list[PipelineStage]) -> Any:
     """Return torch's schedule object: of its class, or of its runtime with the CSV file loaded."""
-    options: dict[str, Any] = {"loss_fn": mean_square, "scale_grads": scenario.scale_grads}
+    found = pipelining.RUNTIME.find() if case.from_file else pipelining.SCHEDULE_CLASS.find()(case.schedule)
+    options = {"loss_fn": mean_square, **pipelining.scaling(found, scaled=scenario.scale_grads)}
+    single = issubclass(found, pipelining.SINGLE.find())
+    made = found(stages[0] if single else stages, case.microbatches, **options)
     if case.from_file:
-        runtime = pipelining.RUNTIME.find()(stages, case.microbatches, **options)
-        pipelining.LOAD_CSV.find(runtime)(case.schedule)
-        return runtime
-    schedule_class = pipelining.SCHEDULE_CLASS.find()(case.schedule)
-    single = issubclass(schedule_class, pipelining.SINGLE.find())
-    return schedule_class(stages[0] if single else stages, case.microbatches, **options)
+        pipelining.LOAD_CSV.find(made)(case.schedule)
+    return made

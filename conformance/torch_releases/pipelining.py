@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,11 +30,16 @@ _OF_SCHEDULES = "makes its schedules"
 SCHEDULE_CLASS = Name(_SCHEDULES, ("get_schedule_class",), _OF_SCHEDULES)
 SINGLE = Name(_SCHEDULES, ("PipelineScheduleSingle",), _OF_SCHEDULES)
 ORDER = Name(_SCHEDULES, ("pipeline_order",), "is the order of a schedule", of_instances=True)
+#: Not in 2.10 and before of some classes.
+EVALUATION = Name(_SCHEDULES, ("eval",), "runs a schedule without its backward", of_instances=True)
 RUNTIME = Name(_SCHEDULES, ("_PipelineScheduleRuntime",), "runs a schedule that a file says")
 LOAD_CSV = Name(f"{_SCHEDULES}:_PipelineScheduleRuntime", ("_load_csv",), "reads a schedule from a file")
 
 _OF_TEXT = "works on schedules as text"
 ACTION = Name(_SCHEDULES, ("_Action",), _OF_TEXT)
+KIND = Name(_SCHEDULES, ("_ComputationType",), _OF_TEXT)
+#: Actions that came after 2.6, as they are written: those that overlap and reduce by 2.10, those that wait in 2.15.
+NEWER_ACTIONS = frozenset({"OVERLAP_F_B", "REDUCE_GRAD", "WAIT_REDUCE_GRAD", "WAIT_SEND_B", "WAIT_SEND_F"})
 VALIDATE = Name(_SCHEDULES, ("_validate_schedule",), _OF_TEXT)
 MERGE = Name(_SCHEDULES, ("_merge_bw",), _OF_TEXT)
 ADD_UNSHARD = Name(_SCHEDULES, ("_add_unshard_reshard",), _OF_TEXT)
@@ -64,13 +70,25 @@ CACHES = {
 
 #: What each part of the kit cannot do without.
 FOR_PIPELINES = (*CALLED_BY_STAGES, SCHEDULE_CLASS, SINGLE)
-FOR_TEXT = (ACTION, VALIDATE, MERGE, ADD_UNSHARD, ADD_SEND)
+FOR_TEXT = (ACTION, KIND, VALIDATE, MERGE, ADD_UNSHARD, ADD_SEND)
 FOR_STAGES = (PREPARE_FORWARD, PREPARE_BACKWARD, TAKE_INPUT, TAKE_GRADS, GIVE_GRADS, CLEAR)
 
 
 def functions() -> dict[str, Callable[..., Any]]:
     """Return torch's three functions by name; raise :class:`~.names.UnavailableError` for one that is gone."""
     return {name.spellings[0]: name.find() for name in BACKWARD}
+
+
+def action_of(cell: str) -> Any:
+    """Return the action of a cell, None for a bubble; raise what torch raises for what is none.
+
+    Raises :class:`~.names.UnavailableError` for an action of another release than this.
+    """
+    for word in re.findall(r"[A-Z_]{2,}", cell):
+        if word in NEWER_ACTIONS and not hasattr(KIND.find(), word):
+            msg = f"torch {installed()} has no action {word} in a schedule"
+            raise UnavailableError(msg)
+    return ACTION.find().from_str(cell)
 
 
 def no_ranks() -> UnavailableError:
@@ -105,6 +123,15 @@ def taken(function: Callable[..., Any], **options: Any) -> Mapping[str, Any]:
     """Return those of the options that a function of this release takes."""
     known = inspect.signature(function).parameters
     return {name: value for name, value in options.items() if name in known}
+
+
+def scaling(schedule: type, *, scaled: bool) -> Mapping[str, Any]:
+    """Return the option of a schedule class that scales gradients, or not; 2.6 has none and scales nothing."""
+    options = taken(schedule.__init__, scale_grads=scaled)  # type: ignore[misc] # of a class, not of an instance
+    if scaled and not options:
+        msg = f"torch {installed()} has no scale_grads in {schedule.__name__}, which divides gradients"
+        raise UnavailableError(msg)
+    return options
 
 
 def launch_options(config: Callable[..., Any], seconds: float) -> Mapping[str, Any]:

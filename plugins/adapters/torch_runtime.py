@@ -121,7 +121,7 @@ class TorchScheduleText:
 
     def rewritten(self, cell: str) -> str:
         """Parse a cell and print it."""
-        return _written(_parsed_cell(cell))
+        return _written(pipelining.action_of(cell))
 
     def placed(self, rows: Sequence[Sequence[str]], stages: int, microbatches: int) -> Mapping[int, int]:
         """Validate a schedule; 2.6 tells no ranks."""
@@ -137,7 +137,7 @@ class TorchScheduleText:
 
     def merged(self, row: Sequence[str]) -> list[str]:
         """Merge I and W."""
-        return [_written(action) for action in pipelining.MERGE.find()([_parsed_cell(cell) for cell in row])]
+        return [_written(action) for action in pipelining.MERGE.find()([pipelining.action_of(cell) for cell in row])]
 
     def lowered(self, rows: Sequence[Sequence[str]], stages: int, microbatches: int) -> list[list[str]]:
         """Put in sharding, then communication, as the runtime does."""
@@ -151,11 +151,7 @@ class TorchScheduleText:
 
 
 def _parsed(rows: Sequence[Sequence[str]]) -> dict[int, list[Any]]:
-    return {rank: [_parsed_cell(cell) for cell in row] for rank, row in enumerate(rows)}
-
-
-def _parsed_cell(cell: str) -> Any:
-    return pipelining.ACTION.find().from_str(cell)
+    return {rank: [pipelining.action_of(cell) for cell in row] for rank, row in enumerate(rows)}
 
 
 def _written(action: object) -> str:

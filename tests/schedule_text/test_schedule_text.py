@@ -14,6 +14,7 @@ from gradconform.pipeline.extra import run_extra
 from gradconform.pipeline.schedule_text import Rows, ScheduleText
 from gradconform.pipeline.schedule_text.checks import checks_of
 from gradconform.plugins.adapters.torch_runtime import TorchScheduleText
+from gradconform.torch_releases.pipelining import KIND, NEWER_ACTIONS
 
 SCRIPTS = Path(__file__).with_name("torch_2_13")
 ZBV = recorded("ZBVZeroBubble-2x2x3")
@@ -124,6 +125,11 @@ class ForgetsTheMicrobatch(TorchScheduleText):
         return super().rewritten(cell).rstrip("0123456789")
 
 
+class PrintsNothing(TorchScheduleText):
+    def rewritten(self, cell: str) -> str:
+        return cell[:0]
+
+
 class LoopsInPlaceOfV(TorchScheduleText):
     def mapping(self, ranks: int, stages: int, style: str) -> dict[int, int]:
         return dict(super().mapping(ranks, stages, "loop" if style == "v" else "v"))
@@ -140,14 +146,28 @@ class MergesNothing(TorchScheduleText):
 
 
 def test_every_check_is_failed_by_something_wrong() -> None:
-    wrong = [AcceptsAll(), ForgetsTheMicrobatch(), LoopsInPlaceOfV(), PutsAllOnTheFirstRank(), MergesNothing()]
+    wrong = [
+        AcceptsAll(),
+        ForgetsTheMicrobatch(),
+        PrintsNothing(),
+        LoopsInPlaceOfV(),
+        PutsAllOnTheFirstRank(),
+        MergesNothing(),
+    ]
     wrong.append(Wrong(removed("0SEND_F1")))
     found = set().union(*(failed(subject) for subject in wrong))
     # One stage per rank makes no V; a loop of the whole is the same there.
     same = {"schedule_text.mapping.loop-4x1", "schedule_text.mapping.v-4x1"}
-    cells_without_microbatch = {"schedule_text.prints.0unshard", "schedule_text.prints.1reshard"}
-    cells_without_microbatch |= {"schedule_text.prints.2reduce-grad", "schedule_text.prints.0f1-1b0-overlap-f-b"}
-    assert {check.id for check in checks_of([ZBV])} - found == same | cells_without_microbatch
+    assert {check.id for check in checks_of([ZBV])} - found == same
+
+
+def test_an_action_of_another_release_is_unavailable_and_none_that_is_no_action() -> None:
+    results = run_extra(TorchScheduleText(), checks_of([]), dtype="text")
+    told = {result.check: result for result in results if result.status == "unsupported"}
+    lacking = {action for action in NEWER_ACTIONS if not hasattr(KIND.find(), action)}
+    assert len(told) == len(lacking)
+    for result in told.values():
+        assert any(result.message.endswith(f"has no action {action} in a schedule") for action in lacking)
 
 
 def test_the_command_gives_a_verdict_and_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

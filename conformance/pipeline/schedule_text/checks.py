@@ -19,6 +19,7 @@ from .lowered import problems
 CELLS = (
     "0F0", "12F34", "1B2", "3I1", "3W1", "0UNSHARD", "1RESHARD", "2REDUCE_GRAD",
     "0SEND_F1", "1RECV_F1", "1SEND_B0", "0RECV_B0", "(0F1;1B0)OVERLAP_F_B",
+    "2WAIT_REDUCE_GRAD", "0WAIT_SEND_F1", "1WAIT_SEND_B0",
 )  # fmt: skip
 #: Ranks, and stages of each, that stages are placed for.
 _SIZES = ((2, 2), (3, 2), (4, 1), (2, 3))
