@@ -15,6 +15,7 @@ from torch import backends
 from gradconform.kit_files import kit_sha256
 from gradconform.torch_releases.accelerator import accelerator
 from gradconform.torch_releases.precision import precision
+from gradconform.torch_releases.tested import untested
 
 #: Variables that change what torch computes or how fast.
 _VARIABLES = (
@@ -40,6 +41,7 @@ def environment(
     return {
         "kit_sha256": kit_sha256(),
         "torch": str(torch.__version__),
+        "torch_tested": not untested(str(torch.__version__)),
         "torch_commit": torch.version.git_version,
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,

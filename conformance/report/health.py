@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gradconform.torch_releases.tested import untested
+
 from .lines import Line, wrapped
 from .sections import Device
 from .terminal import preflight_lines
@@ -43,6 +45,8 @@ def health_lines(health: Health, width: int) -> list[Line]:
         hanging=4,
         role="heading",
     )
+    if note := untested(versions["torch"]):
+        lines += wrapped(note, width, hanging=4, role="warning")
     lines += [Line(), Line("devices", "heading")]
     for probe in health.devices:
         lines += _device(probe, width)

@@ -8,6 +8,7 @@ from typing import Any
 
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
+from gradconform.torch_releases.tested import untested
 
 from .lines import Role, count
 
@@ -119,6 +120,13 @@ def numbers(report: Report) -> tuple[str, ...]:
     """Say how near to plain autograd a run is, and what a device did not run, took in memory, or did not repeat."""
     texts = [tell(report.results) for tell in (_near, _repeated, _off_device, _memory, _deferred, _spread)]
     return (*filter(None, texts), *_tolerances(report.devices or {}))
+
+
+def torch_untested(report: Report) -> tuple[str, ...]:
+    """Say that the kit was not tested with the torch of a run; nothing where it was, or no run wrote the report."""
+    if report.environment.get("torch_tested", True):
+        return ()
+    return (untested(str(report.environment["torch"])) or f"torch {report.environment['torch']} was not tested",)
 
 
 def _near(results: Sequence[Result]) -> str:

@@ -14,7 +14,17 @@ from gradconform.version import KIT_VERSION
 
 from .lines import Line, Role, count, heading, listed, wrapped, wrapped_each
 from .sections import Cause, Device, Section, devices, idle_waivers, left_out, sections, waiver_file
-from .sentences import against_manifest, can_be_replayed, numbers, replay_command, shard_name, title, tone, verdict
+from .sentences import (
+    against_manifest,
+    can_be_replayed,
+    numbers,
+    replay_command,
+    shard_name,
+    title,
+    tone,
+    torch_untested,
+    verdict,
+)
 
 #: So many areas of the contract are named with how many of their checks a device fault left without a verdict.
 _AREAS = 12
@@ -73,6 +83,7 @@ def closing(report: Report, width: int, stopped: str | None = None) -> list[Line
         *wrapped_each(numbers(report), width, role="faint"),
         *(wrapped(f"The run was stopped: {stopped}", width, role="warning") if stopped else []),
         *wrapped_each(idle_waivers(report), width, hanging=4, role="bad"),
+        *wrapped_each(torch_untested(report), width, hanging=4, role="warning"),
         *wrapped(against_manifest(report), width, role="plain" if report.complete else "warning"),
         Line(verdict(report), tone(report)),
     ]

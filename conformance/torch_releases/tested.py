@@ -16,8 +16,8 @@ def untested(torch: str) -> str:
     first, last = TESTED[0], TESTED[-1]
     try:
         version = Version(torch)
-    except InvalidVersion:
-        return f"torch {torch} is no release: gradconform was tested on torch {first} to {last}"
+    except InvalidVersion:  # "not installed", say
+        return ""
     minor = f"{version.major}.{version.minor}"
     if version.is_prerelease or version.is_devrelease:
         return f"torch {torch} is no release: gradconform was tested on torch {first} to {last}"

@@ -50,7 +50,7 @@ def _of_one(report: Report) -> dict[str, Any]:
         "verdict": sentences.verdict(report),
         "tone": sentences.tone(report),
         "manifest": sentences.against_manifest(report),
-        "numbers": sentences.numbers(report),
+        "numbers": (*sentences.torch_untested(report), *sentences.numbers(report)),
         "sections": sections.sections(report),
         "devices": sections.devices(report),
         "left_out": sections.left_out(report),
