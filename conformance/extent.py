@@ -15,6 +15,9 @@ WAYS = ("full", "split")
 #: The share of an area, and of all checks, that may be left unjudged on one device and dtype.
 AREA_SHARE, WHOLE_SHARE = 0.5, 0.25
 
+#: Claims in words that say more than their names.
+_WORDS = {"global_state=False": "more than one stage at a time in a process (global_state=False)"}
+
 _PASSED = {"passed", "unexpectedly_passed"}
 
 
@@ -107,7 +110,7 @@ class Extent:
     def left_out(self) -> str:
         """What was not judged and why, in words that follow a number of checks; empty where all was."""
         ways = f"{' and '.join(self.ways)} only" if self.ways else "neither full nor split"
-        without = [*self.withheld]
+        without = [_WORDS.get(claim, claim) for claim in self.withheld]
         without += [f"{self.refused} that it refused"] * bool(self.refused)
         without += [f"{self.impossible} that plain autograd cannot do here"] * bool(self.impossible)
         told = [] if self.ways == WAYS else [ways]

@@ -33,14 +33,14 @@ _SCHEDULES = {
 }
 
 
-@family(
-    "schedule.gradients",
-    {
-        f"{case}-{size}": on_chain(recorded(f"{name}-{size}"))
-        for name, (case, sizes, _) in _SCHEDULES.items()
-        for size in sizes
-    },
-)
+_SMALL = {
+    f"{case}-{size}": on_chain(recorded(f"{name}-{size}"))
+    for name, (case, sizes, _) in _SCHEDULES.items()
+    for size in sizes
+}
+
+
+@family("schedule.gradients", _SMALL)
 def gradients_in_schedule() -> Judge:
     """Stages chained in the order of {case} MUST give what one plain backward of the whole model gives.
 
@@ -53,38 +53,48 @@ def gradients_in_schedule() -> Judge:
     return chained
 
 
-def _alone(name: str) -> tuple[Trial, ...]:
-    """Return a trial per stage of a recorded schedule: what its rank asks of it, and of nobody else."""
-    chain = on_chain(recorded(name))
-    own = ([action for action in chain.actions if action.stage == stage] for stage in range(len(chain.stages)))
-    programs = [write(replace(action, stage=0) for action in actions) for actions in own]
-    trials = [
-        Trial(stages=(case,), program=program, loss=chain.loss_at(stage))
-        for stage, (case, program) in enumerate(zip(chain.stages, programs, strict=True))
-    ]
+def _alone(*chains: Trial) -> tuple[Trial, ...]:
+    """Return a trial per stage of the chains: what each is asked there, by itself and by nobody else."""
+    trials: list[Trial] = []
+    for chain in chains:
+        for stage, case in enumerate(chain.stages):
+            program = write(replace(action, stage=0) for action in chain.actions if action.stage == stage)
+            trials.append(Trial(stages=(case,), program=program, loss=chain.loss_at(stage)))
     return tuple(dict.fromkeys(trials))
 
 
-@family(
-    "schedule.alone",
-    {f"{case}-{sizes[0]}": _alone(f"{name}-{sizes[0]}") for name, (case, sizes, _) in _SCHEDULES.items()},
-)
+def _special(*stages: StageCase) -> tuple[Trial, ...]:
+    """Return trials of four stages in an order with full backward, with I and W, and with both in turn."""
+    return tuple(on_chain(recorded(name), stages) for name in ("1F1B-4x1x5", "ZBVZeroBubble-2x2x3", "DualPipeV-2x2x5"))
+
+
+#: Chains of stages of which one hands over something special.
+_CHAINS = {
+    "embedding-first": _special(EMBEDDING, RESIDUAL, NORMED, MLP),
+    "frozen-first": _special(FROZEN, RESIDUAL, NORMED, MLP),
+    "frozen-between": _special(MLP, FROZEN, FROZEN, RESIDUAL),
+    "tied": _special(TIED, TIED, RESIDUAL, TIED),
+    "two-tensors": _special(FORK, JOIN, FORK, JOIN),
+    "two-tensors-last": _special(MLP, FORK, JOIN, FORK),
+}
+_LARGE = {f"{case}-{size}": on_chain(recorded(f"{name}-{size}")) for name, (case, _, size) in _SCHEDULES.items()}
+
+
+@family("schedule.alone", {case: _alone(chain) for case, chain in _SMALL.items()})
+@family("schedule.alone", {case: _alone(*chains) for case, chains in _CHAINS.items()})
+@family("schedule.alone", {case: _alone(chain) for case, chain in _LARGE.items()}, profile="full")
 def gradients_in_turn() -> Judge:
     """Each stage by itself MUST give the gradients of plain autograd in the order that {case} asks of it.
 
-    An implementation whose state is the process's can hold one stage at a time; what a schedule asks of each of them is
-    asked of it all the same.
+    An implementation whose state is the process's can hold one stage at a time; what a schedule or a chain asks of each
+    of them is asked of it all the same.
 
     Catches: contexts taken in another order than a schedule asks for them.
     """
     return gradients
 
 
-@family(
-    "schedule.large",
-    {f"{case}-{size}": on_chain(recorded(f"{name}-{size}")) for name, (case, _, size) in _SCHEDULES.items()},
-    profile="full",
-)
+@family("schedule.large", _LARGE, profile="full")
 def gradients_in_large_schedule() -> Judge:
     """Stages chained in the order of {case} MUST give what one plain backward of the whole model gives.
 
@@ -95,22 +105,7 @@ def gradients_in_large_schedule() -> Judge:
     return chained
 
 
-def _special(*stages: StageCase) -> tuple[Trial, ...]:
-    """Return trials of four stages in an order with full backward, with I and W, and with both in turn."""
-    return tuple(on_chain(recorded(name), stages) for name in ("1F1B-4x1x5", "ZBVZeroBubble-2x2x3", "DualPipeV-2x2x5"))
-
-
-@family(
-    "schedule.chain",
-    {
-        "embedding-first": _special(EMBEDDING, RESIDUAL, NORMED, MLP),
-        "frozen-first": _special(FROZEN, RESIDUAL, NORMED, MLP),
-        "frozen-between": _special(MLP, FROZEN, FROZEN, RESIDUAL),
-        "tied": _special(TIED, TIED, RESIDUAL, TIED),
-        "two-tensors": _special(FORK, JOIN, FORK, JOIN),
-        "two-tensors-last": _special(MLP, FORK, JOIN, FORK),
-    },
-)
+@family("schedule.chain", _CHAINS)
 def gradients_in_chain() -> Judge:
     """A chain ({case}) MUST give what one plain backward of the whole model gives, in 1F1B, ZBV and DualPipeV.
 

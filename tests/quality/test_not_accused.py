@@ -16,6 +16,7 @@ from gradconform import check_stage_backward
 from gradconform.adapter import Capabilities, StageSpec
 from gradconform.reference import split
 from gradconform.reference.autograd import AutogradSession
+from gradconform.report.sentences import verdict
 from gradconform.results import Report
 from gradconform.trees import map_leaves
 
@@ -193,8 +194,19 @@ def test_a_queue_is_asked_only_what_it_can_know(session: type[AutogradSession]) 
     ran = {result.check for result in report.results if result.status == "passed"}
     assert {"misuse.forgotten_weight.next-session", "misuse.next_session.weight-twice"} <= ran
     assert "misuse.weight_before_input.other" not in ran
-    assert len([name for name in ran if name.startswith("schedule.alone.")]) == 7
+    assert len([name for name in ran if name.startswith("schedule.alone.")]) == 20
     assert any(name.startswith("schedule.gradients.") for name in ran) == (session is Queue)
+
+
+def test_a_queue_of_the_whole_class_conforms_but_for_what_takes_two_stages_at_a_time() -> None:
+    report = check_stage_backward(adapter(GlobalQueue, weight_order="fifo", global_state=True))
+    assert (report.verdict, report.exit_code, report.lacks) == ("conforms in part", 0, ())
+    withheld = {result.check for result in report if result.unclaimed == ("global_state=False",)}
+    assert {name.rpartition(".")[0] for name in withheld} >= {"schedule.gradients", "schedule.chain"}
+    asked = {result.check for result in report if result.status == "passed"}
+    chained = {name.rpartition(".")[2] for name in withheld if name.startswith("schedule.")}
+    assert chained == {name.rpartition(".")[2] for name in asked if name.startswith("schedule.alone.")}
+    assert "without more than one stage at a time in a process (global_state=False)" in verdict(report)
 
 
 class GradOnly(AutogradSession):
