@@ -29,6 +29,7 @@ from .adapter_mistake import mistake_in
 from .changes import CHANGES, tie
 from .lane import Lane
 from .observation import UNKNOWN, Observation, Raised, Sight, Step
+from .surroundings import Handed, put_back
 from .watches import (
     HookWatch,
     Surroundings,
@@ -68,7 +69,7 @@ def drive(
     if "growth" in materials.trial.watch:
         materials.draw_all()
     collector = not materials.trial.watch & {"lifetime", "growth"}
-    with _quiet(collector=collector), device_of(materials.device).generators_kept():
+    with put_back(materials.device), _quiet(collector=collector), device_of(materials.device).generators_kept():
         run = _Run(adapter, materials, loss_scale, log)
         try:
             changed_later = run.observe({step.position: step for step in known.steps})
@@ -251,6 +252,8 @@ class _Run:
 
     def _backward(self, lane: Lane, mb: int, sight: Sight, *, method: str) -> None:
         lane.output_grads[mb] = grads = self._output_grads(lane, mb, misuse=sight.action.misuse)
+        if "state" in self.trial.watch:
+            lane.handed[mb] = Handed(grads)
         returned = self._call(sight.action.kind, getattr(lane.session, method), mb, grads)
         known = sight.known.input_grads
         sight.seen["input_grads"] = copies = copies_of(returned, known)
@@ -380,7 +383,7 @@ class _Run:
             sight.seen["hook_calls"] = lane.hooks.take()
         if "state" in watch:
             around = Surroundings.of(lane.stage, lane.args, lane.output_grads)
-            lane.state = around.state(self.materials.device, sight.known.state, lane.state)
+            lane.state = around.state(self.materials.device, lane.stands(), sight.known.state, lane.state)
             sight.seen.update(
                 state=lane.state,
                 shared=shared_storage(lane.returned, stored, around),

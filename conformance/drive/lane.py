@@ -14,6 +14,7 @@ from gradconform.trial.modes import call_in
 
 from .altering import Altering
 from .observation import State
+from .surroundings import Handed, left_on
 from .watches import HookWatch, LifetimeWatch
 
 
@@ -35,6 +36,7 @@ class Lane:
         self.outputs: dict[int, Tree] = {}
         self.output_grads: dict[int, Tree] = {}
         self.returned: dict[int, tuple[Tensor | None, ...]] = {}
+        self.handed: dict[int, Handed] = {}
         self.failed: set[int] = set()
         self.param_grads: Mapping[str, Tensor | None] = {}
         self.state: State | None = None
@@ -69,9 +71,14 @@ class Lane:
             self.closed = True
             self.session.close()
 
+    def stands(self) -> dict[str, bool]:
+        """Tell by name what of the things handed over is as it was, and on which of them there are hooks."""
+        kept = {f"the list of output gradients of micro-batch {mb}": one.stands for mb, one in self.handed.items()}
+        return kept | left_on(self.args)
+
     def let_go(self, mb: int) -> None:
         """Forget what the caller of a stage holds of one micro-batch."""
-        for held in (self.args, self.outputs, self.output_grads, self.returned):
+        for held in (self.args, self.outputs, self.output_grads, self.returned, self.handed):
             held.pop(mb, None)
 
 

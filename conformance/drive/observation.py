@@ -97,7 +97,11 @@ class HookCall:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What an action must not change, as it stands after the action, of all micro-batches. Tensors are copies."""
+    """What an action must not change, as it stands after the action, of all micro-batches. Tensors are copies.
+
+    ``process`` has the settings of the process, ``handed`` tells whether lists of output gradients keep their entries
+    and whether hooks are on arguments.
+    """
 
     args: Mapping[str, Tensor]
     output_grads: Mapping[str, Tensor]
@@ -105,6 +109,8 @@ class State:
     buffers: Mapping[str, Tensor]
     requires_grad: Mapping[str, bool]
     rng: Tensor
+    process: Mapping[str, Any]
+    handed: Mapping[str, bool]
 
 
 @dataclass(frozen=True, slots=True)

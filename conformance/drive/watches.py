@@ -17,6 +17,7 @@ from gradconform.devices.device import device_of
 from gradconform.trees import Tree, flattened, tensors
 
 from .observation import Alive, HookCall, State
+from .surroundings import settings
 
 #: What may be replaced by an equal copy: of a subclass nobody knows what else there is to it.
 _PLAIN = frozenset({Tensor, nn.Parameter})
@@ -259,8 +260,11 @@ class Surroundings(NamedTuple):
         """Look at a stage, and at what its caller holds of each micro-batch."""
         return cls(_by_name(args), _by_name(output_grads), dict(stage.named_parameters()), dict(stage.named_buffers()))
 
-    def state(self, device: torch.device, *known: State | None) -> State:
-        """Copy all of it, but what is as it was in one of the ``known`` states."""
+    def state(self, device: torch.device, handed: Mapping[str, bool], *known: State | None) -> State:
+        """Copy all of it, with what the caller has seen of what it ``handed`` over.
+
+        What is as it was in one of the ``known`` states is not copied again.
+        """
         flags: Mapping[str, bool]
         flags = {name: parameter.requires_grad for name, parameter in self.params.items()}
         flags.update({f"argument {name}": arg.requires_grad for name, arg in self.args.items()})
@@ -272,7 +276,8 @@ class Surroundings(NamedTuple):
             what: copies_by_name(held, *(getattr(state, what) for state in earlier))
             for what, held in self._asdict().items()
         }
-        return State(**copies, requires_grad=flags, rng=copy_of(rng, *(state.rng for state in earlier)))
+        copied = copy_of(rng, *(state.rng for state in earlier))
+        return State(**copies, requires_grad=flags, rng=copied, process=settings(device), handed=handed)
 
 
 def address_of(tensor: Tensor) -> int:

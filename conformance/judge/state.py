@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from .refusal import near, same
 
 _SORTS: dict[str, Sort] = {
     "args": "argument", "output_grads": "output gradient", "params": "parameter", "buffers": "buffer",
-    "requires_grad": "requires_grad flag", "rng": "thing",
+    "requires_grad": "requires_grad flag", "rng": "thing", "process": "thing", "handed": "thing",
 }  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def as_under_autograd(evidence: Evidence, what: str) -> Iterator[Finding]:
     """Yield what of the state differs from plain autograd's after the same action.
 
     ``what`` is a field of :class:`~gradconform.drive.observation.State` that no action computes: ``args``,
-    ``output_grads``, ``params``, ``requires_grad`` or ``rng``.
+    ``output_grads``, ``params``, ``requires_grad``, ``rng``, ``process`` or ``handed``.
     """
     yield from _differing(evidence, what, same)
 
@@ -88,7 +88,8 @@ def _as_computed(evidence: Evidence, got: object, expected: object) -> bool:
 def _entries(sort: Sort, got: Any, expected: Any) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(got, dict):
         for name in {**expected, **got}:
-            yield f"{sort.removesuffix(' flag')} {name}", got.get(name), expected.get(name)
+            prefix = "" if sort == "thing" else f"{sort.removesuffix(' flag')} "
+            yield f"{prefix}{name}", got.get(name), expected.get(name)
     else:
         yield "the random number generator", got, expected
 
@@ -96,7 +97,7 @@ def _entries(sort: Sort, got: Any, expected: Any) -> Iterator[tuple[str, Any, An
 def _numbers(got: object, expected: object) -> str:
     if isinstance(got, Tensor) and isinstance(expected, Tensor) and got.shape == expected.shape and got.numel() < 10:  # noqa: PLR2004 (what fits a line)
         return f": expected {expected.tolist()}, got {got.tolist()}"
-    if isinstance(got, bool):
+    if not isinstance(got, Tensor):
         return f": expected {expected}, got {got}"
     return ""
 
@@ -172,6 +173,26 @@ def _shared(evidence: Evidence, *, of_params: bool) -> Iterator[Finding]:
                 told.add(pair)
                 sort: Sort = "parameter gradient" if pair[0] in stored else "input gradient"
                 yield Finding("shared", pair[0], str(step.action), f"shares storage with {pair[1]}", sort=sort)
+
+
+def stored_as_laid_out(evidence: Evidence) -> Iterator[Finding]:
+    """Yield parameter gradients that lie in memory in another way than plain autograd's."""
+    yield from raised(evidence.observation)
+    told: set[str] = set()
+    for step in evidence.observation.steps:
+        wanted = evidence.oracle_step(step).param_grads
+        for name, grad in step.param_grads.items():
+            expected = wanted.get(name)
+            if name in told or not (_is_strided(grad) and _is_strided(expected)) or grad.shape != expected.shape:
+                continue
+            if grad.stride() != expected.stride():
+                told.add(name)
+                text = f"has strides {grad.stride()}, under plain autograd {expected.stride()}"
+                yield Finding("layout", name, str(step.action), text, sort="parameter gradient")
+
+
+def _is_strided(grad: Tensor | None) -> TypeGuard[Tensor]:
+    return grad is not None and grad.layout is torch.strided
 
 
 def accumulates_in_place(evidence: Evidence) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from .finding import Judged, by_numeric_rule, findings_in
 from .gradients import gradients
 
 #: What no action computes.
-_STATE = ("args", "output_grads", "params", "requires_grad", "rng")
+_STATE = ("args", "output_grads", "params", "requires_grad", "rng", "process", "handed")
 
 
 @by_numeric_rule

@@ -98,9 +98,10 @@ class Folding(ast.NodeTransformer):
         return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        """Leave out the docstring and the methods that nothing reads."""
-        kept = self.block([one for one in without_docstring(node.body) if self._is_read(one)])
-        node.body = [one for one in kept if not _adds_nothing(one)] or [ast.Pass()]
+        """Leave out the docstring and the methods that nothing reads; the fields of a dataclass stay."""
+        fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and _is_dataclass(node)]
+        read = [one for one in without_docstring(node.body) if one not in fields and self._is_read(one)]
+        node.body = [*fields, *(one for one in self.block(read) if not _adds_nothing(one))] or [ast.Pass()]
         return node
 
     def _is_read(self, node: ast.stmt) -> bool:
@@ -140,6 +141,10 @@ class Folding(ast.NodeTransformer):
 
 def _is_in(keys: AbstractSet[str], key: ast.expr | None) -> bool:
     return isinstance(key, ast.Constant) and key.value in keys
+
+
+def _is_dataclass(node: ast.ClassDef) -> bool:
+    return any("dataclass" in ast.unparse(one) for one in node.decorator_list)
 
 
 def _adds_nothing(node: ast.stmt) -> bool:

@@ -50,6 +50,8 @@ _STATE = {
     "params": "parameter",
     "requires_grad": "requires_grad of",
     "rng": "the generator's state",
+    "process": "what the process is set to:",
+    "handed": "as handed over:",
 }
 #: What a script compares for each judge; ``{}`` stands for what the judge was told to look at.
 _COMPARED: dict[Callable[..., object], tuple[str, ...]] = {
@@ -67,6 +69,7 @@ _COMPARED: dict[Callable[..., object], tuple[str, ...]] = {
     state.input_grad_attributes: (".grad of input",),
     state.returned_stays: ("changed later:",),
     state.returned_contiguous: ("contiguous: the gradient of input",),
+    state.stored_as_laid_out: ("strides of the gradient of",),
     state.stored_apart: ("shared with a stored gradient:",),
     state.returned_apart: ("shared with a returned gradient:",),
     state.accumulates_in_place: ("moved to other storage: the gradient of",),

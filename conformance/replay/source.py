@@ -147,10 +147,10 @@ def _add_name(source: Source, module: ModuleType, name: str) -> None:
     for node in source.body(module):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             _add_import(source, module, node, name)
-        elif name in _defined(node):
+        elif name in (defined := _defined(node)):
             for used in _names(node):
                 source.names.add(used)
-                if used != name:
+                if used not in defined:
                     _add_name(source, module, used)
             source.attributes |= set(_attributes(node))
             source.definitions[name] = _text(module, node) if source.folding is None else unparsed(node)
@@ -190,7 +190,7 @@ def _defined(node: ast.stmt) -> set[str]:
         node.decorator_list = [one for one in node.decorator_list if not _registers(one)]
         return {node.name}
     if isinstance(node, ast.Assign):
-        return {target.id for target in node.targets if isinstance(target, ast.Name)}
+        return {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
     return {node.target.id} if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) else set()
 
 

@@ -33,6 +33,7 @@ from gradconform.drive.changes import (
     restride_grads,
     tie,
 )
+from gradconform.drive.surroundings import Handed, left_on, settings
 from gradconform.drive.watches import write_over
 from gradconform.reference.autograd import AutogradSession, leaf_of
 from gradconform.target.functions import FULL, SPLIT, FunctionsSession
@@ -107,6 +108,7 @@ class Lane:
         self.grads: dict[int, Any] = {}
         self.returned: dict[int, Any] = {}
         self.kept: list[tuple[str, Tensor, Tensor]] = []
+        self.handed: dict[int, Handed] = {}
         self.places: dict[str, int] = {}
         self.calls: list[tuple[str, str, Any]] = []
         self.handles: list[Any] = []
@@ -151,6 +153,8 @@ class Lane:
 
     def run_backward(self, mb: int, token: str, method: Callable[[int, Any], Any]) -> Step:
         grads = self.output_grads(mb, token)
+        if "as handed over:" in COMPARED:
+            self.handed[mb] = Handed(grads)
         if GIVEN_KEPT:
             self.grads[mb] = grads
         returned = tuple(method(mb, grads))
@@ -185,7 +189,7 @@ class Lane:
         self.session.put_weight_context(mb, node, HAND_GRADS[self.number, mb]())
 
     def drop(self, mb: int) -> None:
-        for name in ("args", "outputs", "grads", "returned"):
+        for name in ("args", "outputs", "grads", "returned", "handed"):
             getattr(self, name, {}).pop(mb, None)
 
     def overwrite(self, mb: int) -> None:
@@ -223,6 +227,14 @@ class Lane:
     def stored(self) -> dict[str, Tensor | None]:
         stored = {name: parameter.grad for name, parameter in self.stage.named_parameters()}
         return self.altering.stored(stored) if ALTERING else stored
+
+    def strides(self) -> dict[str, tuple[int, ...]]:
+        stored = self.stored().items()
+        return {n: grad.stride() for n, grad in stored if grad is not None and grad.layout == torch.strided}
+
+    def stands(self) -> dict[str, bool]:
+        kept = {f"the list of output gradients of micro-batch {mb}": one.stands for mb, one in self.handed.items()}
+        return kept | left_on(self.args)
 
     def arg_grads(self, mb: int) -> dict[int, Any]:
         grads = [arg.grad if isinstance(arg, Tensor) and arg.is_leaf else None for arg in self.args[mb]]
@@ -293,6 +305,9 @@ SEEN: dict[str, Callable[[Lane, str, int], Any]] = {
     "requires_grad of what accumulates:": lambda lane, *_: {
         name: grad.requires_grad for name, grad in lane.stored().items() if grad is not None
     },
+    "strides of the gradient of": lambda lane, *_: lane.strides(),
+    "what the process is set to:": lambda *_: settings(torch.device(DEVICE)),
+    "as handed over:": lambda lane, *_: lane.stands(),
     ".grad of input": lambda lane, kind, mb: lane.arg_grads(mb) if kind in {"B", "I"} and mb in lane.args else {},
     "calls of the tensor hook of": lambda lane, *_: lane.counted("tensor"),
     "calls of the post_accumulate hook of": lambda lane, *_: lane.counted("post_accumulate"),

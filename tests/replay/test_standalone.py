@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -138,6 +139,8 @@ _OF_STATE = (
     "moved",
     "shared",
     "changed",
+    "what the process",
+    "as handed",
 )
 _OF_HOOKS = {"tensor hook": "hooks", "post_accumulate hook": "hooks", "module hook": "module_hooks"}
 
@@ -226,6 +229,8 @@ STATE: dict[str, Shown | str] = {
     "buffers": lambda state: {"buffer": state.buffers},
     "requires_grad": lambda state: {"requires_grad of": state.requires_grad},
     "rng": lambda state: {"the generator's state": {"": state.rng}},
+    "process": lambda state: {"what the process is set to:": state.process},
+    "handed": lambda state: {"as handed over:": state.handed},
 }
 OBSERVATION: dict[str, Shown | str] = {
     "steps": "compared one by one",
@@ -281,7 +286,8 @@ def hold(script: list[dict[str, Any]], kit: Observation) -> None:
 
 
 def run_script(text: str, adapter: Adapter | None) -> list[dict[str, Any]]:
-    names: dict[str, Any] = {"__name__": "script"}
+    sys.modules["script"] = ModuleType("script")  # where a dataclass looks for what its fields are
+    names = vars(sys.modules["script"])
     exec(compile(text, "script.py", "exec"), names)  # noqa: S102 (it is what a user would run)
     functions = SimpleNamespace(**adapter.functions) if isinstance(adapter, FunctionsAdapter) else None
     with torch.random.fork_rng(devices=[]):
