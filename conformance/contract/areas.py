@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from . import accumulate, full, grad_tuple, hooks, lifetime, misuse, repeat, schedule, split, state
+from . import accumulate, errors, full, grad_tuple, hooks, lifetime, misuse, mode, repeat, schedule, split, state, steps
 from . import property as properties
 from .check import Check, registered
 
 __all__ = [
-    "CHECKS", "accumulate", "full", "grad_tuple", "hooks", "lifetime", "misuse", "properties", "repeat", "schedule",
-    "split", "state",
+    "CHECKS", "accumulate", "errors", "full", "grad_tuple", "hooks", "lifetime", "misuse", "mode", "properties",
+    "repeat", "schedule", "split", "state", "steps",
 ]  # fmt: skip
 
 #: What no claim can withhold of the ways that a target has: the least of which one can say that it conforms.
@@ -45,6 +45,8 @@ QUICK_CHECKS = (
     "accumulate.stage.lstm",
     "accumulate.steps.split-zero-none",
     "accumulate.two_stages.split",
+    "errors.next.raising-hook-split",
+    "errors.surface.raising-hook-split",
     "grad_tuple.by_hand.three-middle-none",
     "grad_tuple.layout.expanded-split",
     "grad_tuple.none.first-full",
@@ -54,6 +56,7 @@ QUICK_CHECKS = (
     "grad_tuple.too_long.split",
     "grad_tuple.wrong.short-full",
     "grad_tuple.wrong.short-split",
+    "hooks.altered.scale-mlp-split",
     "hooks.module.mlp-full",
     "hooks.post_accumulate.mlp-full",
     "hooks.post_accumulate.mlp-split",
@@ -67,6 +70,8 @@ QUICK_CHECKS = (
     "misuse.forgotten_weight.next-session",
     "misuse.next_session.shape-split",
     "misuse.weight_twice.mlp",
+    "mode.gradients.no_grad-mlp-split",
+    "mode.gradients.thread-mlp-full",
     "repeat.graph_builds.tied-adjacent",
     "schedule.gradients.1f1b-2x1x3",
     "schedule.gradients.zbv-zero-bubble-2x2x3",
@@ -80,6 +85,8 @@ QUICK_CHECKS = (
     "state.rng.dropout-split",
     "state.stored_storage.bare-bias-split",
     "state.weight_result.mlp",
+    "steps.params.step-full",
+    "steps.params.step-split",
 )
 
 

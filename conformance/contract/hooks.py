@@ -69,6 +69,57 @@ def post_accumulate_grad() -> Judge:
 
 
 @family(
+    "hooks.altered",
+    {
+        f"{how}-{name}": trial
+        for how in ("scale", "move")
+        for name, trial in ways(
+            ("mlp", "tied-parallel"), full=_FULL_PROGRAM, split=_SPLIT_PROGRAM, altering=how
+        ).items()
+    },
+)
+def altered() -> Judge:
+    """What hooks on parameters make of a gradient MUST be made of it exactly once, in {program} on {stage}.
+
+    A hook that scales, masks or clips returns another gradient; one behind the accumulation moves it into a shard or a
+    wider sum, and leaves .grad empty. Called twice, or not at all, either is a wrong number that nothing tells.
+
+    Catches: a hook applied in I and again in W, or twice in one pass; a gradient stored behind autograd's back.
+    """
+    return gradients
+
+
+@family(
+    "hooks.value",
+    ways(("module-hooks", "output-hook", "multi-grad-hook"), full=_FULL_PROGRAM, split="F0 F1 I0 I1 W1 W0"),
+)
+def value() -> Judge:
+    """Hooks of modules and on outputs MUST change each gradient exactly once, in {program} on {stage}.
+
+    A stage may scale what passes between its layers; I and W each pass there, and neither may do so for the other.
+
+    Catches: gradients taken in I before a hook has changed them, and started from in W as they were.
+    """
+    return gradients
+
+
+@family(
+    "hooks.own",
+    ways(("multi-grad-hook",), full=_FULL_PROGRAM, watch=_HOOKS),
+    level="SHOULD",
+    needs=("module_hooks",),
+)
+def own() -> Judge:
+    """A hook over several gradients SHOULD be called once per backward, in {program} on {stage}.
+
+    It waits for all of them: a backward in parts calls it for each, or never.
+
+    Catches: a full backward made of several, one per output.
+    """
+    return partial(hooks.fire_as_often, kind="own")
+
+
+@family(
     "hooks.module",
     ways(("mlp", "frozen-layer"), full=_FULL_PROGRAM, watch=_MODULES),
     level="SHOULD",

@@ -80,6 +80,17 @@ def dropped() -> Judge:
     return gradients
 
 
+@family("lifetime.collected", over(("mlp", "two-outputs"), "F0 F1 I0 drop0 I1 drop1 collect W1 collect W0"))
+def collected() -> Judge:
+    """W MUST be right after the garbage collector has run, in {program} on {stage}.
+
+    What only a cycle keeps alive lives until the collector comes, which is any time.
+
+    Catches: a weight context that holds its graph weakly, and lives by a cycle alone.
+    """
+    return gradients
+
+
 @family(
     "lifetime.reopened",
     ways(

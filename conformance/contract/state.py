@@ -119,6 +119,29 @@ def random_numbers() -> Judge:
     return partial(judge.as_under_autograd, what="rng")
 
 
+@family("state.process", _both("mlp", "dropout", "checkpoint"))
+def process() -> Judge:
+    """An action MUST leave the settings of the process as they were, in {program} on {stage}.
+
+    Grad mode, default dtype, autocast, deterministic algorithms, anomaly mode, the number of threads and default hooks
+    on saved tensors belong to whoever called.
+
+    Catches: a setting that is changed for a backward and not put back.
+    """
+    return partial(judge.as_under_autograd, what="process")
+
+
+@family("state.handed", _both("list-output", "nested-output", "two-inputs"))
+def handed() -> Judge:
+    """An action MUST NOT take entries out of what it is handed, nor leave hooks on it, in {program} on {stage}.
+
+    The caller goes over its lists of output gradients again, and its activations are sent and received into.
+
+    Catches: a list emptied to free memory, a hook left on an input.
+    """
+    return partial(judge.as_under_autograd, what="handed")
+
+
 @family("state.input_grad", _both("mlp", "two-inputs", "residual"), seed="test_stage_backward_input")
 def input_grad_attribute() -> Judge:
     """An input's .grad MUST be None or that input's gradient after B or I, in {program} on {stage}.
@@ -223,6 +246,23 @@ def returned_layout() -> Judge:
     Catches: a gradient returned as a transposed view.
     """
     return judge.returned_contiguous
+
+
+@family(
+    "state.stored_layout",
+    ways(("mlp", "conv2d-channels-last"), full="F0 B0 F1 B1", split="F0 I0 W0 F1 I1 W1"),
+    level="SHOULD",
+    needs=("grads_in_param_grad",),
+)
+def stored_layout() -> Judge:
+    """A stored parameter gradient SHOULD have the strides that plain autograd gives it, in {program} on {stage}.
+
+    Those are the parameter's own. Fused optimizers and flat buckets take the memory as it lies, and copy or refuse what
+    lies otherwise.
+
+    Catches: a transposed product stored as it came.
+    """
+    return judge.stored_as_laid_out
 
 
 @family(

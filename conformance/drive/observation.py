@@ -88,7 +88,10 @@ def _tells_of_memory(error: BaseException) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """One call of a hook: ``kind`` is ``tensor``, ``post_accumulate`` or ``module``; ``grad`` may be None."""
+    """One call of a hook; ``grad`` may be None.
+
+    ``kind`` is ``tensor``, ``post_accumulate``, ``module``, or ``own`` for one that is the stage's.
+    """
 
     kind: str
     name: str

@@ -125,11 +125,15 @@ def write_over(tensor: Tensor) -> None:
 
 
 class HookWatch:
-    """Counts hooks on every parameter, or on every submodule, of a stage, and keeps the gradients they were given."""
+    """Counts hooks on every parameter, or on every submodule, of a stage, and keeps the gradients they were given.
+
+    A stage that has hooks of its own notes in its list ``called`` which of them were.
+    """
 
     def __init__(self, stage: nn.Module, *, modules: bool) -> None:
         """Install the hooks: on modules, which puts nodes of their own into the graph, or else on parameters."""
         self._calls: list[HookCall] = []
+        self._noted: list[str] = vars(stage).get("called", [])
         self._handles: list[Any] = []
         if modules:
             for name, module in stage.named_modules():
@@ -148,7 +152,8 @@ class HookWatch:
 
     def take(self) -> tuple[HookCall, ...]:
         """Return the calls since the last time."""
-        calls, self._calls[:] = tuple(self._calls), []
+        noted = [HookCall("own", name, None) for name in self._noted]
+        calls, self._calls[:], self._noted[:] = (*self._calls, *noted), [], []
         return calls
 
     def _on_tensor(self, name: str) -> Any:

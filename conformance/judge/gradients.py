@@ -80,7 +80,7 @@ def of_step(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) -> Judg
                 return
         return
     stored = chain(_recorded(step, wanted), _param_grads(evidence, step, wanted, so_far))
-    for seen in chain(_returned(evidence, step, wanted), stored):
+    for seen in chain(returned_values(evidence, step, wanted), stored):
         if isinstance(seen, Finding):
             key = (step.action.stage, seen.where)
             if key in so_far.told:
@@ -129,7 +129,7 @@ def compare_in(  # noqa: PLR0913, PLR0917 (as compare)
     )
 
 
-def _returned(evidence: Evidence, step: Step, wanted: Step) -> Judged:
+def returned_values(evidence: Evidence, step: Step, wanted: Step) -> Judged:
     """Yield what is wrong with outputs, loss and input gradients of one step."""
     far = evidence.trial.chain or evidence.device is not None  # another device has other kernels
     yield from _misplaced(step, wanted)
@@ -191,14 +191,14 @@ def _param_grads(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) ->
         if same_bits(got, expected):
             yield BIT_EQUAL
             continue
-        shown = got if evidence.capabilities.grads_in_param_grad else _narrowed(got, expected)
+        shown = got if evidence.capabilities.grads_in_param_grad else narrowed(got, expected)
         by_hand = bool(evidence.trial.hand_grads)  # plain autograd itself is the reference of what was put in
         reference = None if by_hand else _sum_of(evidence, name, step)
         explain = partial(likely.of_param, evidence, name, step)
         yield from compare_in(evidence, step, "parameter gradient", name, shown, expected, reference, explain)
 
 
-def _narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
+def narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
     """Return a gradient kept outside ``.grad`` in the parameter's dtype: a main_grad may be a wider float."""
     wider = (
         isinstance(got, Tensor)

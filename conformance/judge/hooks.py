@@ -21,6 +21,7 @@ _LABELS = {
     "tensor": "hook on the parameter",
     "post_accumulate": "post-accumulate-gradient hook",
     "module": "full-backward hook of the module",
+    "own": "stage's hook over",
 }
 
 
@@ -65,7 +66,8 @@ def given_the_gradient(evidence: Evidence, kind: str) -> Iterator[Finding]:
 
 
 def _of_hook(kind: str, name: str, action: str, text: str) -> Finding:
-    sort: Sort = "thing" if not name else "module" if kind == "module" else "parameter gradient"
+    sorts: dict[str, Sort] = {"module": "module", "own": "thing"}
+    sort = sorts.get(kind, "parameter gradient") if name else "thing"
     return Finding("hooks", name or "the stage", action, text, sort=sort)
 
 

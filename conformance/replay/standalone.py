@@ -241,6 +241,12 @@ class Lane:
         copied: dict[int, Any] = copy(dict(enumerate(grads)))
         return copied
 
+    def noted(self) -> dict[str, int]:
+        called: list[str] = vars(self.stage).get("called", [])
+        counted = Counter(called)
+        called.clear()
+        return counted
+
     def counted(self, hook: str) -> dict[str, int]:
         return Counter(name for kind, name, _ in self.calls if kind == hook)
 
@@ -312,6 +318,7 @@ SEEN: dict[str, Callable[[Lane, str, int], Any]] = {
     "calls of the tensor hook of": lambda lane, *_: lane.counted("tensor"),
     "calls of the post_accumulate hook of": lambda lane, *_: lane.counted("post_accumulate"),
     "calls of the module hook of": lambda lane, *_: lane.counted("module"),
+    "calls of the own hook of": lambda lane, *_: lane.noted(),
     "the gradient given to the tensor hook of": lambda lane, *_: lane.given_to("tensor"),
     "the gradient given to the post_accumulate hook of": lambda lane, *_: lane.given_to("post_accumulate"),
     "the gradient given to the module hook of": lambda lane, *_: lane.given_to("module"),

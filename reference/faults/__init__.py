@@ -2,6 +2,7 @@
 
 from . import (  # noqa: F401 (each registers its faults)
     accumulation,
+    afterwards,
     aliasing,
     by_hand,
     dropped,
@@ -9,12 +10,15 @@ from . import (  # noqa: F401 (each registers its faults)
     hooks,
     lifetime,
     means,
+    modes,
     numerics,
     orders,
     pairing,
+    raising,
     recomputed,
     sharing,
     state,
+    stepping,
 )
 from .registry import FAULTS, Fault
 

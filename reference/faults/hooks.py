@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
+from gradconform.trees import tensors
 
 from .alterations import (
     RIGHT,
@@ -21,8 +22,11 @@ from .alterations import (
     Passed,
     accumulating,
     alters,
+    backwards,
+    edited,
     flat,
     input_passes,
+    replaces,
     stored_as,
     target,
     weight_passes,
@@ -56,7 +60,7 @@ def _call(parameters: Sequence[nn.Parameter], kind: str, argument: Any = None) -
             hook(parameter if argument is None else argument(parameter))
 
 
-@fault("hooks.tensor.*", "hooks.post_accumulate.*")
+@fault("hooks.tensor.*", "hooks.post_accumulate.*", "hooks.altered.*")
 def parameter_hooks_never() -> Target:
     """Gradients are written to .grad behind autograd's back: no hook on a parameter is called."""
     return target(accumulating(lambda parameters, _: _silent(parameters, _TENSOR, _POST)))
@@ -170,7 +174,58 @@ def activation_hooks_never(_: Hook) -> Hook:
     return lambda grad: grad
 
 
-@fault("hooks.module.*", "hooks.module_at_all.*")
+@fault("hooks.altered.scale-*")
+def tensor_hooks_applied_twice() -> Target:
+    """What hooks on parameters make of a gradient is made of it by autograd, and once more by hand."""
+
+    @contextlib.contextmanager
+    def applying(parameters: Sequence[nn.Parameter], graph: Graph) -> Iterator[None]:
+        tables = {one: list((one._backward_hooks or {}).values()) for one in parameters}
+
+        def again(parameter: nn.Parameter, grad: Tensor, _: Graph) -> Tensor:
+            for hook in tables[parameter]:
+                changed = hook(grad)
+                grad = grad if changed is None else changed
+            return grad
+
+        with edited(parameters, graph, again):
+            yield
+
+    return target(accumulating(applying))
+
+
+@fault("hooks.value.output-hook-*")
+def hooks_on_outputs_never() -> Target:
+    """B and I silence the hooks on the outputs that they start from."""
+
+    def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        with _silent(tensors(outputs), _TENSOR):
+            return run(outputs, grads, inputs)
+
+    return target(backwards(around))
+
+
+@fault("hooks.own.*")
+@replaces("full")
+def one_backward_per_output(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+    """B runs one backward per output, and adds up what the inputs get."""
+    listed, given = flat(outputs, grads)
+    if not isinstance(given, list) or len(listed) < 2:
+        return RIGHT.full(outputs, grads, inputs)
+    parameters = Graph.behind(outputs).parameters()
+    sums: list[Tensor | None] = [None] * len(inputs)
+    for number, (output, grad) in enumerate(zip(listed, given, strict=True)):
+        if isinstance(output, Tensor) and output.requires_grad and grad is not None:
+            found, context = RIGHT.input_pass([output], [grad], inputs, iter(parameters))
+            RIGHT.weight_pass(iter(parameters), context, number < len(listed) - 1)
+            sums = [
+                got if held is None else held if got is None else held + got
+                for held, got in zip(sums, found, strict=True)
+            ]
+    return tuple(sums)
+
+
+@fault("hooks.module.*", "hooks.module_at_all.*", "hooks.value.module-hooks-*")
 @alters(with_session)
 class ModulesWalkedAround(FunctionsSession):
     """The forward calls the modules without their backward hooks."""

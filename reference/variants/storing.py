@@ -150,7 +150,7 @@ class _AddedByHand(Session):
             if grad is not None and parameter.grad is not None:
                 parameter.grad += grad
             elif grad is not None:
-                parameter.grad = grad.clone()
+                parameter.grad = torch.empty_like(parameter).copy_(grad) if grad.layout == torch.strided else grad
 
 
 VARIANTS: dict[str, Callable[[], object]] = {

@@ -48,6 +48,7 @@ TRIALS = {
     "mixed": of("two-outputs", program="F0 I0 F1 B1 W0"),
     "hooks": of("tied-parallel", program="F0 I0 F1 I1 W0 W1 F2 B2", watch=_WATCHED["hooks"]),
     "module-hooks": of("mlp", program="F0 B0 F1 I1 W1", watch=_WATCHED["modules"]),
+    "own-hooks": of("multi-grad-hook", program="F0 B0 F1 I1 W1", watch=_WATCHED["hooks"]),
     "hooks-later": of("mlp", program="F0 B0 hook F1 B1 F2 I2 W2 unhook F3 B3"),
     "zero": of("mlp", program="F0 B0 zero_fill F1 B1 zero_none F2 I2 W2"),
     "drop": of("residual", program="F0 F1 I0 drop0 I1 drop1 W0 W1"),
@@ -142,7 +143,12 @@ _OF_STATE = (
     "what the process",
     "as handed",
 )
-_OF_HOOKS = {"tensor hook": "hooks", "post_accumulate hook": "hooks", "module hook": "module_hooks"}
+_OF_HOOKS = {
+    "tensor hook": "hooks",
+    "post_accumulate hook": "hooks",
+    "module hook": "module_hooks",
+    "own hook": "hooks",
+}
 
 
 def showable(trial: Trial) -> tuple[str, ...]:
@@ -172,6 +178,7 @@ def by_slot(values: Any) -> dict[int, Any]:
 
 def hooks_of(step: Step) -> dict[str, dict[Any, Any]]:
     found: dict[str, dict[Any, Any]] = {}
+    found["calls of the own hook of"] = Counter(call.name for call in step.hook_calls if call.kind == "own")
     for kind in ("tensor", "post_accumulate", "module"):
         calls = [call for call in step.hook_calls if call.kind == kind]
         found[f"calls of the {kind} hook of"] = Counter(call.name for call in calls)

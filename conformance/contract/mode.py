@@ -1,0 +1,49 @@
+"""Modes: what a process is set to, and a stage's own mode, while its actions run."""
+
+from __future__ import annotations
+
+from gradconform.judge import gradients
+from gradconform.trial.modes import MODES
+from gradconform.trial.trial import Trial
+
+from .cases import ways
+from .check import Judge, family
+
+_FULL, _SPLIT = "F0 F1 B0 B1", "F0 F1 I0 I1 W0 W1"
+
+#: The stages that a mode is tried on: those on which it makes a difference, beside a plain one.
+_STAGES = {
+    "eval": ("dropout", "batch-norm"),
+    "autocast": ("mlp", "two-outputs"),
+    "no_grad": ("mlp", "checkpoint"),
+    "thread": ("mlp", "checkpoint"),
+    "deterministic": ("mlp", "two-outputs"),
+    "default_float64": ("mlp", "two-outputs"),
+}
+
+
+def _trials(mode: str) -> dict[str, Trial]:
+    trials = ways(_STAGES[mode], full=_FULL, split=_SPLIT, modes=frozenset({mode}))
+    return {f"{mode}-{name}": trial for name, trial in trials.items()}
+
+
+@family("mode.gradients", {name: trial for mode in MODES for name, trial in _trials(mode).items()})
+@family(
+    "mode.gradients",
+    {
+        f"together-{name}": trial
+        for name, trial in ways(
+            "mlp", full=_FULL, split=_SPLIT, modes=frozenset({"no_grad", "thread", "default_float64"})
+        ).items()
+    },
+)
+def modes() -> Judge:
+    """Gradients MUST be those of plain autograd in every mode of the process, in {case} on {stage}.
+
+    A stage is evaluated, trained under autocast, run by a runtime that records no gradients, from a thread of its own,
+    in a deterministic run, or in a program whose default dtype is float64; plain autograd minds none of it.
+
+    Catches: a backward that needs the caller's grad mode or thread, memory that was never written to, tensors of the
+    default dtype, a forward run again in another mode.
+    """
+    return gradients

@@ -1,0 +1,144 @@
+"""Steps: what stands between backwards as time goes on, and sessions that have a module or parameters in common."""
+
+from __future__ import annotations
+
+from gradconform.judge import gradients
+from gradconform.trial.trial import Trial
+
+from .cases import of, of_two, ways
+from .check import Judge, family
+
+_FULL, _SPLIT = "F0 F1 B0 B1 finish", "F0 I0 F1 I1 W0 W1 finish"
+
+
+def _three_steps(word: str, names: tuple[str, ...] = ("mlp",)) -> dict[str, Trial]:
+    """Return trials of three steps, each over the same micro-batch numbers, with ``word`` between them."""
+    found: dict[str, Trial] = {}
+    for name in names:
+        trials = ways(name, full=f" {word} ".join([_FULL] * 3), split=f" {word} ".join([_SPLIT] * 3))
+        found |= {f"{word}-{way}" if name == "mlp" else f"{word}-{name}-{way}": one for way, one in trials.items()}
+    return found
+
+
+@family("steps.params", _three_steps("step", ("mlp", "layer-norm")))
+@family("steps.params", _three_steps("replace") | _three_steps("rebind", ("mlp", "tied-parallel")))
+def changed_parameters() -> Judge:
+    """Three steps on one stage MUST give what plain autograd gives, its parameters changed in between, in {program}.
+
+    An optimizer writes parameters in place, a loaded or gathered one has other memory, and a surgery on the model puts
+    others in their places. Every step numbers its micro-batches from 0 again.
+
+    Catches: weights kept from an earlier step, a context of an earlier step under the same number.
+    """
+    return gradients
+
+
+@family(
+    "steps.grads",
+    {
+        f"{name}-{way}": trial
+        for name, words in {"strides": "restride", "bucket": "bucket", "bucket-for-none": "zero_none bucket"}.items()
+        for way, trial in ways("mlp", full=f"F0 B0 {words} F1 B1", split=f"F0 I0 W0 {words} F1 I1 W1").items()
+    }
+    | {f"{word}-before-weight": of("mlp", f"F0 I0 W0 F1 I1 {word} W1") for word in ("restride", "bucket")},
+)
+def handed_gradients() -> Judge:
+    """A gradient handed over in other memory MUST be added to, in {program}.
+
+    Data-parallel wrappers let .grad be a view of a flat bucket, also where there was none; another layout of it is
+    what a kernel or a checkpoint left.
+
+    Catches: a gradient viewed as flat memory, one that is set anew where zeros were handed over.
+    """
+    return gradients
+
+
+@family(
+    "steps.frozen",
+    {
+        "between-full": of("mlp", "F0 B0 freeze0 F1 B1 unfreeze0 F2 B2"),
+        "between-split": of("mlp", "F0 I0 W0 freeze0 F1 I1 W1 unfreeze0 F2 I2 W2"),
+        "in-flight-full": of("mlp", "F0 F1 freeze0 B0 unfreeze0 B1"),
+        "in-flight-split": of("mlp", "F0 F1 freeze0 I0 W0 unfreeze0 I1 W1"),
+        "before-weight": of("mlp", "F0 I0 F1 I1 freeze0 W0 unfreeze0 W1"),
+        "thawed-in-flight-full": of("frozen-layer", "F0 unfreeze2 B0 F1 B1"),
+        "thawed-before-weight": of("frozen-layer", "F0 I0 unfreeze2 W0 F1 I1 W1"),
+    },
+)
+def frozen_parameters() -> Judge:
+    """A parameter frozen or thawed MUST get what plain autograd gives it, in {program} on {stage}.
+
+    Schedules of layers freeze and thaw while a pipeline is full: a parameter that is frozen when its gradient comes
+    gets none, and one that was frozen in the forward has none to get.
+
+    Catches: the parameters that are trained looked up once, when the stage was opened; a frozen parameter that raises.
+    """
+    return gradients
+
+
+@family(
+    "steps.in_flight",
+    {
+        "full": of("shifted-activation", "F0 F1 step B0 step F2 B1 B2"),
+        "split": of("shifted-activation", "F0 F1 I0 step W0 I1 step W1 F2 I2 W2"),
+    },
+)
+def changed_in_flight() -> Judge:
+    """A micro-batch MUST get the gradients of its own forward where a step comes before its B or W, in {program}.
+
+    Pipelines that update asynchronously step while micro-batches are in flight. On {stage} nothing of the graph is
+    overwritten, so plain autograd gives the gradients of the values that the forward has seen.
+
+    Catches: a forward run again, or weights read again, after they were changed.
+    """
+    return gradients
+
+
+_CROSSED = {"full": "F0 1F0 F1 1F1 B0 1B1 1B0 B1", "split": "F0 1F0 I0 1I0 1W0 W0 F1 I1 1F1 1I1 1W1 W1"}
+
+
+@family("steps.one_module", {way: of_two("mlp", "mlp", one, one_module=True) for way, one in _CROSSED.items()})
+def one_module() -> Judge:
+    """Two sessions on one module MUST each add their own micro-batches to its gradients, in {program}.
+
+    A model that is run twice in a pipeline, as a loop or for two losses, is two stages with one set of parameters.
+
+    Catches: contexts or hooks kept on the module, which the other session takes or overwrites.
+    """
+    return gradients
+
+
+@family("steps.tied", {way: of_two("mlp", "mlp", one, tied=("0.weight", "2.bias")) for way, one in _CROSSED.items()})
+def tied_stages() -> Judge:
+    """Parameters that two stages share MUST get the gradients of both, in {program}.
+
+    An embedding that is also the head stands in the first stage and in the last, which a V schedule puts on one rank.
+
+    Catches: a gradient or context kept by parameter, which the other stage takes for its own.
+    """
+    return gradients
+
+
+@family(
+    "steps.opened_late",
+    {
+        "full": of_two("mlp", "two-outputs", "F0 F1 B0 1F0 B1 1B0 F2 1F1 B2 1B1"),
+        "split": of_two("mlp", "two-outputs", "F0 I0 F1 1F0 1I0 I1 W0 1W0 W1"),
+    },
+    needs=("global_state=False",),
+)
+@family(
+    "steps.opened_late",
+    {
+        "one-module-full": of_two("mlp", "mlp", "F0 B0 F1 1F0 B1 1B0", one_module=True),
+        "one-module-split": of_two("mlp", "mlp", "F0 I0 F1 1F0 1I0 W0 1W0 I1 W1", one_module=True),
+    },
+)
+def opened_late() -> Judge:
+    """A stage that is opened while another one runs MUST NOT disturb it, in {program}.
+
+    A second model, or the same one again, joins a process that has micro-batches in flight.
+
+    Catches: what opening resets for the whole process or module.
+    """
+    return gradients

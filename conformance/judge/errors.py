@@ -1,0 +1,114 @@
+"""Judges micro-batches whose backward raises: who hears of it, what it leaves, and whether the next ones are right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Step
+from gradconform.tolerance import Partials
+
+from .finding import Finding, Judged, by_numeric_rule, error_in
+from .gradients import compare_in, due, narrowed, returned_values
+from .refusal import near
+from .values import Reference
+
+Grads = Mapping[str, Tensor | None]
+
+
+def surfaces(evidence: Evidence) -> Iterator[Finding]:
+    """Yield every micro-batch of which neither B, nor I or W, raised what was raised in its backward."""
+    for step in evidence.oracle.steps:
+        if not _raises(evidence, step) or step.raised is None:
+            continue
+        own = [one for one in evidence.observation.steps if _is_of(evidence, one, step.action.stage, step.action.mb)]
+        if own and all(one.raised is None for one in own):
+            asked = " and ".join(str(one.action) for one in own)
+            text = f"raised nothing; under plain autograd {step.raised} surfaces"
+            yield Finding("no_error", "the action", asked, text)
+
+
+@by_numeric_rule
+def left_whole(evidence: Evidence) -> Judged:
+    """Yield parameter gradients that stand, after an action that raised, neither as before nor with all that it adds.
+
+    Which of them autograd had reached when it stopped is a matter of its order, and of how a backward is split.
+    """
+    before: dict[int, Grads] = {}
+    for step in evidence.observation.steps:
+        lane, mb = step.action.stage, step.action.mb
+        held = before.get(lane, {})
+        if _raises(evidence, step) and step.raised is not None and due(evidence, step):
+            own = evidence.reference(lane, mb, step.position + 1).params
+            for name, grad in step.param_grads.items():
+                stood, added = held.get(name), own[name]
+                whole = [stood, added if stood is None else stood if added is None else stood.double() + added]
+                if not any(near(grad, None if one is None else one.to(added.dtype)) for one in whole):
+                    text = "is neither as it stood before the action that raised nor has all that it would have added"
+                    yield Finding("changed", name, str(step.action), text, sort="parameter gradient")
+        before[lane] = step.param_grads
+
+
+@by_numeric_rule
+def right_afterwards(evidence: Evidence) -> Judged:
+    """Yield what is wrong in other micro-batches than those that raise: each adds its own to whatever stood."""
+    before: dict[int, Grads] = {}
+    told: set[str] = set()
+    for step in evidence.observation.steps:
+        lane = step.action.stage
+        if step.raised is not None and not step.action.misuse:
+            yield error_in(step.action, step.raised)
+        elif not _raises(evidence, step):
+            yield from returned_values(evidence, step, evidence.oracle_step(step))
+        if not _raises(evidence, step) and due(evidence, step):
+            for seen in _added(evidence, step, before.get(lane, {}), skipped=told):
+                if isinstance(seen, Finding):
+                    told.add(seen.where)
+                yield seen
+        if due(evidence, step) or _raises(evidence, step):
+            before[lane] = step.param_grads
+
+
+def _added(evidence: Evidence, step: Step, before: Grads, *, skipped: set[str]) -> Judged:
+    """Hold what stands after an action against what stood before it and what its micro-batch adds."""
+    adds = step.action.kind in {"B", "W"}
+    lane, mb, until = step.action.stage, step.action.mb, step.position + 1
+    own = evidence.references.of(lane, mb, wide=False, before=until).params if adds else {}
+    wide = evidence.reference(lane, mb, until).params if adds else {}
+    for name, grad in step.param_grads.items():
+        if name in skipped:
+            continue
+        plain = evidence.oracle_step(step).param_grads[name]
+        stood, shown = narrowed(before.get(name), plain), narrowed(grad, plain)
+        expected, reference = _sum(stood, own.get(name)), _sum_of(stood, wide.get(name))
+        yield from compare_in(evidence, step, "parameter gradient", name, shown, expected, reference)
+
+
+def _sum_of(stood: Tensor | None, added: Tensor | None) -> Reference:
+    def reference() -> tuple[Tensor | None, Partials]:
+        held = None if stood is None else stood.to(torch.promote_types(stood.dtype, torch.float64))
+        parts = [one for one in (held, added) if one is not None]
+        partials = Partials()
+        for one in parts:
+            partials = partials.with_(one)
+        return _sum(held, added), partials
+
+    return reference
+
+
+def _sum(stood: Tensor | None, added: Tensor | None) -> Tensor | None:
+    if stood is None or added is None:
+        return added if stood is None else stood
+    return stood + added
+
+
+def _raises(evidence: Evidence, step: Step) -> bool:
+    """Tell whether an action is one of a micro-batch whose backward raises, and may do so."""
+    return step.action.misuse and step.action.mb in evidence.trial.raising
+
+
+def _is_of(evidence: Evidence, step: Step, lane: int, mb: int) -> bool:
+    return _raises(evidence, step) and (step.action.stage, step.action.mb) == (lane, mb)

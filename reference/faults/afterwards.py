@@ -1,0 +1,82 @@
+"""Faults of what is left afterwards: settings of the process, what was handed over, and what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.target.resolve import Target
+
+from .alterations import Backwards, Grads, alters, backwards, stored_as, target, with_session
+from .registry import fault
+
+
+@fault("state.process.*")
+def deterministic_algorithms_left_on() -> Target:
+    """B and W turn deterministic algorithms on and leave them so."""
+
+    def turn_on(_: Any) -> None:
+        torch.use_deterministic_algorithms(mode=True, warn_only=True)
+
+    return stored_as(turn_on)
+
+
+@fault("state.handed.list-output-*", "state.handed.nested-output-*")
+@alters(with_session)
+class ListsOfOutputGradsEmptied(Backwards):
+    """The lists and dicts of output gradients are emptied once they are used, to free their memory."""
+
+    def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+        found = backward(mb, output_grads)
+        _empty(output_grads)
+        return found
+
+
+def _empty(tree: Any) -> None:
+    if isinstance(tree, (tuple, list, dict)):
+        for branch in tree.values() if isinstance(tree, dict) else tree:
+            _empty(branch)
+    if isinstance(tree, (list, dict)):
+        tree.clear()
+
+
+@fault("state.handed.two-inputs-*")
+def hooks_left_on_inputs() -> Target:
+    """B and I leave a hook on every input."""
+
+    def hooked(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        found = run(outputs, grads, inputs)
+        for value in inputs:
+            if isinstance(value, Tensor) and value.requires_grad and not isinstance(value, nn.Parameter):
+                value.register_hook(lambda grad: grad)
+        return found
+
+    return target(backwards(hooked))
+
+
+@fault("*.gradients.mlp")
+def accumulated_gradients_require_grad() -> Target:
+    """What is accumulated requires a gradient itself."""
+
+    def tracked(parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            if parameter.grad is not None and parameter.grad.layout == torch.strided:
+                parameter.grad = parameter.grad.detach().requires_grad_()
+
+    return stored_as(tracked)
+
+
+@fault("state.stored_layout.*")
+def gradients_stored_transposed() -> Target:
+    """Gradients are stored with their first and last dimension changed about in memory."""
+
+    def transposed(parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            grad = parameter.grad
+            if grad is not None and grad.layout == torch.strided and grad.dim() > 1:
+                parameter.grad = grad.transpose(0, -1).contiguous().transpose(0, -1)
+
+    return stored_as(transposed)

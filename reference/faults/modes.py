@@ -1,0 +1,124 @@
+"""Faults of modes: what is right only where the process is set as usual."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.target.functions import FunctionsSession
+from gradconform.target.resolve import Target
+
+from .alterations import (
+    Backwards,
+    Forgiving,
+    Grads,
+    Graph,
+    alters,
+    backwards,
+    each_input_grad,
+    param_grads,
+    target,
+    with_session,
+)
+from .registry import fault
+
+
+@fault("mode.gradients.eval-*")
+@alters(with_session)
+class StagePutIntoTrainingMode(FunctionsSession):
+    """The stage is put into training mode for a forward, whatever mode it is in."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        self._stage.train()
+        return super().forward(mb, args, target)
+
+
+@fault(
+    "mode.gradients.autocast-*",
+    dtypes=("float32", "float16"),
+    elsewhere="autocast to bfloat16 casts neither what is that already nor float64",
+)
+@alters(with_session)
+class GradientsInTheDtypeOfAutocast(Backwards):
+    """Gradients are returned in the dtype of the outputs, which autocast has chosen."""
+
+    def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+        _, outputs = self._forwards[mb]
+        dtype = next((one.dtype for one in _tensors(outputs) if one.dtype == torch.bfloat16), None)
+        found = backward(mb, output_grads)
+        if dtype is None or any(one.dtype is dtype for one in self._stage.parameters()):
+            return found
+        return tuple(grad if grad is None else grad.to(dtype) for grad in found)
+
+
+def _tensors(outputs: Any) -> list[Tensor]:
+    return [one for one in (outputs if isinstance(outputs, tuple) else (outputs,)) if isinstance(one, Tensor)]
+
+
+@fault("mode.gradients.no_grad-*", "mode.gradients.together-*")
+def backward_left_out_without_grad_mode() -> Target:
+    """Where no gradients are recorded, B, I and W do nothing, as in an evaluation."""
+
+    def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        return run(outputs, grads, inputs) if torch.is_grad_enabled() else (None,) * len(inputs)
+
+    return target(backwards(around))
+
+
+@fault("mode.gradients.thread-*-split", "mode.gradients.together-split")
+@alters(with_session)
+class ContextsOfTheThread(Forgiving):
+    """Weight contexts belong to the thread that ran I; from another one W finds none, and does nothing."""
+
+    def backward_input(self, mb: int, output_grads: Any) -> Grads:
+        vars(self).setdefault("started", {})[mb] = threading.current_thread()
+        return super().backward_input(mb, output_grads)
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        if vars(self).get("started", {}).get(mb) is not threading.current_thread():
+            return None
+        return super().backward_weight(mb)
+
+
+@fault("mode.gradients.thread-*-full", "mode.gradients.together-full", "mode.gradients.thread-*-split")
+@alters(with_session)
+class BackwardOfAnotherThreadLeftOut(Backwards):
+    """A B or I from another thread than the forward's is left out."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        vars(self).setdefault("ran", {})[mb] = threading.current_thread()
+        return super().forward(mb, args, target)
+
+    def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+        if vars(self)["ran"][mb] is threading.current_thread():
+            return backward(mb, output_grads)
+        args, _ = self._forwards.pop(mb)
+        self._contexts[mb] = []
+        return (None,) * len(args)
+
+
+@fault("mode.gradients.deterministic-*")
+def sums_in_memory_never_written_to() -> Target:
+    """Gradients are added to memory that was never written to, and is cleared by a multiplication with zero."""
+
+    def added(_: nn.Parameter, grad: Tensor, __: Graph) -> Tensor:
+        if grad.layout != torch.strided or not torch.are_deterministic_algorithms_enabled():
+            return grad  # what is in such memory elsewhere is chance
+        return torch.empty_like(grad).mul_(0.0).add_(grad)
+
+    return target(param_grads(added))
+
+
+@fault(
+    "mode.gradients.default_float64-*",
+    "mode.gradients.together-*",
+    dtypes=("float32",),
+    elsewhere=("a sum in the default dtype is of another dtype there without the mode too"),
+)
+def sums_in_the_default_dtype() -> Target:
+    """Input gradients are added up in tensors of the default dtype."""
+    return target(each_input_grad(lambda _, grad: grad if grad.is_complex() else torch.zeros(grad.shape) + grad))

@@ -1,0 +1,78 @@
+"""Faults of micro-batches whose backward raises: who hears of it, and what it does to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from gradconform.target.functions import FunctionsSession
+from gradconform.target.resolve import Target
+
+from .alterations import Backwards, Context, Grads, backwards, target, weight_passes, with_session
+from .registry import fault
+
+
+@fault("errors.surface.*")
+def raised_in_a_backward_and_swallowed() -> Target:
+    """What a stage raises in its backward is logged, and None is returned for every input."""
+
+    def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        try:
+            return run(outputs, grads, inputs)
+        except RuntimeError as error:
+            if "told to raise" not in str(error):
+                raise
+            return (None,) * len(inputs)
+
+    def weighing(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
+        if groups:
+            run(parameters, groups)
+
+    return target(weight_passes(weighing, backwards(around)))
+
+
+def _after_an_error(act: Callable[[FunctionsSession], object]) -> type[FunctionsSession]:
+    """Return a session that does something more where the stage raises in its backward."""
+
+    class Session(Backwards):
+        def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+            try:
+                return backward(mb, output_grads)
+            except RuntimeError as error:
+                if "told to raise" in str(error):
+                    act(self)
+                raise
+
+    return Session
+
+
+@fault("errors.left.*")
+def gradients_cleared_by_an_error() -> Target:
+    """What a stage raises in its backward clears all gradients."""
+    return with_session(_after_an_error(lambda session: session._stage.zero_grad()))
+
+
+@fault("errors.next.*", raises=True)
+def forwards_dropped_by_an_error() -> Target:
+    """What a stage raises in its backward drops what waits of the other micro-batches."""
+    return with_session(_after_an_error(lambda session: session.close()))
+
+
+@fault("errors.next.*")
+def next_micro_batch_left_out_after_an_error() -> Target:
+    """What a stage raises in its backward leaves the next one out."""
+
+    def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        if failed:
+            failed.clear()
+            return (None,) * len(inputs)
+        try:
+            return run(outputs, grads, inputs)
+        except RuntimeError as error:
+            failed.extend(["told"] * ("told to raise" in str(error)))
+            raise
+
+    failed: list[str] = []
+    return target(backwards(around))
