@@ -14,11 +14,11 @@ _FULL, _SPLIT = "F0 F1 B0 B1", "F0 F1 I0 I1 W0 W1"
 #: The stages that a mode is tried on: those on which it makes a difference, beside a plain one.
 _STAGES = {
     "eval": ("dropout", "batch-norm"),
-    "autocast": ("mlp", "two-outputs"),
+    "autocast": ("mlp", "residual"),
     "no_grad": ("mlp", "checkpoint"),
     "thread": ("mlp", "checkpoint"),
-    "deterministic": ("mlp", "two-outputs"),
-    "default_float64": ("mlp", "two-outputs"),
+    "deterministic": ("mlp", "tied-parallel"),
+    "default_float64": ("mlp", "tied-parallel"),
 }
 
 

@@ -190,6 +190,8 @@ class _Run:
 
     def _act(self, lane: Lane, sight: Sight) -> None:
         action = sight.action
+        if self.trial.raising:  # in every action: a forward may be run again in a backward
+            lane.stage.raising = action.mb in self.trial.raising  # type: ignore[assignment] # no parameter, but a flag
         try:
             _ACTS[action.kind](self, lane, action.mb, sight)
             if not self.is_cpu:  # what the device reports late belongs to the action that it was asked in
@@ -215,8 +217,6 @@ class _Run:
     def _forward(self, lane: Lane, mb: int, sight: Sight) -> None:
         lane.args[mb] = args = self._args(lane, mb)
         target = self.materials.target(lane.index, mb) if self.trial.loss_at(lane.index) else None
-        if self.trial.raising:
-            lane.stage.raising = mb in self.trial.raising  # type: ignore[assignment] # no parameter: a flag of the stage
         self.device.seed(self.materials.rng_seed(mb))
         with lane.lifetime.watch(mb, args) if lane.lifetime else NO_LOG:
             outputs = self._call("F", lane.session.forward, mb, args, target)

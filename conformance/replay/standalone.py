@@ -136,8 +136,6 @@ class Lane:
             self.args[mb] = next(iter(self.args.values()))
         else:
             self.args[mb] = ARGS[self.number, mb](self.stage)
-        if RAISING:
-            self.stage.raising = mb in RAISING  # type: ignore[assignment]  # a flag of the stage
         torch.manual_seed(SEEDS[mb])
         self.outputs[mb] = self.session.forward(
             mb, self.args[mb], TARGETS[self.number, mb]() if LOSS and self.last else None
@@ -347,6 +345,8 @@ def run(functions: Any) -> list[Step]:
         steps.append(step)
         if lane.stopped or (RAISING and kind == "W" and int(mb) in lane.failed):
             continue
+        if RAISING:
+            lane.stage.raising = bool(mb) and int(mb) in RAISING  # type: ignore[assignment]  # a flag of the stage
         try:
             seen = ACTS[kind](lane, int(mb or 0), token)
             step |= seen if isinstance(seen, dict) else {}

@@ -19,6 +19,9 @@ MODES = {
     "default_float64": "the default dtype is float64",
 }
 
+#: What a mode asks of an implementation, where it may rightly do without.
+NEEDED_BY = {"autocast": "autocast", "no_grad": "called_without_grad"}
+
 #: The modes that a stage's outputs depend on.
 OF_FORWARD = frozenset({"eval", "autocast"})
 

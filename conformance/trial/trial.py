@@ -7,7 +7,7 @@ from typing import Literal
 
 from gradconform.fixtures.stages.case import StageCase
 
-from .modes import MODES
+from .modes import MODES, NEEDED_BY
 from .program import (
     CHANGES,
     OF_ONE,
@@ -129,8 +129,7 @@ class Trial:
             found.add("weight_when=weight")
         if self.retain_graph:
             found.add("retain_graph")
-        if "autocast" in self.modes:
-            found.add("autocast")
+        found |= {NEEDED_BY[mode] for mode in self.modes & NEEDED_BY.keys()}
         return frozenset(found | self._needed_of_parameters(split="split" in found))
 
     def _needed_of_parameters(self, *, split: bool) -> set[str]:

@@ -90,6 +90,7 @@ class D9dAdapter:
         fixed_input=False,  # as above
         integer_input=False,  # as above
         nongrad_output=False,  # refused: there is no gradient to pair such an output with
+        called_without_grad=False,  # refused: it makes views of the inputs to find their nodes
         nontensor_input=False,
         parameter_input=False,  # what a stage receives is a tensor of its own
     )

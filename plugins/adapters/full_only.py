@@ -78,6 +78,7 @@ PIPED: dict[str, Any] = {
     "scalar_output": False,
     "grad_mode": False,
     "nongrad_output": False,  # refused: the recomputed backward starts at every output
+    "changed_in_flight": False,  # the forward that is run again has the parameters as they are then
 }
 
 

@@ -94,6 +94,7 @@ CLAIMS: dict[str, Any] = {
     "parameter_input": False,  # what a stage receives is detached first, so no parameter can be received
     "none_output_grad": True,
     "none_as_zeros": True,  # set_local_bwd_input zeroes the buffer that the gradient would have been received into
+    "called_without_grad": False,  # I refuses it: it makes views of the inputs to find their nodes
     "first_stage_input_grads": False,  # its I is left to W: "we will perform the weight update … in" that
 }
 
@@ -135,6 +136,13 @@ class TorchDwBuilderSession(TorchStageSession):
         self._swapped = swap_linears(stage, self._store)
         super().__init__(stage, spec, dw_builder=self._store.take)
 
+    def _backward(self, mb: int, output_grads: Tree, *, full: bool) -> tuple[Tensor | None, ...]:
+        try:
+            return super()._backward(mb, output_grads, full=full)
+        except Exception:
+            self._store.take()  # what a backward that raised has left is nobody's
+            raise
+
     def close(self) -> None:
         """Give the stage its layers back."""
         super().close()
@@ -150,6 +158,9 @@ class TorchDwBuilderAdapter:
         **CLAIMS,
         input_pass_touches_params=True,  # biases, norms, embeddings: I is a full backward
         hooks="early",  # theirs fire in I; those of the weights left behind never do
+        autocast=False,  # the function of the swapped layers knows nothing of it
+        changed_in_flight=False,  # the swapped layers read their weights in the backward
+        shared_module=False,  # two sessions would swap the layers of one module twice
     )
 
     def open(self, stage: nn.Module, spec: StageSpec) -> TorchDwBuilderSession:
