@@ -70,7 +70,7 @@ QUICK_CHECKS = (
     "misuse.forgotten_weight.next-session",
     "misuse.next_session.shape-split",
     "misuse.weight_twice.mlp",
-    "mode.gradients.no_grad-mlp-split",
+    "mode.gradients.no-grad-mlp-split",
     "mode.gradients.thread-mlp-full",
     "repeat.graph_builds.tied-adjacent",
     "schedule.gradients.1f1b-2x1x3",

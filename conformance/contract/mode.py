@@ -14,17 +14,17 @@ _FULL, _SPLIT = "F0 F1 B0 B1", "F0 F1 I0 I1 W0 W1"
 #: The stages that a mode is tried on: those on which it makes a difference, beside a plain one.
 _STAGES = {
     "eval": ("dropout", "batch-norm"),
-    "autocast": ("mlp", "residual"),
+    "autocast": ("mlp", "linear-3d"),
     "no_grad": ("mlp", "checkpoint"),
     "thread": ("mlp", "checkpoint"),
     "deterministic": ("mlp", "tied-parallel"),
-    "default_float64": ("mlp", "tied-parallel"),
+    "default_dtype": ("mlp", "tied-parallel"),
 }
 
 
 def _trials(mode: str) -> dict[str, Trial]:
     trials = ways(_STAGES[mode], full=_FULL, split=_SPLIT, modes=frozenset({mode}))
-    return {f"{mode}-{name}": trial for name, trial in trials.items()}
+    return {f"{mode.replace('_', '-')}-{name}": trial for name, trial in trials.items()}
 
 
 @family("mode.gradients", {name: trial for mode in MODES for name, trial in _trials(mode).items()})
@@ -33,7 +33,7 @@ def _trials(mode: str) -> dict[str, Trial]:
     {
         f"together-{name}": trial
         for name, trial in ways(
-            "mlp", full=_FULL, split=_SPLIT, modes=frozenset({"no_grad", "thread", "default_float64"})
+            "mlp", full=_FULL, split=_SPLIT, modes=frozenset({"no_grad", "thread", "default_dtype"})
         ).items()
     },
 )

@@ -16,7 +16,7 @@ MODES = {
     "no_grad": "B, I and W are called under no_grad, as from a custom function's backward",
     "thread": "B, I and W are each called from another thread than F",
     "deterministic": "torch is told to use deterministic algorithms, and memory that is not written to holds NaN",
-    "default_float64": "the default dtype is float64",
+    "default_dtype": "the default dtype is float64",
 }
 
 #: What a mode asks of an implementation, where it may rightly do without.
@@ -59,13 +59,13 @@ def set_to(modes: frozenset[str]) -> Iterator[None]:
     deterministic = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     try:
-        if "default_float64" in modes:
+        if "default_dtype" in modes:
             torch.set_default_dtype(torch.float64)
         if "deterministic" in modes:
             torch.use_deterministic_algorithms(mode=True, warn_only=True)
         yield
     finally:
-        if "default_float64" in modes:
+        if "default_dtype" in modes:
             torch.set_default_dtype(dtype)
         if "deterministic" in modes:
             torch.use_deterministic_algorithms(mode=deterministic, warn_only=warns)

@@ -60,7 +60,13 @@ def _call(parameters: Sequence[nn.Parameter], kind: str, argument: Any = None) -
             hook(parameter if argument is None else argument(parameter))
 
 
-@fault("hooks.tensor.*", "hooks.post_accumulate.*", "hooks.altered.*")
+@fault("hooks.altered.move-*", "hooks.post_accumulate.*")
+def post_accumulate_hooks_never() -> Target:
+    """Gradients are added to .grad by hand, so that no post-accumulate-gradient hook is called."""
+    return target(accumulating(lambda parameters, _: _silent(parameters, _POST)))
+
+
+@fault("hooks.tensor.*", "hooks.post_accumulate.*")
 def parameter_hooks_never() -> Target:
     """Gradients are written to .grad behind autograd's back: no hook on a parameter is called."""
     return target(accumulating(lambda parameters, _: _silent(parameters, _TENSOR, _POST)))

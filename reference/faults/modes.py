@@ -59,7 +59,7 @@ def _tensors(outputs: Any) -> list[Tensor]:
     return [one for one in (outputs if isinstance(outputs, tuple) else (outputs,)) if isinstance(one, Tensor)]
 
 
-@fault("mode.gradients.no_grad-*", "mode.gradients.together-*")
+@fault("mode.gradients.no-grad-*", "mode.gradients.together-*")
 def backward_left_out_without_grad_mode() -> Target:
     """Where no gradients are recorded, B, I and W do nothing, as in an evaluation."""
 
@@ -114,7 +114,7 @@ def sums_in_memory_never_written_to() -> Target:
 
 
 @fault(
-    "mode.gradients.default_float64-*",
+    "mode.gradients.default-dtype-*",
     "mode.gradients.together-*",
     dtypes=("float32",),
     elsewhere=("a sum in the default dtype is of another dtype there without the mode too"),

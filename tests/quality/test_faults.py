@@ -15,18 +15,22 @@ from gradconform.results import Report
 #: Of what kind the findings are that a fault of each topic may show; ``error`` only where the fault itself raises.
 KINDS = {
     "accumulation": {"mismatch", "changed"},
+    "afterwards": {"changed", "unexpected", "layout"},
     "aliasing": {"changed", "shared", "mismatch", "layout"},
     "by_hand": {"mismatch"},
     "dropped": {"missing", "mismatch"},
     "errors": {"changed", "missing", "unexpected", "mismatch", "no_error"},
-    "hooks": {"hooks", "mismatch"},
+    "hooks": {"hooks", "mismatch", "missing"},
     "lifetime": {"alive", "mismatch", "missing"},
     "means": {"mismatch"},
+    "modes": {"mismatch", "missing", "dtype", "nonfinite"},
     "numerics": {"mismatch", "nonfinite", "dtype", "shape", "layout"},
     "orders": {"mismatch", "missing", "not_repeatable"},
     "pairing": {"mismatch", "shape", "unexpected", "missing", "no_error", "changed"},
+    "raising": {"no_error", "changed", "missing"},
     "recomputed": {"changed", "mismatch", "missing", "unexpected"},
     "sharing": {"mismatch", "missing", "shape", "unexpected"},
+    "stepping": {"mismatch", "missing", "unexpected"},
     "state": {"changed", "mismatch", "missing", "unexpected"},
 }
 
