@@ -1,14 +1,17 @@
-"""The smallest error that is found: python benchmarks/sensitivity.py [--trials N] [--dtype D] [--plot out.svg].
+"""The smallest error that is found: python benchmarks/sensitivity.py [--trials N] [--runs N] [--dtype D] [--plot F].
 
 Judges random trials on plain autograd whose gradients are made wrong on purpose, in two ways: every gradient off by
 one relative error, and one element of one gradient off by a share of that gradient's largest element. Prints, per
 dtype, the smallest error (a power of two times eps) that is found in at least 99 of 100 trials, and the share found of
-3e-6 in float32. With --plot it draws the share found against the error (needs the extra `report`: matplotlib).
+3e-6 in float32. Prints as well the smallest uniform error that at least 99 of 100 runs of profile standard find, each
+of another seed, with the rule of the mean and without it; the error is positive in one run and negative in the next.
+With --plot it draws the share found against the error (needs the extra `report`: matplotlib).
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec
+from gradconform.contract import checks_of
 from gradconform.devices.dtypes import dtype_named
 from gradconform.drive.oracle import OracleError
 from gradconform.fixtures.random_stages import SeededChoices
@@ -137,6 +141,45 @@ def curve(way: str, dtype: str, trials: int) -> Curve:
     return points
 
 
+def run_finds(error: float, dtype: str, seed: int, *, means: bool) -> bool:
+    """Tell whether a run of profile standard finds a uniform error, by the rule of the mean as well where ``means``."""
+    target = replace(resolve(WrongAdapter(uniform(error))), own_adapter=False)
+    runner = Runner(target, device=torch.device("cpu"), dtype=dtype_named(dtype), seed=seed, diagnose=False)
+    checks = [check for check in checks_of().values() if check.profile != "full" and (means or check.pooled is None)]
+    checks.sort(key=lambda check: check.pooled is None)  # what finds it soonest comes first
+    return any(runner.run(check).status == "failed" for check in checks)
+
+
+def often_found(error: float, dtype: str, runs: int, *, means: bool) -> bool:
+    """Tell whether enough of so many runs find a uniform error; no more are made than have to be."""
+    missed = 0
+    for seed in range(runs):
+        missed += not run_finds(error if seed % 2 else -error, dtype, seed, means=means)
+        if missed > runs * (1.0 - FOUND) + 1e-9:
+            return False
+    return True
+
+
+def in_runs(dtypes: Sequence[str], runs: int) -> list[str]:
+    """Return the smallest uniform error that runs find, per dtype, with the rule of the mean and without it."""
+    lines = ["| dtype | element by element alone | with the rule of the mean |", "|---|---:|---:|"]
+    for dtype in dtypes:
+        found = [
+            next((error for error in errors_from(start, dtype) if often_found(error, dtype, runs, means=means)), None)
+            for means, start in ((False, 2.0), (True, 0.2))
+        ]
+        lines.append(f"| {dtype} | {' | '.join('none' if error is None else f'{error:.0e}' for error in found)} |")
+    return lines
+
+
+def errors_from(start: float, dtype: str) -> list[float]:
+    """Return errors of 1, 2, 3 and 5 times powers of ten, from about ``start`` eps on, up to 1000 times as large."""
+    least = start * torch.finfo(dtype_named(dtype)).eps
+    power = math.floor(math.log10(least))
+    several = [step * 10.0**exponent for exponent in range(power, power + 4) for step in (1, 2, 3, 5)]
+    return [error for error in several if least <= error <= 1000.0 * least]
+
+
 def measure(dtypes: Sequence[str], trials: int) -> dict[tuple[str, str], Curve]:
     """Return the curves by way and dtype."""
     return {(way, dtype): curve(way, dtype, trials) for dtype in dtypes for way in WAYS}
@@ -187,6 +230,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--dtype", action="append", choices=DTYPES)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
@@ -196,6 +240,7 @@ def main() -> None:
     print(*table(curves), sep="\n")
     if "float32" in dtypes:
         print(f"float32, uniform error of 3e-6: found in {share_found(uniform(3e-6), 'float32', options.trials):.0%}")
+    print(*in_runs(dtypes, options.runs), sep="\n")
     if options.plot is not None:
         plot(curves, options.plot)
 

@@ -46,6 +46,7 @@ class Effort:
     dtypes: Sequence[str] = sensitivity.DTYPES
     alarm_trials: int = 20_000
     sensitivity_trials: int = 100
+    sensitivity_runs: int = 100
     rounds: int = 9
     fuzz_trials: int = 1000
     profile: str = "standard"
@@ -59,6 +60,7 @@ FAST: dict[str, Any] = {
     "dtypes": ("float32", "bfloat16"),
     "alarm_trials": 5,
     "sensitivity_trials": 2,
+    "sensitivity_runs": 1,
     "rounds": 1,
     "fuzz_trials": 10,
     "profile": "quick",
@@ -73,7 +75,8 @@ def small_errors(effort: Effort) -> Part:
     curves = sensitivity.measure(effort.dtypes, effort.sensitivity_trials)
     share = sensitivity.share_found(sensitivity.uniform(3e-6), "float32", effort.sensitivity_trials)
     told = f"A uniform relative error of 3e-6 in float32 is found in {share:.0%} of {effort.sensitivity_trials} trials."
-    lines = [*sensitivity.table(curves), "", told]
+    runs = sensitivity.in_runs(effort.dtypes, effort.sensitivity_runs)
+    lines = [*sensitivity.table(curves), "", told, "", *runs]
     if effort.plot is not None:
         sensitivity.plot(curves, effort.plot)
         lines += ["", f"![Share of trials in which an error is found, by its size]({effort.plot.name})"]

@@ -50,27 +50,22 @@ def _compared(evidence: Evidence) -> Iterator[_Compared]:
     exact = evidence.materials.dtype == torch.float64
     for step in evidence.observation.steps:
         wanted, stage, mb = evidence.oracle_step(step), step.action.stage, step.action.mb
-        for slot, pair in enumerate(zip(step.input_grads or (), wanted.input_grads or (), strict=False)):
-            if _comparable(*pair):
+        for slot, (got, oracle) in enumerate(zip(step.input_grads or (), wanted.input_grads or (), strict=False)):
+            if (pair := _differing(got, oracle)) is not None:
                 reference = None if exact else evidence.reference(stage, mb).inputs[slot]
                 yield "input gradient", f"input {slot}", *pair, reference
     last = evidence.observation.steps[-1]
     for name, oracle in evidence.oracle_step(last).param_grads.items():
-        got = last.param_grads.get(name)
-        if _comparable(got, oracle):
-            yield "parameter gradient", name, got, oracle, None if exact else evidence.expected_param(name, last).total
+        if (pair := _differing(last.param_grads.get(name), oracle)) is not None:
+            yield "parameter gradient", name, *pair, None if exact else evidence.expected_param(name, last).total
 
 
-def _comparable(got: Tensor | None, oracle: Tensor | None) -> bool:
-    """Tell whether two dense tensors of real numbers have one shape, and differ."""
-    return (
-        isinstance(got, Tensor)
-        and isinstance(oracle, Tensor)
-        and oracle.is_floating_point()
-        and got.layout is oracle.layout is torch.strided
-        and got.shape == oracle.shape
-        and not same_bits(got, oracle)
-    )
+def _differing(got: Tensor | None, oracle: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """Return both where they are dense tensors of real numbers, of one shape, and not bit-equal."""
+    if not isinstance(got, Tensor) or not isinstance(oracle, Tensor) or not oracle.is_floating_point():
+        return None
+    dense = got.layout is oracle.layout is torch.strided
+    return (got, oracle) if dense and got.shape == oracle.shape and not same_bits(got, oracle) else None
 
 
 def judge(draws: Sequence[Draw]) -> Judged:
