@@ -22,7 +22,7 @@ class UnavailableError(UnsupportedError, ImportError):
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name in ``owner``, a module or ``module:Class``, by its ``spellings`` in any release, the newest one first.
+    """A name in ``owner``, a module or ``module:what.is.in.it``, by its ``spellings``, the newest release's first.
 
     ``needed`` says what it is needed for, in words that follow *which*. A name ``of_instances`` is none of the class.
     """
@@ -63,7 +63,9 @@ class Name:
             found: Any = importlib.import_module(module)
         except ImportError:
             return None
-        return getattr(found, inside, None) if inside else found
+        for part in inside.split(".") if inside else ():
+            found = getattr(found, part, None)
+        return found
 
 
 def installed() -> str:

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _pytree  # what torch's own Python backends walk arguments with
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from gradconform.torch_releases import private_use
+from gradconform.torch_releases.names import require
 
 NAME = "simpy"
 
@@ -27,8 +29,8 @@ known_limits = {
     "peak_memory": "nothing counts its memory",
 }
 
-# Private, as is all that a backend in Python stands on. Where torch lacks it, importing this module says so.
-_CPU = torch._C.DispatchKey.CPU  # noqa: SLF001 (as said above)
+require(*private_use.IN_PYTHON)
+
 _SET = torch.ops.aten.set_.source_Storage_storage_offset
 #: Kernels that read and write sizes and strides alone, and so may be the CPU's as they stand.
 _VIEWS = frozenset(
@@ -105,12 +107,10 @@ def _on_device(host: Tensor, storage: Any = None) -> Tensor:
     """Return a device tensor on the bytes of a CPU tensor, in ``storage`` where they are a device tensor's already."""
     if storage is None:
         owner = host.untyped_storage()
-        storage = torch._C._construct_storage_from_data_pointer(  # noqa: SLF001 (as said above)
-            owner.data_ptr(), torch.device(NAME, 0), owner.nbytes()
-        )
+        storage = private_use.STORAGE_AT.find()(owner.data_ptr(), torch.device(NAME, 0), owner.nbytes())
         storage._simpy = owner  # noqa: SLF001 (ours)
-    empty = torch._C._acc.create_empty_tensor((0,), host.dtype)  # noqa: SLF001 (as said above)
-    made: Tensor = _SET._op_dk(_CPU, empty, storage, host.storage_offset(), host.shape, host.stride())  # noqa: SLF001 (as said above)
+    empty = private_use.EMPTY.find()((0,), host.dtype)
+    made: Tensor = private_use.at_key(_SET, "CPU", empty, storage, host.storage_offset(), host.shape, host.stride())
     return made
 
 
@@ -162,7 +162,7 @@ class _Call:
             return _on_device(value, self.storages.get(value.untyped_storage().data_ptr()) if value.numel() else None)
         if argument.shape != value.shape or argument.untyped_storage().data_ptr() != value.untyped_storage().data_ptr():
             grown = _on_device(value)
-            _SET._op_dk(_CPU, argument, grown.untyped_storage(), 0, value.shape, value.stride())  # noqa: SLF001 (as said above)
+            private_use.at_key(_SET, "CPU", argument, grown.untyped_storage(), 0, value.shape, value.stride())
         return argument
 
 
@@ -173,7 +173,7 @@ _ANY, _ATEN = torch.library.Library("_", "IMPL"), torch.library.Library("aten", 
 def _fallback(operation: Any, *args: Any, **kwargs: Any) -> Any:
     name = operation._schema.name  # noqa: SLF001 (as said above)
     if name in _VIEWS:
-        return operation._op_dk(_CPU, *args, **kwargs)  # noqa: SLF001 (as said above)
+        return private_use.at_key(operation, "CPU", *args, **kwargs)
     if name == "aten::_copy_from":
         source, destination = args[:2]
         host = _on_host(destination) if _is_ours(destination) else destination
@@ -186,13 +186,13 @@ def _fallback(operation: Any, *args: Any, **kwargs: Any) -> Any:
 
 def load() -> None:
     """Make ``simpy`` a device of this process; raise where torch's one place for such devices is taken."""
-    taken = torch._C._get_privateuse1_backend_name()  # noqa: SLF001 (as is every way to ask)
+    taken = private_use.TAKEN.find()()
     if taken == NAME:
         return
     if taken != "privateuseone":
         msg = f"the device simpy cannot be loaded: torch has room for one such device, and this process has {taken!r}"
         raise SimpyUnavailableError(msg)
-    _setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
+    private_use.SET_UP.find()(NAME, backend_module=_Module())
     _ANY.fallback(_fallback, "PrivateUse1")
     _ATEN.impl("mse_loss", partial(_fallback, torch.ops.aten.mse_loss.default), "PrivateUse1")
 

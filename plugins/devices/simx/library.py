@@ -18,6 +18,9 @@ import torch
 from filelock import FileLock
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
+from gradconform.torch_releases import private_use
+from gradconform.torch_releases.names import require
+
 from . import torch_module
 from .options import from_arguments, from_environment
 
@@ -30,9 +33,13 @@ _SETUP = """
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 build = BuildExtension.with_options(use_ninja=False, no_python_abi_suffix=True)
-extension = CppExtension("simx", ["simx.cpp"], extra_compile_args=["-O1", "-g0"])
-setup(name="simx", ext_modules=[extension], cmdclass={"build_ext": build})
+extension = CppExtension("simx", ["simx.cpp"], extra_compile_args=["-O1", "-g0", *{standard}])
+setup(name="simx", ext_modules=[extension], cmdclass={{"build_ext": build}})
 """
+
+
+#: That of torch's own headers first; 2.10 and before ask for C++17, and their headers are C++20 as well.
+_STANDARDS = ([], ["-std=c++20"])
 
 
 class SimxUnavailableError(ImportError):
@@ -77,11 +84,16 @@ def _fingerprint() -> str:
 
 
 def _build(folder: Path, built: Path) -> None:
+    for part in private_use.HEADERS:
+        part.find()
     sys.stderr.write(f"building the device simx in {folder}, once; this takes a while\n")
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made_in = Path(scratch, "made")
         where = ["--build-lib", str(made_in), "--build-temp", scratch]
-        output, fine = _run([sys.executable, "-c", _SETUP, "build_ext", *where])
+        for standard in _STANDARDS:
+            output, fine = _run([sys.executable, "-c", _SETUP.format(standard=standard), "build_ext", *where])
+            if fine:
+                break
         made = next(made_in.glob("simx*"), None) if fine else None
         if made is None:
             raise SimxUnavailableError(_why(output))
@@ -128,8 +140,8 @@ def load() -> None:
     Does nothing where that is done. Raises :class:`SimxUnavailableError` where there is no compiler, or where the
     process has another device of this kind, and ``ValueError`` for an option that is none.
     """
-    # Private, as is every way to ask: torch has room for one device outside its own tree, and renames it once.
-    taken = torch._C._get_privateuse1_backend_name()  # noqa: SLF001 (as said above)
+    require(*private_use.IN_CPP)
+    taken = private_use.TAKEN.find()()  # torch has room for one device outside its own tree, and renames it once
     if taken == NAME:
         return
     if taken != "privateuseone":
@@ -140,7 +152,7 @@ def load() -> None:
     configure(**options)
     torch.ops.simx.start()
     rename_privateuse1_backend(NAME)
-    torch._register_device_module(NAME, torch_module)  # noqa: SLF001 (what torch documents for such a device)
+    private_use.REGISTER.find()(NAME, torch_module)
     generate_methods_for_privateuse1_backend(for_storage=True)
     atexit.register(time.sleep, _LAST_MOMENT)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gradconform.naming import nearest
+from gradconform.torch_releases.private_use import has_kernel
 
 PREFIX = "SIMX_"
 MOST_DEVICES = 16
@@ -69,12 +70,7 @@ def _operation(name: str) -> str | None:
     packet = getattr(getattr(torch.ops, namespace), short, None) if colons and namespace and short else None
     if packet is None:
         return f"{name!r} is no operation; expected one as torch's schemas name it, such as aten::mm"
-    # Private: the only way to ask which operations a backend is asked for. Without it, every name would be accepted,
-    # and a fault in an operation that torch composes of others would never strike.
-    reaches = any(
-        torch._C._dispatch_has_kernel_for_dispatch_key(f"{name}.{overload}".removesuffix(".default"), "CPU")  # noqa: SLF001 (as said above)
-        for overload in packet.overloads()
-    )
+    reaches = any(has_kernel(f"{name}.{overload}".removesuffix(".default"), "CPU") for overload in packet.overloads())
     if reaches or name in _OWN_KERNELS:
         return None
     return f"{name!r} never reaches the device: torch composes it of other operations; name one of those"
