@@ -191,7 +191,7 @@ class _Run:
     def _act(self, lane: Lane, sight: Sight) -> None:
         action = sight.action
         if self.trial.raising:  # in every action: a forward may be run again in a backward
-            lane.stage.raising = action.mb in self.trial.raising  # type: ignore[assignment] # no parameter, but a flag
+            vars(lane.stage)["raising"] = action.mb in self.trial.raising
         try:
             _ACTS[action.kind](self, lane, action.mb, sight)
             if not self.is_cpu:  # what the device reports late belongs to the action that it was asked in

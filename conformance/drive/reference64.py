@@ -180,10 +180,10 @@ class References:
         """Return a new stage without prior gradients, its parameters as they are at the position ``forward``."""
         materials = self.materials
         device = _CPU if wide else materials.device
-        case, drawn = materials.trial.stages[lane], {"dtype": materials.dtype, "device": device}
-        stage = case.make(**drawn, seed=materials.stage_seed(lane))
+        stages, dtype = materials.trial.stages, materials.dtype
+        stage = stages[lane].make(dtype=dtype, device=device, seed=materials.stage_seed(lane))
         if lane and materials.trial.tied:
-            first = materials.trial.stages[0].make(**drawn, seed=materials.stage_seed(0))
+            first = stages[0].make(dtype=dtype, device=device, seed=materials.stage_seed(0))
             tie(stage, first, materials.trial.tied)
         stand = materials.trial.standing(lane, forward)
         for number, parameter in enumerate(stage.parameters()):

@@ -44,9 +44,8 @@ def left_whole(evidence: Evidence) -> Judged:
         if _raises(evidence, step) and step.raised is not None and due(evidence, step):
             own = evidence.reference(lane, mb, step.position + 1).params
             for name, grad in step.param_grads.items():
-                stood, added = held.get(name), own[name]
-                whole = [stood, added if stood is None else stood if added is None else stood.double() + added]
-                if not any(near(grad, None if one is None else one.to(added.dtype)) for one in whole):
+                stood = held.get(name)
+                if not any(near(grad, one) for one in (stood, _sum(stood, own[name]))):
                     text = "is neither as it stood before the action that raised nor has all that it would have added"
                     yield Finding("changed", name, str(step.action), text, sort="parameter gradient")
         before[lane] = step.param_grads

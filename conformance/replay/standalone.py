@@ -94,7 +94,7 @@ class Lane:
 
     def __init__(self, lanes: list[Lane], functions: Any) -> None:
         self.lanes, self.number, self.functions = lanes, len(lanes), functions
-        self.stage = lanes[0].stage if ONE_MODULE and lanes else STAGES[self.number]()
+        self.stage: nn.Module = lanes[0].stage if ONE_MODULE and lanes else STAGES[self.number]()
         self.stopped = False
         if RAISING:
             self.failed: set[int] = set()
@@ -346,7 +346,7 @@ def run(functions: Any) -> list[Step]:
         if lane.stopped or (RAISING and kind == "W" and int(mb) in lane.failed):
             continue
         if RAISING:
-            lane.stage.raising = bool(mb) and int(mb) in RAISING  # type: ignore[assignment]  # a flag of the stage
+            vars(lane.stage)["raising"] = bool(mb) and int(mb) in RAISING
         try:
             seen = ACTS[kind](lane, int(mb or 0), token)
             step |= seen if isinstance(seen, dict) else {}
