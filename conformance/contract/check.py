@@ -12,6 +12,7 @@ from gradconform.fixtures.grad_tuples import described
 from gradconform.judge.finding import Judged
 from gradconform.judge.pooled import Pooled
 from gradconform.naming import Profile
+from gradconform.trial.modes import MODES
 from gradconform.trial.program import programs_line, shortened
 from gradconform.trial.trial import Trial
 from gradconform.version import FIRST_VERSION
@@ -80,9 +81,10 @@ def family(  # noqa: PLR0913 (what a clause may say beside its sentence)
 ) -> Callable[[Said], Said]:
     """Register one check ``topic.case`` per entry of ``cases``, all judged by what the decorated function returns.
 
-    The function's docstring is the clause: line 1 the requirement (``{stage}``, ``{program}``, ``{case}`` and
-    ``{grads}`` are filled in), then why it matters, then a paragraph that starts with ``Catches:``. ``needs`` adds
-    capabilities to those the trials ask for; ``without`` takes some away, for a check that allows a refusal.
+    The function's docstring is the clause: line 1 the requirement (``{stage}``, ``{program}``, ``{case}``,
+    ``{grads}`` and ``{modes}`` are filled in), then why it matters, then a paragraph that starts with ``Catches:``.
+    ``needs`` adds capabilities to those the trials ask for; ``without`` takes some away, for a check that allows a
+    refusal.
     ``pooled`` judges the trials together, beside what judges each.
     ``seed`` may be given per case. What is in profile ``quick`` is listed in :mod:`gradconform.contract.areas`.
     ``since`` and ``until`` are versions of the contract: the first that has the checks, and the first without them.
@@ -133,6 +135,7 @@ def _clause(clause: Said, case: str, trial: Trial, level: Level) -> tuple[str, s
         "program": shortened(trial.program),
         "case": case.replace("-", " "),
         "grads": described(trial.output_grads),
+        "modes": " and ".join(MODES[mode] for mode in sorted(trial.modes)),
     }
     return head.format(**words), why, catches[0]
 

@@ -38,7 +38,7 @@ def _trials(mode: str) -> dict[str, Trial]:
     },
 )
 def modes() -> Judge:
-    """Gradients MUST be those of plain autograd in every mode of the process, in {case} on {stage}.
+    """Gradients MUST be those of plain autograd in {program} on {stage} while {modes}.
 
     A stage is evaluated, trained under autocast, run by a runtime that records no gradients, from a thread of its own,
     in a deterministic run, or in a program whose default dtype is float64; plain autograd minds none of it.

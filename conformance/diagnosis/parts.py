@@ -12,6 +12,7 @@ from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Step
 from gradconform.drive.reference64 import widen
 from gradconform.trees import leaves
+from gradconform.trial.program import CHANGES, ZEROES
 
 from .wrong import dense
 
@@ -31,28 +32,42 @@ class Part:
 
 def param_parts(evidence: Evidence, name: str, step: Step) -> Iterator[Part]:
     """Yield what parameter ``name`` may hold after ``step``."""
-    lane = step.action.stage
+    lane, since = step.action.stage, _last_change(evidence, step)
     done: dict[int, float] = {}
-    cleared = False
-    for action in evidence.trial.actions[: step.position + 1]:
+    cleared = since > 0
+    for action in evidence.trial.actions[since : step.position + 1]:
         if action.stage == lane and not action.misuse and action.kind in {"B", "W"}:
             done[action.mb] = done.get(action.mb, 0.0) + 1.0
-        elif action.kind in {"zero_none", "zero_fill"}:
-            done, cleared = dict.fromkeys(done, 0.0), True
+        elif action.kind in ZEROES:
+            done, cleared, since = dict.fromkeys(done, 0.0), True, 0
+    if since:  # what micro-batches gave when the parameters were others
+        earlier = evidence.expected_param(name, Step.of({"action": step.action, "position": since - 1})).total
+        yield from () if earlier is None else (Part(None, earlier, 1.0),)
     if evidence.trial.prior_grads:
         yield Part(None, prior(evidence, name, lane), 0.0 if cleared else 1.0)
     adds = step.action.kind in {"B", "W"}
     for mb in microbatches(evidence, lane):
-        grad = evidence.reference(lane, mb).params.get(name)
+        grad = evidence.reference(lane, mb, step.position + 1).params.get(name)
         if grad is not None:
             yield Part(mb, dense(grad), done.get(mb, 0.0), adds and mb == step.action.mb)
+
+
+def _last_change(evidence: Evidence, step: Step) -> int:
+    """Return the position behind the last word that changed the parameters up to a step; 0 where none did."""
+    sharing = evidence.trial.sharing(step.action.stage)
+    places = (
+        position
+        for position, action in enumerate(evidence.trial.actions[: step.position + 1], 1)
+        if action.kind in CHANGES and action.stage in sharing
+    )
+    return max(places, default=0)
 
 
 def input_parts(evidence: Evidence, slot: int, step: Step) -> Iterator[Part]:
     """Yield what the gradient of input ``slot`` may hold."""
     lane = step.action.stage
     for mb in microbatches(evidence, lane):
-        grad = evidence.reference(lane, mb).inputs[slot]
+        grad = evidence.reference(lane, mb, step.position + 1).inputs[slot]
         if grad is not None:
             yield Part(mb, dense(grad), float(mb == step.action.mb), mb == step.action.mb)
 

@@ -21,6 +21,7 @@ from gradconform.fixtures.stages.case import StageCase
 from gradconform.naming import SelectionError, nearest
 from gradconform.target.resolve import Target
 from gradconform.tolerance import floor_factor, mean_floor
+from gradconform.trial.modes import MODES
 from gradconform.trial.trial import Trial
 
 from .lines import Line, count, heading, wrapped
@@ -112,7 +113,18 @@ _LETTERS = {
     "reopen": "reopen another session on the same module",
     "zero_none": "zero_none zero_grad(set_to_none=True)",
     "zero_fill": "zero_fill zero_grad(set_to_none=False)",
+    "hook": "hook hooks on every parameter",
+    "unhook": "unhook none of them any more",
+    "freeze": "freeze the parameter of that number",
+    "unfreeze": "unfreeze the parameter of that number",
+    "step": "step every parameter is changed in place",
+    "replace": "replace the .data of every parameter",
+    "rebind": "rebind other parameters in the places of all",
+    "restride": "restride every gradient is handed over with other strides",
+    "bucket": "bucket every gradient is a view of one flat buffer",
+    "collect": "collect the garbage collector runs",
 }
+_ALTERING = {"scale": "scale what it becomes", "move": "move it out of .grad"}
 
 
 def factors() -> list[tuple[str, float, float]]:
@@ -190,6 +202,11 @@ def _program(which: str, trial: Trial, width: int) -> list[Line]:
         *(["every micro-batch is fed the same argument tensors"] if trial.same_args else []),
         *([f"watched beyond gradients: {', '.join(sorted(trial.watch))}"] if trial.watch else []),
         *(["W is asked to keep the graph"] if trial.retain_graph else []),
+        *([f"meanwhile {MODES[mode]}" for mode in sorted(trial.modes)]),
+        *(["all sessions are on one module"] if trial.one_module else []),
+        *([f"the stages share {', '.join(trial.tied)}"] if trial.tied else []),
+        *([f"hooks on every parameter's gradient {_ALTERING[trial.altering]}"] if trial.altering else []),
+        *([f"the backward of micro-batch {', '.join(map(str, trial.raising))} raises"] if trial.raising else []),
         *([f"the weight context put in by hand holds {_slots(trial)}"] if trial.hand_grads else []),
         *([f"run {trial.repeats} times, each on a new stage"] if trial.repeats > 1 else []),
     ]
