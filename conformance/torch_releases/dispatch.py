@@ -6,9 +6,9 @@ from typing import Any
 
 from .names import Name
 
-_MODE = Name("torch.utils._python_dispatch", ("TorchDispatchMode",), "sees each operation as it is dispatched")
+MODE = Name("torch.utils._python_dispatch", ("TorchDispatchMode",), "sees each operation as it is dispatched")
 
-if _MODE.there():
+if MODE.there():
     from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
 else:
 
@@ -17,4 +17,4 @@ else:
 
         def __init__(self, *_: Any) -> None:
             """Raise :class:`~gradconform.torch_releases.names.UnavailableError`."""
-            raise _MODE.unavailable()
+            raise MODE.unavailable()

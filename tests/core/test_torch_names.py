@@ -1,0 +1,208 @@
+"""A name of torch that moves makes what needs it unavailable, and fails no target: each is taken away in turn."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from gradconform.cli import main
+from gradconform.devices.environment import environment
+from gradconform.devices.flags import flags_set
+from gradconform.plugins.devices.simx import library
+from gradconform.reference.recomputed import recomputes
+from gradconform.torch_releases import accelerator, dispatch, pipelining, precision, private_use, saved
+from gradconform.torch_releases.names import Name, UnavailableError
+
+ROOT = Path(__file__).parents[2]
+ADAPTERS = "gradconform.plugins.adapters"
+
+#: What shows that a name is gone: a command that ends with the environment's exit code, and says why.
+COMMANDS: dict[tuple[Name, ...], tuple[str, ...]] = {
+    pipelining.BACKWARD: ("run", "torch", "--no-isolation", "--profile", "quick", "--checks", "full.gradients.mlp"),
+    pipelining.FOR_PIPELINES: ("pipeline", "reference-split", "--schedule", "GPipe"),
+    (pipelining.ORDER,): ("pipeline", "reference-split", "--schedule", "Interleaved1F1B"),
+    (pipelining.RUNTIME, pipelining.LOAD_CSV): ("pipeline", "reference-split", "--schedule", "mine.csv"),
+    pipelining.FOR_TEXT: ("schedule-text", "torch", "--schedule", "GPipe-2x1x3"),
+    pipelining.FOR_STAGES: ("stage-objects", "torch"),
+}
+#: A command whose checks are unsupported where they need the name, and pass where they do not.
+IN_PART: dict[tuple[Name, ...], tuple[str, ...]] = {
+    (pipelining.PLACE,): ("schedule-text", "torch", "--schedule", "GPipe-2x1x3"),
+    (pipelining.INFERENCE_MODE, pipelining.MODE_OF_STAGE, pipelining.VALIDATES): ("stage-objects", "torch"),
+    tuple(pipelining.CACHES.values()): ("stage-objects", "torch"),
+}
+#: Tried by tests of their own.
+APART = {
+    *precision.PRECISIONS.values(), accelerator.MEMORY, accelerator.LOST, dispatch.MODE, saved.PACKED,
+    saved.ASKED_FIRST, *private_use.IN_PYTHON, *private_use.IN_CPP, private_use.HAS_KERNEL, pipelining.EVALUATION,
+}  # fmt: skip
+
+
+def of(table: dict[tuple[Name, ...], tuple[str, ...]]) -> list[Any]:
+    return [
+        pytest.param(one, words, id=f"{words[0]}-{one.spellings[0]}") for names, words in table.items() for one in names
+    ]
+
+
+@pytest.fixture
+def take_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Name], None]]:
+    """Take a name away: from torch where it stands in a module or a class, else from what we look for."""
+
+    def take(name: Name) -> None:
+        for module in [one for one in sys.modules if one.startswith(f"{ADAPTERS}.torch_")]:
+            monkeypatch.delitem(sys.modules, module)
+        home = name.home()
+        there = [] if name.of_instances or home is None else [one for one in name.spellings if one in vars(home)]
+        for spelling in there:
+            monkeypatch.delattr(home, spelling)
+        if not there or name.there():  # a class may inherit it
+            spellings = name.spellings
+            object.__setattr__(name, "spellings", ("renamed",))
+            undo.append(lambda: object.__setattr__(name, "spellings", spellings))
+
+    undo: list[Callable[[], None]] = []
+    yield take
+    for one in undo:
+        one()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "mine.csv").write_text("0F0,,0B0\n,1F0,1B0\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("name", "words"), of(COMMANDS))
+def test_a_command_that_needs_a_name_that_is_gone_is_unavailable(
+    name: Name, words: tuple[str, ...], take_away: Callable[[Name], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = f"has no {name.spellings[0]} in {name.owner.replace(':', '.')}, which {name.needed}"
+    take_away(name)
+    code = main([*words])
+    said = capsys.readouterr()
+    assert code == 4, said.out + said.err
+    assert expected in said.err.replace("no renamed in", f"no {expected.split()[2]} in")
+
+
+@pytest.mark.parametrize(("name", "words"), of(IN_PART))
+def test_checks_that_need_a_name_that_is_gone_are_unsupported_and_the_others_pass(
+    name: Name, words: tuple[str, ...], take_away: Callable[[Name], None], tmp_path: Path
+) -> None:
+    take_away(name)
+    path = tmp_path / "report.json"
+    main([*words, "--json", str(path)])
+    results = json.loads(path.read_text())["results"]
+    assert {result["status"] for result in results} <= {"passed", "unsupported"} | (
+        {"failed"} if words[0] == "schedule-text" else set()  # what torch accepts there has nothing to do with names
+    )
+    told = [result["message"] for result in results if result["status"] == "unsupported"]
+    assert any(f"which {name.needed}" in message for message in told)
+
+
+@pytest.mark.parametrize("path", precision.PRECISIONS)
+def test_a_precision_that_this_torch_has_not_is_none_in_the_environment(
+    path: str, take_away: Callable[[Name], None]
+) -> None:
+    take_away(precision.PRECISIONS[path])
+    assert environment()["backends"].get(path) is None
+    with flags_set({"tf32": "on"}, "cpu"):
+        pass
+
+
+def test_a_torch_without_an_error_for_a_lost_device_has_that_of_memory(take_away: Callable[[Name], None]) -> None:
+    take_away(accelerator.LOST)
+    assert accelerator.ends_the_process() == (torch.OutOfMemoryError,)
+
+
+def test_what_sees_operations_is_unavailable_and_its_module_can_be_imported(
+    take_away: Callable[[Name], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_away(dispatch.MODE)
+    monkeypatch.delitem(sys.modules, dispatch.__name__)
+    without = importlib.import_module(dispatch.__name__)
+    with pytest.raises(UnavailableError, match="sees each operation"):
+        without.DispatchMode()
+
+
+def test_a_graph_that_is_computed_again_is_told_without_what_was_packed(take_away: Callable[[Name], None]) -> None:
+    ran: list[int] = []
+    linear, value = nn.Linear(3, 3), torch.ones(2, 3, requires_grad=True)
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        ran.append(1)
+        found: torch.Tensor = linear(x).relu()
+        return found
+
+    again, once = checkpoint(counted, value, use_reentrant=False), counted(value)
+    take_away(saved.PACKED)
+    assert (recomputes([again]), recomputes([once])) == (True, False)
+    assert len(ran) == 2, "looking runs nothing"
+    again.sum().backward()
+    take_away(saved.ASKED_FIRST)
+    with pytest.raises(UnavailableError, match="activation checkpointing"):
+        recomputes([once])
+
+
+@pytest.mark.parametrize("name", [*private_use.IN_PYTHON], ids=lambda name: name.spellings[0])
+def test_a_device_in_python_is_unavailable(
+    name: Name, take_away: Callable[[Name], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_away(name)
+    monkeypatch.delitem(sys.modules, "gradconform.plugins.devices.simpy", raising=False)
+    with pytest.raises(UnavailableError, match=name.needed):
+        importlib.import_module("gradconform.plugins.devices.simpy")
+
+
+@pytest.mark.parametrize("name", private_use.IN_CPP, ids=lambda name: name.spellings[0])
+def test_a_device_in_cpp_is_unavailable(name: Name, take_away: Callable[[Name], None]) -> None:
+    take_away(name)
+    with pytest.raises(UnavailableError, match=name.needed):
+        library.load()
+
+
+def test_every_name_is_taken_away_by_a_test() -> None:
+    modules = (accelerator, dispatch, pipelining, precision, private_use, saved)
+    values = [value for module in modules for value in vars(module).values()]
+    flat = [one for value in values for one in (value.values() if isinstance(value, dict) else [value])]
+    declared = {name for one in flat for name in (one if isinstance(one, tuple) else [one]) if isinstance(name, Name)}
+    tried = {name for table in (COMMANDS, IN_PART) for names in table for name in names}
+    assert declared == tried | APART
+    assert tried.isdisjoint(APART)
+
+
+#: A whole device is of this name, and goes with it; what torch's own backends in Python walk arguments with.
+OF_DEVICES = {"plugins/devices/lazy.py": "_lazy", "plugins/devices/simpy.py": "_pytree"}
+
+
+def test_no_other_module_uses_a_private_name_of_torch() -> None:
+    found = set()
+    for folder in ("conformance", "fixtures", "plugins", "reference"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if path.parent.name != "torch_releases" and "standalone" not in path.name:
+                found |= {(path.relative_to(ROOT).as_posix(), name) for name in private(path)}
+    assert found == set(OF_DEVICES.items())
+
+
+def private(path: Path) -> set[str]:
+    """Return private names in imports from torch, and in chains that begin with ``torch.``."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+            names |= {*(node.module or "").split("."), *(alias.name for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {part for alias in node.names for part in alias.name.split(".") if alias.name.startswith("torch.")}
+        elif isinstance(node, ast.Attribute) and ast.unparse(node).startswith("torch."):
+            names |= set(ast.unparse(node).split("."))
+    return {name for name in names if name.startswith("_") and not name.startswith("__")}
