@@ -20,11 +20,18 @@ def settings(device: torch.device) -> dict[str, Any]:
         "inference mode": torch.is_inference_mode_enabled(),
         "the default dtype": str(torch.get_default_dtype()),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "autocast": torch.is_autocast_enabled(device.type),
+        "autocast": _autocast(device.type),
         "anomaly mode": torch.is_anomaly_enabled(),
         "the number of threads": torch.get_num_threads(),
         "default hooks on saved tensors": hooks_on_saved_tensors(),
     }
+
+
+def _autocast(device_type: str) -> bool | None:
+    try:
+        return torch.is_autocast_enabled(device_type)
+    except RuntimeError:  # lazy, for one, has no autocast
+        return None
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from gradconform.devices.environment import environment
 from gradconform.devices.flags import flags_set
 from gradconform.plugins.devices.simx import library
 from gradconform.reference.recomputed import recomputes
-from gradconform.torch_releases import accelerator, dispatch, pipelining, precision, private_use, saved
+from gradconform.torch_releases import accelerator, dispatch, pipelining, precision, private_use, saved, settings
 from gradconform.torch_releases.names import Name, UnavailableError
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +45,7 @@ IN_PART: dict[tuple[Name, ...], tuple[str, ...]] = {
 APART = {
     *precision.PRECISIONS.values(), accelerator.MEMORY, accelerator.LOST, dispatch.MODE, saved.PACKED,
     saved.ASKED_FIRST, *private_use.IN_PYTHON, *private_use.IN_CPP, private_use.HAS_KERNEL, pipelining.EVALUATION,
+    settings.TOP, settings.POP,
 }  # fmt: skip
 
 
@@ -126,6 +127,13 @@ def test_a_torch_without_an_error_for_a_lost_device_has_that_of_memory(take_away
     assert accelerator.ends_the_process() == (torch.OutOfMemoryError,)
 
 
+def test_hooks_on_saved_tensors_that_cannot_be_asked_for_are_off(take_away: Callable[[Name], None]) -> None:
+    with torch.autograd.graph.saved_tensors_hooks(lambda value: value, lambda value: value):
+        assert settings.hooks_on_saved_tensors()
+        take_away(settings.TOP)
+        assert not settings.hooks_on_saved_tensors()
+
+
 def test_what_sees_operations_is_unavailable_and_its_module_can_be_imported(
     take_away: Callable[[Name], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +181,7 @@ def test_a_device_in_cpp_is_unavailable(name: Name, take_away: Callable[[Name], 
 
 
 def test_every_name_is_taken_away_by_a_test() -> None:
-    modules = (accelerator, dispatch, pipelining, precision, private_use, saved)
+    modules = (accelerator, dispatch, pipelining, precision, private_use, saved, settings)
     values = [value for module in modules for value in vars(module).values()]
     flat = [one for value in values for one in (value.values() if isinstance(value, dict) else [value])]
     declared = {name for one in flat for name in (one if isinstance(one, tuple) else [one]) if isinstance(name, Name)}

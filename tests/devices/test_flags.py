@@ -10,6 +10,7 @@ import torch
 import gradconform
 from gradconform.devices.environment import environment
 from gradconform.devices.flags import VALUES, flags_named, flags_set
+from gradconform.drive.surroundings import settings
 from gradconform.naming import SelectionError
 from gradconform.reference.autograd import AutogradAdapter
 
@@ -77,3 +78,8 @@ def test_a_run_sets_its_flags_around_both_implementations_and_tells_them() -> No
     assert report.environment["deterministic_algorithms"] is True
     assert report.environment["backends"]["autocast"] == "cpu bfloat16"
     assert gradconform.read_report(report.to_json()).environment["flags"] == report.environment["flags"]
+
+
+def test_a_device_without_autocast_has_settings() -> None:
+    assert settings(torch.device("lazy"))["autocast"] is None
+    assert settings(torch.device("cpu"))["autocast"] is False
