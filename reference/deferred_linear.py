@@ -57,7 +57,7 @@ class _Linear(torch.autograd.Function):
         rows = grad.reshape(-1, grad.shape[-1])
         if weight.requires_grad:
             kept = rows.clone()  # the output gradient may be received over before the weight's turn
-            ctx.linear.store.leave(weight, lambda: kept.T @ x.reshape(-1, x.shape[-1]).conj())
+            ctx.linear.store.leave(weight, lambda: kept.T @ x.reshape(len(kept), x.shape[-1]).conj())
         grad_x = grad @ weight.detach().conj() if ctx.needs_input_grad[0] else None
         return grad_x, rows.sum(0) if ctx.needs_input_grad[1] else None, None, None
 

@@ -1,4 +1,4 @@
-"""The commands that show the contract: ``gradconform list``, ``explain`` and ``contract``, which freezes it as well."""
+"""The commands that show the contract: ``gradconform list``, ``explain``, and ``contract``, which makes it as well."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from gradconform.contract import checks_of
 from gradconform.contract.freezing import freeze
 from gradconform.contract.frozen import file_of
 from gradconform.contract.plan import make_plan
+from gradconform.contract.space.rows import ROWS, made_anew, text
 from gradconform.report.checks import as_json, explanation, lines, matching, rows
 from gradconform.report.contract_page import contract_page
+from gradconform.report.space_page import space_page
 from gradconform.results import EXIT_CONFORMS
 
 from .console import on_terminal, width, write, write_text
@@ -41,10 +43,20 @@ def explain(arguments: argparse.Namespace) -> int:
 
 
 def contract(arguments: argparse.Namespace) -> int:
-    """Print docs/contract.md, or freeze the version."""
+    """Print docs/contract.md or docs/space.md, draw the rows of the space anew, or freeze the version."""
+    if arguments.cover:
+        return _cover()
     if arguments.freeze is not False:
         return _freeze(arguments.contract, arguments.freeze)
-    write_text(contract_page(arguments.contract))
+    write_text(space_page() if arguments.space else contract_page(arguments.contract))
+    return EXIT_CONFORMS
+
+
+def _cover() -> int:
+    """Write the rows of the space, and say how many there are now."""
+    rows = made_anew()
+    ROWS.write_text(text(rows), encoding="utf-8")
+    write_text(f"{ROWS}: {', '.join(f'{len(some)} rows of {way}' for way, some in rows.items())}")
     return EXIT_CONFORMS
 
 

@@ -52,6 +52,12 @@ def _contract(one: argparse.ArgumentParser) -> None:
         help="write the file of the version from its checks, and print what changed; with DATE, the day it is "
         "released on (such as 2027-01-10), it changes no more. For who works on the kit itself",
     )
+    one.add_argument("--space", action="store_true", help="print the space of trials instead (docs/space.md)")
+    one.add_argument(
+        "--cover",
+        action="store_true",
+        help="draw the rows of the space anew and write them, with allpairspy. For who works on the kit itself",
+    )
 
 
 def _day_given(text: str) -> dt.date:

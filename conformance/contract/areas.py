@@ -11,10 +11,11 @@ from dataclasses import replace
 from . import accumulate, errors, full, grad_tuple, hooks, lifetime, misuse, mode, repeat, schedule, split, state, steps
 from . import property as properties
 from .check import Check, registered
+from .space import checks as space
 
 __all__ = [
     "CHECKS", "accumulate", "errors", "full", "grad_tuple", "hooks", "lifetime", "misuse", "mode", "properties",
-    "repeat", "schedule", "split", "state", "steps",
+    "repeat", "schedule", "space", "split", "state", "steps",
 ]  # fmt: skip
 
 #: What no claim can withhold of the ways that a target has: the least of which one can say that it conforms.

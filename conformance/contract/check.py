@@ -76,16 +76,16 @@ def family(  # noqa: PLR0913 (what a clause may say beside its sentence)
     without: tuple[str, ...] = (),
     pooled: Pooled | None = None,
     seed: str | Mapping[str, str] | None = None,
+    said: Mapping[str, str] | None = None,
     since: str = FIRST_VERSION,
     until: str | None = None,
 ) -> Callable[[Said], Said]:
     """Register one check ``topic.case`` per entry of ``cases``, all judged by what the decorated function returns.
 
     The function's docstring is the clause: line 1 the requirement (``{stage}``, ``{program}``, ``{case}``,
-    ``{grads}`` and ``{modes}`` are filled in), then why it matters, then a paragraph that starts with ``Catches:``.
-    ``needs`` adds capabilities to those the trials ask for; ``without`` takes some away, for a check that allows a
-    refusal.
-    ``pooled`` judges the trials together, beside what judges each.
+    ``{grads}`` and ``{modes}`` are filled in, and for ``{said}`` what ``said`` has of the case), then why it matters,
+    then a paragraph that starts with ``Catches:``. ``needs`` adds capabilities to those the trials ask for; ``without``
+    takes some away, for a check that allows a refusal. ``pooled`` judges the trials together, beside what judges each.
     ``seed`` may be given per case. What is in profile ``quick`` is listed in :mod:`gradconform.contract.areas`.
     ``since`` and ``until`` are versions of the contract: the first that has the checks, and the first without them.
     Raises ``ValueError`` for an id that is taken or a clause without MUST or SHOULD.
@@ -96,7 +96,7 @@ def family(  # noqa: PLR0913 (what a clause may say beside its sentence)
         for case, given in cases.items():
             trials = given if isinstance(given, tuple) else (given,)
             asked = frozenset().union(*(trial.needs for trial in trials)) | set(needs)
-            requirement, why, catches = _clause(clause, case, trials[0], level)
+            requirement, why, catches = _clause(clause, case, trials[0], level, said or {})
             check = Check(
                 id=f"{topic}.{case}",
                 level=level,
@@ -122,7 +122,7 @@ def family(  # noqa: PLR0913 (what a clause may say beside its sentence)
     return register
 
 
-def _clause(clause: Said, case: str, trial: Trial, level: Level) -> tuple[str, str, str]:
+def _clause(clause: Said, case: str, trial: Trial, level: Level, said: Mapping[str, str]) -> tuple[str, str, str]:
     """Read requirement, reason and what is caught from a docstring."""
     head, *rest = paragraphs(clause)
     catches = [part.removeprefix("Catches: ") for part in rest if part.startswith("Catches:")]
@@ -136,6 +136,7 @@ def _clause(clause: Said, case: str, trial: Trial, level: Level) -> tuple[str, s
         "case": case.replace("-", " "),
         "grads": described(trial.output_grads),
         "modes": " and ".join(MODES[mode] for mode in sorted(trial.modes)),
+        "said": said.get(case, ""),
     }
     return head.format(**words), why, catches[0]
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradconform.fixtures.planned_stages import SIZES, Plan, PlannedStage, plan_of
 from gradconform.fixtures.random_stages.operations import OPERATIONS
 from gradconform.fixtures.random_stages.recipe import Line, Recipe, recipe_of
 from gradconform.fixtures.stages.case import StageCase
@@ -135,9 +136,21 @@ def add_stage(source: Source, case: StageCase) -> str:
     recipe = recipe_of(case)
     if recipe is not None:
         return _add_recipe(source, case.name, recipe)
+    plan = plan_of(case)
+    if plan is not None:
+        return _add_plan(source, plan)
     name = case.build.__name__
     _add_name(source, sys.modules[case.build.__module__], name)
     return f"{name}()"
+
+
+def _add_plan(source: Source, plan: Plan) -> str:
+    """Write the parts of a planned stage; return the call that puts them together."""
+    _, into, out = SIZES[plan.size]
+    for part in (PlannedStage, *plan.parts):
+        _add_name(source, sys.modules[part.__module__], part.__name__)
+    enter, layers, run, leave = (part.__name__ for part in plan.parts)
+    return f"PlannedStage({enter}, {layers}({into}, {out}{', wide=True' if plan.wide else ''}), {run}, {leave})"
 
 
 def _add_name(source: Source, module: ModuleType, name: str) -> None:

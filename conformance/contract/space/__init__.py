@@ -1,0 +1,1 @@
+"""The planned space: its dimensions, the covering arrays over them, and one check per row."""

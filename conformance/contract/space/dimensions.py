@@ -1,0 +1,224 @@
+"""The dimensions of the space, and what of it cannot be together: one list, to be read at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .dimension import Dimension, hiding, value
+
+#: The orders by way. Every pair of the other values is covered in either way.
+_FULL = (
+    value("in-flight", "all forwards before the first backward", order="full-in-flight"),
+    value("at-once", "each backward behind its forward", order="full-at-once"),
+    value("reversed", "the last micro-batch backward first", "backward_order=any", order="full-reversed"),
+)
+_SPLIT = (
+    value("split-at-once", "each W behind its I", order="split-at-once"),
+    value("split-in-flight", "all F, then all I, then all W", "weight_order!=none", order="split-in-flight"),
+    value("lagging", "each W behind the I that follows", "weight_order!=none", order="split-lagging"),
+    value("weights-reversed", "the last W first", "weight_order=any", order="weights-reversed"),
+    value("inputs-reversed", "the last I first", "weight_order=any", "backward_order=any", order="inputs-reversed"),
+    value("mixed", "B for every other micro-batch", "full", "mixed", "weight_order!=none", order="mixed"),
+)
+
+_OTHERS = (
+    Dimension(name="count", says="how many micro-batches a step has", values=(
+        value("two-mb", "two micro-batches"),
+        value("one-mb", "one micro-batch", count=1),
+        value("three-mb", "three micro-batches", count=3),
+        value("past-64-mb", "65 micro-batches", count=65),
+    )),
+    Dimension(name="steps", says="what comes between steps", values=(
+        value("one-step", "one step"),
+        value("cleared", "a second step behind gradients set to None", "grads_in_param_grad", steps="cleared"),
+        value("stepped", "a second step behind parameters changed in place", steps="stepped"),
+        value("rebound", "a second step behind other parameters in their places", "changed_params", steps="rebound"),
+        value("three-steps", "three steps whose micro-batches have the same numbers", steps="three"),
+        value("frozen-later", "a parameter frozen for the second step", "frozen_params", "changed_params",
+              steps="frozen"),
+    )),
+    Dimension(name="found", says="what the first action finds", values=(
+        value("nothing-before", "no gradients before"),
+        value("prior", "gradients that are there before", "grads_in_param_grad", prior_grads=True),
+        value("same-arguments", "the same argument tensors for all micro-batches", same_args=True),
+    )),
+    Dimension(name="start", says="where a backward starts", values=(
+        value("gradients", "gradients of the outputs"),
+        value("loss", "a loss", "loss", loss=True),
+        value("transposed-gradients", "output gradients that lie transposed", output_grads="layout:transposed"),
+        value("strided-gradients", "output gradients with gaps between elements", output_grads="layout:strided"),
+        value("expanded-gradients", "output gradients whose elements share one place", output_grads="layout:expanded"),
+        hiding("zero-gradients", "output gradients of zeros", output_grads="zeros"),
+        value("none-first", "None for the first output", "none_output_grad", output_grads="none:0"),
+    )),
+    Dimension(name="inputs", says="what the stage is fed", values=(
+        value("one-input", "one argument"),
+        value("two-inputs", "two arguments, one of which lies transposed", "multi_input", entry="two"),
+        value("unused-input", "an argument that is not used", "multi_input", "unused_input", entry="unused"),
+        value("fixed-input", "an argument without gradient before one with", "multi_input", "fixed_input",
+              entry="fixed"),
+        hiding("all-fixed", "no argument that needs a gradient", "fixed_input", "no_input_grads", entry="all fixed"),
+        value("integer-input", "an argument of integers", "multi_input", "integer_input", entry="integers"),
+        value("inputs-in-one-memory", "two arguments on one memory", "multi_input", entry="tied by memory"),
+    )),
+    Dimension(name="outputs", says="what the stage puts out", values=(
+        value("tensor", "one output"),
+        value("one-element", "an output of one element", "view_output", exit="one element"),
+        value("tuple-of-one", "a tuple with one output", exit="tuple of one"),
+        value("named", "a named tuple of outputs", "multi_output", exit="named"),
+        value("dict", "a dict of outputs with None among them", "multi_output", "nested_output", exit="dict"),
+        value("bools", "an output of bools", "multi_output", "nongrad_output", exit="bools"),
+        value("scalar", "an output without dimensions", "multi_output", "scalar_output", exit="scalar"),
+    )),
+    Dimension(name="parameters", says="what parameters the stage has", values=(
+        value("three-parameters", "three parameters"),
+        value("many-parameters", "200 parameters", layers="many"),
+        value("tied", "a weight that is used twice", "shared_params", layers="tied"),
+        value("parameters-in-one-memory", "two parameters on one memory", layers="tied by memory"),
+        value("frozen", "a frozen weight and a parameter that is not used", "frozen_params", "unused_params",
+              layers="frozen"),
+        value("sparse", "a sparse gradient", "sparse_grads", layers="sparse"),
+        value("buffer", "a buffer that each forward updates", "buffers", layers="buffer"),
+    )),
+    Dimension(name="size", says="how many elements the weight has, those of the other tensors as they follow", values=(
+        value("few-elements", "a weight of 35 elements"),
+        value("one-by-one", "tensors of one element each", size="1"),
+        value("past-256-elements", "a weight of 257 elements", size="257"),
+        value("37x41", "a weight of 37×41 elements", size="1517"),
+        value("past-32768-elements", "a weight of 32,769 elements", size="32769"),
+        value("no-elements", "an argument and a weight without elements", size="0"),
+    )),
+    Dimension(name="dtype", says="which dtypes the parameters have", values=(
+        value("one-dtype", "one dtype"),
+        value("wide-gain", "a gain in a wider dtype", wide=True),
+    )),
+    Dimension(name="values", says="how large the values of the arguments are", values=(
+        value("usual", "usual values"),
+        value("tiny", "arguments near the smallest normal number", values="tiny"),
+        value("subnormal", "arguments below the smallest normal number", values="subnormal"),
+        value("huge", "huge arguments", values="huge"),
+        value("zeros", "arguments of zeros", values="zero"),
+    )),
+    Dimension(name="graph", says="what lies between arguments and outputs", values=(
+        value("plain", "layers alone"),
+        value("deep", "2,000 nodes behind the layers", graph="deep"),
+        value("custom", "a custom Function, and writes in place", graph="custom"),
+        value("views", "views, integers and bools between", graph="views"),
+        value("complex-between", "complex numbers between", graph="complex"),
+        value("checkpoint", "a checkpoint", "recomputes", graph="checkpoint"),
+        value("dropout", "dropout", "rng", graph="dropout"),
+    )),
+    Dimension(name="caller", says="what the caller does behind B or I", values=(
+        value("keeps", "a caller that keeps all"),
+        value("drops", "a caller that lets go of the micro-batch", caller="drops"),
+        value("overwrites", "a caller that writes over the input gradients", caller="overwrites"),
+        value("receives", "a caller that writes over the output gradients", caller="receives"),
+    )),
+    Dimension(name="mode", says="what the process is set to", values=(
+        value("as-usual", "the usual modes"),
+        value("eval", "the stage in evaluation mode", modes=frozenset({"eval"})),
+        value("autocast", "forwards under autocast", "autocast", modes=frozenset({"autocast"})),
+        value("no-grad", "backwards under no_grad", modes=frozenset({"no_grad"})),
+        value("thread", "backwards in other threads", modes=frozenset({"thread"})),
+        value("deterministic", "deterministic algorithms", modes=frozenset({"deterministic"})),
+        value("default-float64", "float64 as the default dtype", modes=frozenset({"default_float64"})),
+    )),
+    Dimension(name="hooks", says="what hooks on the parameters do", values=(
+        value("no-hooks", "no hooks"),
+        value("scaled-by-hooks", "hooks that scale each gradient", "hooks=with_grad", "hooks!=nowhere",
+              "weight_when=weight", "input_pass_touches_params=False", altering="scale"),
+    )),
+    Dimension(name="watched", says="what is looked at beside gradients", values=(
+        value("unwatched", "nothing but gradients looked at"),
+        value("state", "all that must stay as it is looked at", watch=frozenset({"state"})),
+    )),
+    Dimension(name="beside", says="what else is alive", values=(
+        value("alone", "one stage"),
+        value("beside", "a second stage beside it", "global_state=False", "weight_order!=none", beside=True),
+    )),
+)  # fmt: skip
+
+#: The dimensions by way, the order first.
+DIMENSIONS: dict[str, tuple[Dimension, ...]] = {
+    "full": (Dimension(name="order", says="the order of a step's actions", values=_FULL), *_OTHERS),
+    "split": (Dimension(name="order", says="the order of a step's actions", values=_SPLIT), *_OTHERS),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """What cannot, or is not to, be together: any of ``these`` with any of ``those``, words by dimension."""
+
+    because: str
+    these: Mapping[str, frozenset[str]]
+    those: Mapping[str, frozenset[str]]
+
+    def forbids(self, row: Mapping[str, str]) -> bool:
+        """Tell whether a row, or the part of one that is there, has what is not to be together."""
+        return any(
+            row.get(one) in words and row.get(other) in others and one != other
+            for one, words in self.these.items()
+            for other, others in self.those.items()
+        )
+
+
+def _never(because: str, these: dict[str, str], those: dict[str, str]) -> Constraint:
+    one, other = ({name: frozenset(words.split()) for name, words in some.items()} for some in (these, those))
+    return Constraint(because=because, these=one, those=other)
+
+
+_HEAVY = {
+    "count": "past-64-mb",
+    "size": "past-32768-elements",
+    "graph": "deep",
+    "parameters": "many-parameters",
+}
+
+#: What nothing that is slow stands with.
+_RARE = {
+    "order": "lagging inputs-reversed",
+    "count": "three-mb",
+    "steps": "cleared stepped rebound three-steps frozen-later",
+    "found": "same-arguments",
+    "start": "transposed-gradients strided-gradients expanded-gradients zero-gradients none-first",
+    "inputs": "unused-input fixed-input all-fixed integer-input inputs-in-one-memory",
+    "outputs": "tuple-of-one bools scalar one-element dict",
+    "parameters": "frozen parameters-in-one-memory sparse buffer",
+    "size": "one-by-one past-256-elements 37x41 no-elements",
+    "values": "tiny subnormal huge zeros",
+    "graph": "custom complex-between dropout views checkpoint",
+    "caller": "overwrites receives",
+    "mode": "eval autocast deterministic default-float64",
+    "hooks": "scaled-by-hooks",
+    "watched": "state",
+    "beside": "beside",
+}
+
+CONSTRAINTS = (
+    _never("what is slow is not multiplied with what is slow", _HEAVY, _HEAVY),
+    _never("what is slow stands with a few values of each other dimension", _HEAVY, _RARE),
+    _never("what must stay as it is is looked at on one stage alone", {"watched": "state"}, {"beside": "beside"}),
+    _never("many micro-batches are to be in flight", {"count": "past-64-mb"},
+           {"order": "at-once split-at-once lagging mixed"}),
+    _never("a lone micro-batch has no order", {"count": "one-mb"},
+           {"order": "reversed lagging weights-reversed inputs-reversed mixed"}),
+    _never("None for one output asks for another", {"start": "none-first"},
+           {"outputs": "tensor tuple-of-one one-element bools"}),
+    _never("a loss is taken of tensors", {"start": "loss"}, {"outputs": "dict"}),
+    _never("a loss has no output gradients that could be received into", {"start": "loss"}, {"caller": "receives"}),
+    _never("what needs no gradient has none that could be written over", {"inputs": "all-fixed"},
+           {"caller": "overwrites"}),
+    _never("where no gradient can be anything but zero, nothing could be seen", {"start": "zero-gradients"},
+           {"inputs": "all-fixed"}),
+    _never("hooks that alter gradients are put on parameters that stay, and on no gradient that is there before",
+           {"hooks": "scaled-by-hooks"}, {"steps": "cleared rebound", "found": "prior"}),
+    _never("whether a loss is computed under autocast is for the implementation to say",
+           {"mode": "autocast"}, {"start": "loss"}),
+    _never("what has no elements has no values", {"size": "no-elements"}, {"values": "tiny subnormal huge zeros"}),
+)  # fmt: skip
+
+
+def allowed(row: Mapping[str, str]) -> bool:
+    """Tell whether no constraint forbids a row, or the part of one that is there."""
+    return not any(constraint.forbids(row) for constraint in CONSTRAINTS)

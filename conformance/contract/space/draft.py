@@ -1,0 +1,68 @@
+"""Drafts: a trial in the making, one field per thing that a value of a dimension sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+from gradconform.fixtures.planned_stages import Plan, planned_case
+from gradconform.trial.trial import Trial
+
+from .dimension import Dimension
+from .orders import program_of
+
+#: A row of the array: one word per dimension, by the dimension's name.
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A trial in words.
+
+    The first fields are those of :func:`~gradconform.contract.space.orders.program_of`, then come those of
+    :class:`~gradconform.fixtures.planned_stages.Plan`, then those of :class:`~gradconform.trial.trial.Trial`.
+    """
+
+    order: str = "full-in-flight"
+    count: int = 2
+    steps: str = "one"
+    caller: str = "keeps"
+    beside: bool = False
+    entry: str = "one"
+    layers: str = "plain"
+    graph: str = "plain"
+    exit: str = "tensor"
+    size: str = "35"
+    values: str = "usual"
+    wide: bool = False
+    loss: bool = False
+    output_grads: str = "normal"
+    prior_grads: bool = False
+    same_args: bool = False
+    watch: frozenset[str] = frozenset()
+    modes: frozenset[str] = frozenset()
+    altering: Literal["", "scale", "move"] = ""
+
+    def trial(self) -> Trial:
+        """Return the trial."""
+        case = planned_case(Plan(**{field.name: getattr(self, field.name) for field in fields(Plan)}))
+        return Trial(
+            stages=(case, case) if self.beside else (case,),
+            program=program_of(self.order, self.count, self.steps, self.caller, beside=self.beside),
+            loss=self.loss,
+            output_grads=self.output_grads,
+            prior_grads=self.prior_grads,
+            same_args=self.same_args,
+            watch=self.watch,
+            modes=self.modes,
+            altering=self.altering,
+        )
+
+
+def draft_of(row: Row, dimensions: Iterable[Dimension]) -> Draft:
+    """Return the draft of a row."""
+    draft = Draft()
+    for dimension in dimensions:
+        draft = replace(draft, **dimension.value(row[dimension.name]).sets)
+    return draft

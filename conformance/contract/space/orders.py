@@ -1,0 +1,65 @@
+"""The program of a draft: an order of actions, for several steps, with what the caller does around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from gradconform.fixtures import programs
+from gradconform.trial.program import Action, parse, write
+
+#: The orders of one step by word, each a function of the number of micro-batches.
+ORDERS: dict[str, Callable[[int], str]] = {
+    "full-at-once": programs.full_immediate,
+    "full-in-flight": programs.full_all_forwards_first,
+    "full-reversed": programs.full_reversed,
+    "split-at-once": programs.split_immediate,
+    "split-in-flight": programs.split_all_forwards_first,
+    "split-lagging": programs.split_interleaved,
+    "weights-reversed": lambda n: programs.split_all_forwards_first(n).rpartition(" W0")[0] + _reversed_weights(n),
+    "inputs-reversed": programs.split_input_reversed,
+    "mixed": programs.mixed,
+}
+
+
+def _reversed_weights(n: int) -> str:
+    return "".join(f" W{mb}" for mb in reversed(range(n)))
+
+
+#: What comes between two steps by word.
+BETWEEN: dict[str, tuple[str, ...]] = {
+    "one": (),
+    "cleared": ("finish zero_none",),
+    "stepped": ("finish step",),
+    "rebound": ("finish rebind",),
+    "three": ("finish", "finish"),
+    "frozen": ("finish freeze0",),
+}
+
+#: What the caller does with a micro-batch behind its B or I, by word.
+CALLERS = {"keeps": "", "drops": "drop", "overwrites": "overwrite", "receives": "receive"}
+
+
+def program_of(order: str, count: int, steps: str, caller: str, *, beside: bool) -> str:
+    """Return the program, of ``count`` micro-batches, and of the first of them again in each further step.
+
+    ``beside``: a second stage does the same, each action of it behind that of the first.
+    """
+    actions = list(parse(ORDERS[order](count)))
+    for between in BETWEEN[steps]:
+        actions += [*parse(between), *parse(ORDERS[order](1))]
+    told = [done for action in actions for done in _with_caller(action, CALLERS[caller])]
+    return write(both for action in told for both in _on_stages(action, beside=beside))
+
+
+def _with_caller(action: Action, does: str) -> Iterator[Action]:
+    yield action
+    if does and action.kind in {"B", "I"}:
+        yield replace(action, kind=does)
+
+
+def _on_stages(action: Action, *, beside: bool) -> Iterator[Action]:
+    """Yield an action, and the same of the second stage where it is one of a stage."""
+    yield action
+    if beside:
+        yield replace(action, stage=1)

@@ -1,0 +1,75 @@
+"""docs/space.md, made from the dimensions and the frozen rows: ``gradconform contract --space > docs/space.md``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from gradconform.contract.space.covering import Space, Words, covered
+from gradconform.contract.space.dimension import Dimension
+from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS
+from gradconform.contract.space.rows import frozen_rows, named
+
+from .page.rendering import render
+
+
+def space_page() -> str:
+    """Return the text of docs/space.md."""
+    rows = frozen_rows()
+    text = render(
+        "space.md.j2",
+        ways=[(way, len(rows[way]), *_shares(way, rows[way])) for way in DIMENSIONS],
+        dimensions=[_dimension(name, rows) for name in _names()],
+        constraints=[(one.because, _words(one.these), _words(one.those)) for one in CONSTRAINTS],
+        names=["", *_names()[1:]],
+        pairs=[(way, _pairs(DIMENSIONS[way], rows[way])) for way in DIMENSIONS],
+        rows=[_row(way, name, row) for way in DIMENSIONS for name, row in named(DIMENSIONS[way], rows[way]).items()],
+    )
+    return text.rstrip() + "\n"
+
+
+def _names() -> list[str]:
+    return list(dict.fromkeys(dimension.name for some in DIMENSIONS.values() for dimension in some))
+
+
+def _shares(way: str, rows: Sequence[Words]) -> tuple[str, str]:
+    """Return how many of the pairs and of the triples that can stand together do so."""
+    told = []
+    for strength in (2, 3):
+        can, do = set(Space(DIMENSIONS[way]).possible(strength)), covered(rows, strength)
+        told.append(f"{len(can & do)} of {len(can)} ({len(can & do) / len(can):.0%})")
+    return told[0], told[1]
+
+
+def _dimension(name: str, rows: dict[str, list[Words]]) -> tuple[str, str, list[tuple[str, str, str, str]]]:
+    """Return a dimension, what it says, and a line per value: word, in words, claims, how many rows have it."""
+    found: dict[str, tuple[str, str]] = {}
+    counts: Counter[str] = Counter()
+    says = ""
+    for way, dimensions in DIMENSIONS.items():
+        for place, dimension in enumerate(dimensions):
+            if dimension.name == name:
+                says = dimension.says
+                counts.update(row[place] for row in rows[way])
+                found |= {value.word: (value.said, ", ".join(sorted(value.claims))) for value in dimension.values}
+    return name, says, [(word, said, claims, str(counts[word])) for word, (said, claims) in found.items()]
+
+
+def _words(words: Mapping[str, frozenset[str]]) -> str:
+    return "; ".join(f"{name}: {', '.join(sorted(some))}" for name, some in words.items())
+
+
+def _pairs(dimensions: Sequence[Dimension], rows: Sequence[Words]) -> list[list[str]]:
+    """Return a line per dimension: with each that follows it, the pairs that stand in rows of those that can."""
+    can = Counter(tuple(place for place, _ in pair) for pair in Space(dimensions).possible(2))
+    do = Counter(tuple(place for place, _ in pair) for pair in covered(rows, 2))
+    places = range(len(dimensions))
+    return [
+        [dimensions[one].name, *(f"{do[one, other]}/{can[one, other]}" if one < other else "" for other in places[1:])]
+        for one in places[:-1]
+    ]
+
+
+def _row(way: str, name: str, row: Words) -> tuple[str, str]:
+    plain = [dimension.values[0].word for dimension in DIMENSIONS[way]]
+    return f"`space.{way}.{name}`", ", ".join(word for word, usual in zip(row, plain, strict=True) if word != usual)

@@ -1,0 +1,84 @@
+"""Planned stages: their traits are those that plain autograd shows, and their digests those of their own parts."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gradconform import contract
+from gradconform.contract.freezing import stage_digest
+from gradconform.fixtures.inputs import Normal, SharesMemory, draw_arguments, place_arguments, scale_of
+from gradconform.fixtures.planned_stages import Plan, plan_of, planned_case
+
+CPU = torch.device("cpu")
+CASES = {
+    case.name: case
+    for check in contract.checks_of().values()
+    if check.area == "space"
+    for trial in check.trials
+    for case in trial.stages
+}
+
+
+def test_a_plan_names_what_is_not_as_usual() -> None:
+    assert planned_case(Plan()).name == "planned"
+    assert planned_case(Plan(layers="tied by memory", wide=True)).name == "planned,layers=tied-by-memory,wide=true"
+    assert plan_of(planned_case(Plan(size="0"))) == Plan(size="0")
+
+
+def test_stages_are_told_apart_by_their_digests() -> None:
+    assert len({stage_digest(case) for case in CASES.values()}) == len(CASES)
+
+
+def test_parameters_on_one_memory_are_so_in_copies_as_well() -> None:
+    module = planned_case(Plan(layers="tied by memory")).make(dtype=torch.float32, device=CPU, seed=1)
+    for one in (module, copy.deepcopy(module)):
+        twin, bias = one.get_parameter("layers.twin"), one.get_parameter("layers.linear.bias")
+        assert twin is not bias
+        assert twin.data_ptr() == bias.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wider"),
+    [(torch.bfloat16, torch.float32), (torch.float32, torch.float64), (torch.float64, torch.float64)],
+    ids=str,
+)
+def test_a_wide_gain_has_the_next_dtype_where_there_is_one(dtype: torch.dtype, wider: torch.dtype) -> None:
+    module = planned_case(Plan(wide=True)).make(dtype=dtype, device=CPU, seed=1)
+    assert {name: p.dtype for name, p in module.named_parameters()} == {
+        "layers.gain": wider,
+        "layers.linear.weight": dtype,
+        "layers.linear.bias": dtype,
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_values_are_as_small_and_as_large_as_they_are_called(dtype: torch.dtype) -> None:
+    limits = torch.finfo(dtype)
+    assert scale_of("usual", dtype) == 1.0
+    assert scale_of("zero", dtype) == 0.0
+    assert scale_of("subnormal", dtype) < limits.smallest_normal < scale_of("tiny", dtype)
+    assert 1.0 < scale_of("huge", dtype) < limits.max
+    (drawn,) = draw_arguments((Normal((50,), values="subnormal"),), seed=1, dtype=dtype)
+    assert drawn is not None
+    assert drawn.any()
+
+
+def test_values_of_another_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown values='vast'; expected usual, zero or one of"):
+        scale_of("vast", torch.float32)
+
+
+def test_arguments_on_one_memory_have_gradients_of_their_own() -> None:
+    recipes = (Normal((2,)), SharesMemory(0))
+    one, other = place_arguments(recipes, draw_arguments(recipes, seed=1, dtype=torch.float32), torch.nn.Module(), CPU)
+    assert one.data_ptr() == other.data_ptr()
+    (one + 3 * other).sum().backward()
+    assert (one.grad.tolist(), other.grad.tolist()) == ([1.0, 1.0], [3.0, 3.0])
+
+
+def test_a_plan_is_frozen() -> None:
+    assert replace(Plan(), exit="dict").build().forward(torch.ones(3, 5)).keys() == {"hidden", "cache", "extra"}

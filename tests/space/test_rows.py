@@ -1,0 +1,104 @@
+"""The rows of the planned space: made anew they are the same, and all that can stand together does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradconform import contract
+from gradconform.contract.space.checks import in_words
+from gradconform.contract.space.covering import Space, covered
+from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS, allowed
+from gradconform.contract.space.draft import draft_of
+from gradconform.contract.space.rows import ROWS, frozen_rows, made_anew, named, text
+from gradconform.extent import AREA_SHARE
+from gradconform.report.space_page import space_page
+
+PAGE = Path(__file__).parents[2] / "docs" / "space.md"
+WAYS = pytest.mark.parametrize("way", DIMENSIONS)
+
+
+def test_the_rows_made_anew_are_those_of_the_file() -> None:
+    pytest.importorskip("allpairspy")
+    assert text(made_anew()) == ROWS.read_text(encoding="utf-8"), "run `gradconform contract --cover`"
+
+
+@WAYS
+def test_every_pair_of_values_that_can_stand_together_does(way: str) -> None:
+    assert set(Space(DIMENSIONS[way]).possible(2)) - covered(frozen_rows()[way], 2) == set()
+
+
+@WAYS
+def test_no_row_is_against_a_constraint_and_none_stands_twice(way: str) -> None:
+    names = [dimension.name for dimension in DIMENSIONS[way]]
+    rows = frozen_rows()[way]
+    assert all(allowed(dict(zip(names, row, strict=True))) for row in rows)
+    assert len(set(rows)) == len(rows)
+
+
+@WAYS
+def test_every_value_but_the_plain_ones_names_a_check(way: str) -> None:
+    words = {name.rpartition("-")[0] for name in named(DIMENSIONS[way], frozen_rows()[way])}
+    assert {value.word for dimension in DIMENSIONS[way] for value in dimension.values[1:]} <= words
+
+
+def test_words_name_one_value_each() -> None:
+    for dimensions in DIMENSIONS.values():
+        words = [value.word for dimension in dimensions for value in dimension.values]
+        assert len(set(words)) == len(words)
+
+
+def test_constraints_name_values_that_there_are() -> None:
+    known = {(d.name, value.word) for some in DIMENSIONS.values() for d in some for value in d.values}
+    said = {
+        (name, word)
+        for constraint in CONSTRAINTS
+        for side in (constraint.these, constraint.those)
+        for name, words in side.items()
+        for word in words
+    }
+    assert said <= known
+
+
+#: What a value claims though the two micro-batches of a plain trial do not ask for it.
+_OTHERWISE = {
+    "weight_order!=none", "grads_in_param_grad", "global_state=False", "hooks=with_grad", "hooks!=nowhere",
+    "weight_when=weight", "input_pass_touches_params=False",
+}  # fmt: skip
+
+
+@WAYS
+def test_a_value_claims_what_it_adds_to_the_needs_of_a_plain_trial(way: str) -> None:
+    dimensions = DIMENSIONS[way]
+    plain = {dimension.name: dimension.values[0].word for dimension in dimensions}
+    before = draft_of(plain, dimensions).trial().needs
+    for dimension in dimensions:
+        for value in dimension.values:
+            trial = draft_of({**plain, dimension.name: value.word}, dimensions).trial()
+            assert trial.needs - before <= value.claims, value.word
+            assert {claim for claim in value.claims if claim not in trial.needs} <= _OTHERWISE, value.word
+
+
+def test_a_target_that_withholds_one_claim_loses_at_most_half_of_the_rows() -> None:
+    checks = [check for check in contract.checks_of().values() if check.area == "space"]
+    claims = {need for check in checks for need in check.needs} - {"full", "split", "mid_stage"}
+    shares = {claim: sum(claim in check.needs for check in checks) / len(checks) for claim in claims}
+    assert {claim: share for claim, share in shares.items() if share > AREA_SHARE} == {}
+
+
+def test_a_row_is_said_in_words() -> None:
+    plain = tuple(dimension.values[0].word for dimension in DIMENSIONS["full"])
+    assert in_words("full", plain) == "nothing special"
+    assert in_words("full", ("reversed", "past-64-mb", *plain[2:])) == (
+        "the last micro-batch backward first, 65 micro-batches"
+    )
+
+
+def test_the_page_in_docs_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == space_page(), "run `gradconform contract --space > docs/space.md`"
+
+
+def test_the_page_tells_the_coverage() -> None:
+    page = space_page()
+    assert page.count("(100%)") == len(DIMENSIONS)
