@@ -17,8 +17,10 @@ from . import (  # noqa: F401 (each registers its faults)
     raising,
     recomputed,
     sharing,
+    sizes,
     state,
     stepping,
+    together,
 )
 from .registry import FAULTS, Fault
 

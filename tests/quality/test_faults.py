@@ -31,6 +31,8 @@ KINDS = {
     "recomputed": {"changed", "mismatch", "missing", "unexpected"},
     "sharing": {"mismatch", "missing", "shape", "unexpected"},
     "stepping": {"mismatch", "missing", "unexpected"},
+    "sizes": {"mismatch", "missing", "nonfinite", "shape"},
+    "together": {"mismatch", "missing", "shape"},
     "state": {"changed", "mismatch", "missing", "unexpected"},
 }
 

@@ -31,7 +31,6 @@ BETWEEN: dict[str, tuple[str, ...]] = {
     "one": (),
     "cleared": ("finish zero_none",),
     "stepped": ("finish step",),
-    "rebound": ("finish rebind",),
     "three": ("finish", "finish"),
     "frozen": ("finish freeze0",),
 }

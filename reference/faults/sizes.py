@@ -1,0 +1,148 @@
+"""Faults of counts and sizes: right up to a boundary, or for all but one size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.target.functions import FunctionsSession
+from gradconform.target.resolve import Target
+
+from .alterations import (
+    Forgiving,
+    Functions,
+    Grads,
+    Graph,
+    alters,
+    backwards,
+    each_input_grad,
+    param_grads,
+    stored_as,
+    target,
+    with_session,
+)
+from .registry import fault
+
+
+def _ring(size: int) -> Target:
+    """Return a target whose contexts lie in a ring: one that is deferred too many takes the place of the oldest."""
+
+    class Ring(Forgiving):
+        def backward_input(self, mb: int, output_grads: Any) -> Grads:
+            found = super().backward_input(mb, output_grads)
+            if len(self._contexts) > size:
+                del self._contexts[next(iter(self._contexts))]
+            return found
+
+    return with_session(Ring)
+
+
+@fault("space.split.past-64-mb-*")
+def ring_of_sixteen_contexts() -> Target:
+    """Contexts lie in a ring of sixteen: the 17th that is deferred takes the place of the first."""
+    return _ring(16)
+
+
+@fault("space.split.past-64-mb-*")
+def ring_of_thirty_two_contexts() -> Target:
+    """Contexts lie in a ring of 32: the 33rd that is deferred takes the place of the first."""
+    return _ring(32)
+
+
+@fault("space.split.past-64-mb-*")
+def ring_of_sixty_four_contexts() -> Target:
+    """Contexts lie in a ring of 64: the 65th that is deferred takes the place of the first."""
+    return _ring(64)
+
+
+@fault("space.full.past-64-mb-*")
+@alters(with_session)
+class BackwardsPastSixtyFourLost(FunctionsSession):
+    """Micro-batches are counted in six bits: of the 65th B on the parameters get nothing."""
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        if mb < 64:
+            return super().backward(mb, output_grads)
+        before = {name: parameter.grad for name, parameter in self._stage.named_parameters()}
+        copies = {name: None if grad is None else grad.clone() for name, grad in before.items()}
+        found = super().backward(mb, output_grads)
+        for name, parameter in self._stage.named_parameters():
+            parameter.grad = copies[name]
+        return found
+
+
+def _cut(past: int, block: int = 1) -> Callable[[nn.Parameter, Tensor, Graph], Tensor]:
+    """Return an edit that drops the elements past a number, or those behind the last whole block of some."""
+
+    def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
+        del parameter, graph
+        if added.layout != torch.strided or added.numel() <= past:
+            return added
+        cut = added.clone(memory_format=torch.contiguous_format)
+        cut.view(-1)[added.numel() // block * block if block > 1 else past :] = 0
+        return cut
+
+    return edit
+
+
+@fault("space.*.past-256-elements-*", "space.*.37x41-*")
+def tail_behind_blocks_of_sixteen_dropped() -> Target:
+    """A gradient is added in blocks of sixteen elements, and what is left over is not."""
+    return target(param_grads(_cut(16, 16)))
+
+
+@fault("space.*.past-256-elements-*", "space.full.37x41-*")
+def tail_behind_blocks_of_256_dropped() -> Target:
+    """A gradient of more than 256 elements is added in blocks of so many, and what is left over is not."""
+    return target(param_grads(_cut(256, 256)))
+
+
+@fault("space.full.37x41-*", "space.*.past-32768-elements-*")
+def elements_past_1024_dropped() -> Target:
+    """A kernel is started for 1,024 elements at the most."""
+    return target(param_grads(_cut(1024)))
+
+
+@fault("space.*.past-32768-elements-*")
+def elements_past_32768_dropped() -> Target:
+    """Elements are counted in fifteen bits."""
+    return target(param_grads(_cut(2**15)))
+
+
+@fault("space.full.one-by-one-*")
+def one_element_as_a_scalar() -> Target:
+    """An input gradient of one element is returned without dimensions."""
+    return target(each_input_grad(lambda _, grad: grad.reshape(()) if grad.numel() == 1 else grad))
+
+
+@fault("space.*.no-elements-*")
+@alters(stored_as)
+def no_elements_no_gradient(parameters: list[nn.Parameter]) -> None:
+    """A gradient without elements is stored as None."""
+    for parameter in parameters:
+        if parameter.grad is not None and not parameter.numel():
+            parameter.grad = None
+
+
+@fault("space.*.many-parameters-*")
+@alters(stored_as)
+def parameters_past_128_left_out(parameters: list[nn.Parameter]) -> None:
+    """Parameters are handled 128 at a time, once."""
+    for parameter in parameters[128:]:
+        parameter.grad = None
+
+
+@fault("space.*.deep-*", raises=True)
+def deep_graph_walked_by_recursion() -> Target:
+    """The graph is walked by recursion, which ends at a depth of a thousand."""
+
+    def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Any) -> Grads:
+        if max(Graph.behind(outputs).depth.values(), default=0) > 1000:
+            msg = "maximum recursion depth exceeded"
+            raise RecursionError(msg)
+        return run(outputs, grads, inputs)
+
+    return target(backwards(around, Functions()))

@@ -1,0 +1,135 @@
+"""Faults that take one value of a dimension: of memory, dtype, values, hooks, mode or time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.target.functions import FunctionsSession
+from gradconform.target.resolve import Target
+
+from .alterations import Grads, alters, backwards, input_grads, param_grads, stored_as, target, with_session
+from .registry import fault
+
+
+@fault("space.*.inputs-in-one-memory-*")
+@alters(input_grads)
+def inputs_told_apart_by_address(inputs: Sequence[Any], grads: Grads) -> Grads:
+    """Input gradients are kept by the address of the input: of two inputs on one memory the last is taken for both."""
+    last = {value.data_ptr(): grad for value, grad in zip(inputs, grads, strict=True) if isinstance(value, Tensor)}
+    return tuple(
+        None
+        if grad is None or not value.numel()
+        else last[value.data_ptr()]
+        if value.numel() and last[value.data_ptr()] is not None
+        else grad
+        for value, grad in zip(inputs, grads, strict=True)
+    )
+
+
+@fault("space.*.parameters-in-one-memory-*")
+@alters(stored_as)
+def parameters_told_apart_by_address(parameters: list[nn.Parameter]) -> None:
+    """Gradients are kept by the address of the parameter: of two on one memory the last one's is taken for both."""
+    last = {parameter.data_ptr(): parameter.grad for parameter in parameters if parameter.grad is not None}
+    for parameter in parameters:
+        held = last.get(parameter.data_ptr())
+        if parameter.numel() and parameter.grad is not None and held is not None and held is not parameter.grad:
+            parameter.grad = held.clone()
+
+
+@fault(
+    "space.full.wide-gain-*",
+    dtypes=("float32", "bfloat16", "float16"),
+    elsewhere="no parameter is wider than float64",
+)
+@alters(stored_as)
+def gradients_in_the_narrowest_dtype(parameters: list[nn.Parameter]) -> None:
+    """All gradients go through a buffer of the narrowest dtype that a parameter has."""
+    floating = [parameter.dtype for parameter in parameters if parameter.is_floating_point()]
+    narrowest = min(floating, key=lambda dtype: dtype.itemsize, default=torch.float64)
+    for parameter in parameters:
+        if parameter.grad is not None and parameter.grad.layout == torch.strided:
+            parameter.grad.copy_(parameter.grad.to(narrowest))
+
+
+def _flushed(share: float) -> Callable[..., Tensor]:
+    """Return an edit that makes zero what is smaller than a power of the dtype's smallest normal number."""
+
+    def edit(parameter: nn.Parameter, added: Tensor, graph: object) -> Tensor:
+        del parameter, graph
+        if added.layout != torch.strided or added.is_complex():
+            return added
+        return torch.where(added.abs() < torch.finfo(added.dtype).smallest_normal ** share, 0.0, added)
+
+    return edit
+
+
+@fault("space.*.subnormal-*")
+def subnormal_gradients_flushed() -> Target:
+    """What is smaller than the smallest normal number is taken for zero."""
+    return target(param_grads(_flushed(1.0)))
+
+
+@fault("space.*.tiny-*")
+def tiny_gradients_flushed() -> Target:
+    """What is tiny is taken for zero, as where a gradient goes through a narrower dtype."""
+    return target(param_grads(_flushed(0.7)))
+
+
+@fault("space.*.huge-*")
+def huge_gradients_clipped() -> Target:
+    """Gradients are clipped at a number that none was thought to reach."""
+
+    def edit(parameter: nn.Parameter, added: Tensor, graph: object) -> Tensor:
+        del parameter, graph
+        if added.layout != torch.strided or added.is_complex():
+            return added
+        most = torch.finfo(added.dtype).max ** 0.4
+        return added.clamp(-most, most)
+
+    return target(param_grads(edit))
+
+
+@fault("space.full.named-*", raises=True)
+@alters(backwards)
+def named_tuple_taken_by_name(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Any) -> Grads:
+    """The gradients of a named tuple are sorted by the names of its fields, the outputs are not."""
+    if hasattr(outputs, "_fields") and isinstance(grads, tuple):
+        order = sorted(range(len(grads)), key=lambda slot: outputs._fields[slot], reverse=True)
+        return run(tuple(outputs), tuple(grads[slot] for slot in order), inputs)
+    return run(outputs, grads, inputs)
+
+
+@fault("space.*.three-steps-*")
+@alters(with_session)
+class NumbersOfMicrobatchesUsedOnce(FunctionsSession):
+    """A micro-batch whose number was used before is taken for done: its parameters get nothing."""
+
+    def _seen(self, mb: int, run: Callable[[], Any]) -> Any:
+        done: set[tuple[int, str]] = vars(self).setdefault("done", set())
+        key = (mb, run.__qualname__)
+        kept = [None if p.grad is None else p.grad.clone() for p in self._stage.parameters()] if key in done else None
+        done.add(key)
+        found = run()
+        if kept is not None:
+            for parameter, grad in zip(self._stage.parameters(), kept, strict=True):
+                parameter.grad = grad
+        return found
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        def full() -> Grads:
+            return FunctionsSession.backward(self, mb, output_grads)
+
+        found: Grads = self._seen(mb, full)
+        return found
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        def weight() -> Grads | None:
+            return FunctionsSession.backward_weight(self, mb)
+
+        found: Grads | None = self._seen(mb, weight)
+        return found
