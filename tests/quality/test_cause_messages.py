@@ -230,7 +230,7 @@ def test_mixed_up_forwards() -> None:
     assert_expected_inline(
         message("newest-forward-for-every-backward", "accumulate.order.full-all-forwards-first"),
         """\
-program F0 F1 F2 B0 B1 B2 | F0 F1 F2 B0 B1 B2
+program F0 F1 F2 B0 B1 B2
 input 0, after B0: worst at [2, 0]: expected 0.023, got 0.94; ...; likely cause: the forward of micro-batch 2 with the output gradients of micro-batch 0: contexts are mixed up
 0.weight, after B0: worst at [3, 3]: expected -0.055, got 1.2; ...; likely cause: the forward of micro-batch 2 with the output gradients of micro-batch 0: contexts are mixed up
 0.bias, after B0: worst at [5]: expected 0, got 0.69; ...; likely cause: the forward of micro-batch 2 with the output gradients of micro-batch 0: contexts are mixed up
