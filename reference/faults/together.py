@@ -41,21 +41,6 @@ def parameters_told_apart_by_address(parameters: list[nn.Parameter]) -> None:
             parameter.grad = held.clone()
 
 
-@fault(
-    "space.full.wide-gain-*",
-    dtypes=("float32", "bfloat16", "float16"),
-    elsewhere="no parameter is wider than float64",
-)
-@alters(stored_as)
-def gradients_in_the_narrowest_dtype(parameters: list[nn.Parameter]) -> None:
-    """All gradients go through a buffer of the narrowest dtype that a parameter has."""
-    floating = [parameter.dtype for parameter in parameters if parameter.is_floating_point()]
-    narrowest = min(floating, key=lambda dtype: dtype.itemsize, default=torch.float64)
-    for parameter in parameters:
-        if parameter.grad is not None and parameter.grad.layout == torch.strided:
-            parameter.grad.copy_(parameter.grad.to(narrowest))
-
-
 def _flushed(share: float) -> Callable[..., Tensor]:
     """Return an edit that makes zero what is smaller than a power of the dtype's smallest normal number."""
 

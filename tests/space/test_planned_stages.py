@@ -43,7 +43,7 @@ def test_parameters_on_one_memory_are_so_in_copies_as_well() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "wider"),
-    [(torch.bfloat16, torch.float32), (torch.float32, torch.float64), (torch.float64, torch.float64)],
+    [(torch.bfloat16, torch.float32), (torch.float32, torch.float32), (torch.float64, torch.float64)],
     ids=str,
 )
 def test_a_wide_gain_has_the_next_dtype_where_there_is_one(dtype: torch.dtype, wider: torch.dtype) -> None:
