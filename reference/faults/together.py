@@ -62,7 +62,7 @@ def subnormal_gradients_flushed() -> Target:
 @fault("space.*.tiny-*")
 def tiny_gradients_flushed() -> Target:
     """What is tiny is taken for zero, as where a gradient goes through a narrower dtype."""
-    return target(param_grads(_flushed(0.7)))
+    return target(param_grads(_flushed(0.5)))
 
 
 @fault("space.*.huge-*")
