@@ -80,9 +80,13 @@ def test_a_value_claims_what_it_adds_to_the_needs_of_a_plain_trial(way: str) -> 
             assert {claim for claim in value.claims if claim not in trial.needs} <= _OTHERWISE, value.word
 
 
-def test_a_target_that_withholds_one_claim_loses_at_most_half_of_the_rows() -> None:
+#: A claim that more than half of the rows ask for: who withholds it judges too little of the space for a verdict.
+WIDELY_NEEDED = {"multi_input"}
+
+
+def test_a_target_that_withholds_one_other_claim_loses_at_most_half_of_the_rows() -> None:
     checks = [check for check in contract.checks_of().values() if check.area == "space"]
-    claims = {need for check in checks for need in check.needs} - {"full", "split", "mid_stage"}
+    claims = {need for check in checks for need in check.needs} - {"full", "split", "mid_stage"} - WIDELY_NEEDED
     shares = {claim: sum(claim in check.needs for check in checks) / len(checks) for claim in claims}
     assert {claim: share for claim, share in shares.items() if share > AREA_SHARE} == {}
 
