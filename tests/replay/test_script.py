@@ -17,6 +17,7 @@ from gradconform.replay.source import Source, add_stage
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run, check_stage_backward
 from gradconform.target.resolve import resolve
+from gradconform.torch_releases import names, saved
 from gradconform.trees import leaves
 
 CHECKS = contract.checks_of()
@@ -69,13 +70,24 @@ def run_without_kit(*scripts: tuple[str, tuple[str, ...]], folder: Path) -> list
     return [(code, told) for code, told in json.loads(done.stdout)]
 
 
+#: What the correct split has of the kit, as a package that has nothing of it writes that.
+WITHOUT_KIT = {
+    "from gradconform.torch_releases.saved import": "from .saved import",
+    "from gradconform.adapter import UnsupportedError": "UnsupportedError = RuntimeError",
+    "from gradconform.results import EXIT_ENVIRONMENT": "EXIT_ENVIRONMENT = 4",
+}
+
+
 @pytest.fixture
 def right_split(tmp_path: Path) -> Path:
     """A folder with the kit's correct split backward as the package ``right_split``, which needs nothing of the kit."""
     package = tmp_path / "right_split"
     package.mkdir()
-    (package / "__init__.py").write_text(Path(split.__file__).read_text())
-    (package / "recomputed.py").write_text(Path(recomputed.__file__).read_text())
+    for name, module in {"__init__": split, "recomputed": recomputed, "saved": saved, "names": names}.items():
+        text = Path(module.__file__).read_text()
+        for line, instead in WITHOUT_KIT.items():
+            text = text.replace(line, instead)
+        (package / f"{name}.py").write_text(text)
     return tmp_path
 
 
