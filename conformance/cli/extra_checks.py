@@ -27,7 +27,7 @@ from gradconform.results import EXIT_INTERRUPTED, Report, Result
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import TargetError, resolve
 from gradconform.torch_releases import pipelining as torch_pipelining
-from gradconform.torch_releases.names import UnavailableError
+from gradconform.torch_releases.names import UnavailableError, require
 
 from .console import conclude, width, write
 from .progress import Areas
@@ -74,7 +74,7 @@ def _report(target: dict[str, Any], extra: tuple[str, ...], planned: int, manife
 def pipeline(arguments: argparse.Namespace) -> _Prepared:
     """Run a target inside pipelines."""
     _refuse_sizes(arguments)
-    torch_pipelining.require(*torch_pipelining.FOR_PIPELINES)
+    require(*torch_pipelining.FOR_PIPELINES)
     device_named(arguments.device)
     target = resolve(arguments.target)
     if not isinstance(target.adapter, FunctionsAdapter):
@@ -118,7 +118,7 @@ def _lacking(names: list[str]) -> dict[str, str]:
     if absent and len(absent) == len(set(names)):
         raise UnavailableError("; ".join(absent.values()))
     if any(name.endswith(".csv") for name in names):
-        torch_pipelining.require(torch_pipelining.RUNTIME, torch_pipelining.LOAD_CSV)
+        require(torch_pipelining.RUNTIME, torch_pipelining.LOAD_CSV)
     return absent
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from .names import Name
 
+__all__ = ["DispatchMode"]
+
 MODE = Name("torch.utils._python_dispatch", ("TorchDispatchMode",), "sees each operation as it is dispatched")
 
 if MODE.there():

@@ -12,6 +12,7 @@ from torch.distributed.pipelining import PipelineStage, ScheduleInterleavedZeroB
 
 from gradconform.pipeline.stage_objects import DwBuilder, StageObject
 from gradconform.torch_releases import pipelining
+from gradconform.torch_releases.names import require
 
 from .torch_stage import group_of_one
 
@@ -117,7 +118,7 @@ class TorchScheduleText:
 
     def __init__(self) -> None:
         """Raise :class:`~gradconform.torch_releases.names.UnavailableError` for a torch that lacks one of them."""
-        pipelining.require(*pipelining.FOR_TEXT)
+        require(*pipelining.FOR_TEXT)
 
     def rewritten(self, cell: str) -> str:
         """Parse a cell and print it."""

@@ -20,10 +20,11 @@ from gradconform.adapter import Capabilities, StageSpec, Tree
 from gradconform.reference.deferred_linear import WeightGradStore, swap_back, swap_linears
 from gradconform.target.session import StageSession
 from gradconform.torch_releases import pipelining
+from gradconform.torch_releases.names import require
 
 from .full_only import flat, received
 
-pipelining.require(*pipelining.FOR_STAGES)
+require(*pipelining.FOR_STAGES)
 
 _STAGES = 3
 

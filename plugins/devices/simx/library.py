@@ -39,7 +39,7 @@ setup(name="simx", ext_modules=[extension], cmdclass={{"build_ext": build}})
 
 
 #: That of torch's own headers first; 2.10 and before ask for C++17, and their headers are C++20 as well.
-_STANDARDS = ([], ["-std=c++20"])
+_STANDARDS: tuple[list[str], ...] = ([], ["-std=c++20"])
 
 
 class SimxUnavailableError(ImportError):
