@@ -121,7 +121,7 @@ def _pair(one: tuple[int, str], other: tuple[int, str]) -> Together:
 
 def _needed(rows: Sequence[Words]) -> list[Words]:
     """Return the rows without those whose pairs all stand in others; the last ones go first."""
-    counts = Counter(found for row in rows for found in combinations(enumerate(row), 2))
+    counts: Counter[Together] = Counter(found for row in rows for found in combinations(enumerate(row), 2))
     needed = []
     for row in reversed(rows):
         own = list(combinations(enumerate(row), 2))
@@ -134,7 +134,7 @@ def _needed(rows: Sequence[Words]) -> list[Words]:
 
 def _plainer(space: Space, rows: Sequence[Words]) -> list[Words]:
     """Return the rows with plain values wherever nothing is lost by it: what is not needed only hides what is."""
-    counts = Counter(found for row in rows for found in combinations(enumerate(row), 2))
+    counts: Counter[Together] = Counter(found for row in rows for found in combinations(enumerate(row), 2))
     plainer = []
     for row in rows:
         held = dict(enumerate(row))
