@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from .recomputed import input_pass, recomputes
+from .recomputed import Root, input_pass, recomputes
 
 #: What these functions claim beyond what plain autograd does.
 gradconform_capabilities = {"none_output_grad": True}
@@ -28,7 +28,8 @@ def stage_backward(
     """Run the full backward: return one gradient per input value, accumulate the parameters' into ``.grad``.
 
     ``output_grads`` mirrors ``stage_output``; it is None for a loss. None for an output means that no gradient flows
-    through it. Raises ``ValueError`` where structure or shape differ, before anything is changed.
+    through it. A ``GradientEdge`` stands for an output that was let go of, as in torch 2.15's runtime. Raises
+    ``ValueError`` where structure or shape differ, before anything is changed.
     """
     del outputs_with_grads_idxs
     roots, grads = match(stage_output, output_grads)
@@ -50,7 +51,7 @@ def stage_backward(
 
 
 def stage_backward_input(
-    stage_outputs_or_loss: Sequence[Tensor],
+    stage_outputs_or_loss: Sequence[Root | None],
     output_grads: Sequence[Tensor | None] | None,
     input_values: Sequence[Any],
     weights: Iterator[nn.Parameter],
@@ -66,12 +67,12 @@ def stage_backward_input(
         given, edges, starts = input_pass(roots, grads, wanted, parameters)
         found = _apart(input_values, given, grads)
     elif output_grads is None and len(roots) == 1:
-        edges = [_below_loss(get_gradient_edge(roots[0]))]
+        edges = [_below_loss(_edge_of(roots[0]))]
         found, starts = _input_grads(roots, grads, input_values, edges)
     else:
-        edges = [get_gradient_edge(root) for root in roots]
+        edges = [_edge_of(root) for root in roots]
         found, _ = _input_grads(roots, grads, input_values)
-        starts = [torch.ones_like(r) if grad is None else grad.clone() for r, grad in zip(roots, grads, strict=True)]
+        starts = [_start(root, grad) for root, grad in zip(roots, grads, strict=True)]
     group = {
         "params": [get_gradient_edge(parameter).node for parameter in parameters],
         "intermediates": [edge.node for edge in edges],
@@ -108,29 +109,47 @@ def stage_backward_weight(
     return tuple(parameter.grad for parameter in parameters)
 
 
-def match(outputs: Any, output_grads: Any) -> tuple[list[Tensor], list[Tensor | None]]:
+def _edge_of(root: Root) -> GradientEdge:
+    return get_gradient_edge(root) if isinstance(root, Tensor) else root
+
+
+def _start(root: Root, grad: Tensor | None) -> Tensor:
+    """Return what W starts with at a root; only of a loss, which is a tensor, there is no gradient."""
+    if grad is not None:
+        return grad.clone()
+    assert isinstance(root, Tensor)  # noqa: S101 (match gives an edge its gradient)
+    return torch.ones_like(root)
+
+
+def match(outputs: Any, output_grads: Any) -> tuple[list[Root], list[Tensor | None]]:
     """Pair every output that needs a gradient with its gradient; leave out those whose gradient is None."""
     if output_grads is None:
-        roots = [output for output in _flatten(outputs) if output.requires_grad]
-        shapes = [tuple(root.shape) for root in roots]
+        roots: list[Root] = [output for output in _flatten(outputs) if output.requires_grad]
+        shapes = [tuple(root.shape) for root in roots if isinstance(root, Tensor)]
         if any(shapes):
             msg = f"there are no output gradients for outputs of shapes {shapes}; only a 0-d loss goes without"
             raise ValueError(msg)
         return roots, [None] * len(roots)
-    pairs = [(o, g) for o, g in _pairs(outputs, output_grads) if isinstance(o, Tensor) and o.requires_grad]
+    pairs = [(output, grad) for output, grad in _pairs(outputs, output_grads) if _needs_grad(output)]
     for output, grad in pairs:
         if grad is not None and not isinstance(grad, Tensor):
             msg = f"an output gradient is {grad!r}; expected a tensor or None"
             raise ValueError(msg)
-        if grad is not None and grad.shape != output.shape:
+        if grad is not None and isinstance(output, Tensor) and grad.shape != output.shape:
             msg = f"an output gradient has shape {tuple(grad.shape)}; expected {tuple(output.shape)}, the output's"
             raise ValueError(msg)
     kept = [(output, grad) for output, grad in pairs if grad is not None]
     return [output for output, _ in kept], [grad for _, grad in kept]
 
 
+def _needs_grad(output: Any) -> bool:
+    return isinstance(output, GradientEdge) or (isinstance(output, Tensor) and output.requires_grad)
+
+
 def _pairs(outputs: Any, grads: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(outputs, dict):
+    if isinstance(outputs, GradientEdge):  # a tuple as well
+        yield outputs, grads
+    elif isinstance(outputs, dict):
         if not isinstance(grads, dict) or set(grads) != set(outputs):
             msg = f"output gradients are {_describe(grads)}; expected a dict with the keys {sorted(outputs)}"
             raise ValueError(msg)
@@ -161,7 +180,7 @@ def _flatten(outputs: Any) -> Iterator[Tensor]:
 
 
 def _input_grads(
-    roots: Sequence[Tensor],
+    roots: Sequence[Root],
     grads: Sequence[Tensor | None],
     input_values: Sequence[Any],
     edges: Sequence[GradientEdge] = (),

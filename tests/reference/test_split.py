@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from gradconform.fixtures.stages import ZOO
 from gradconform.reference.split import stage_backward, stage_backward_input, stage_backward_weight
@@ -238,3 +239,19 @@ def test_a_loss_starts_at_one_and_one_that_needs_no_gradient_gives_none(*, split
         assert found == (None,)
         assert (stage.bias.grad is not None) == trainable
         assert not trainable or stage.bias.grad.tolist() == [7.0] * 3  # type: ignore[union-attr] # None would fail the test
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("several", [False, True])
+def test_an_edge_stands_for_an_output_that_was_let_go_of(*, split: bool, several: bool) -> None:
+    stage, arg = nn.Linear(3, 2, dtype=torch.float64), torch.ones(4, 3, dtype=torch.float64, requires_grad=True)
+    grad = torch.full((4, 2), 0.5, dtype=torch.float64)
+    expected = torch.autograd.grad(stage(arg), [arg, *stage.parameters()], grad)
+    roots: Any = get_gradient_edge(stage(arg))
+    roots, grads = ((None, roots), (None, grad)) if several or split else (roots, grad)
+    if split:
+        found, context = stage_backward_input(roots, grads, [arg], stage.parameters())
+        stage_backward_weight(stage.parameters(), context)
+    else:
+        found = stage_backward(roots, grads, [arg])
+    torch.testing.assert_close((*found, stage.weight.grad, stage.bias.grad), expected)
