@@ -74,7 +74,7 @@ def parameter_gradients_rounded_at_random(grad: Tensor) -> Tensor:
         return grad
     mantissa, exponent = torch.frexp(grad.double())
     drawn = torch.rand(grad.shape, generator=torch.Generator().manual_seed(grad.numel()), dtype=torch.float64)
-    kept = torch.floor(mantissa * 2.0**_BITS_KEPT + drawn) / 2.0**_BITS_KEPT
+    kept = torch.floor(mantissa * 2.0**_BITS_KEPT + drawn.to(grad.device)) / 2.0**_BITS_KEPT
     return torch.ldexp(kept, exponent).to(grad.dtype)
 
 
