@@ -18,7 +18,6 @@ from torch.utils.checkpoint import checkpoint
 from gradconform.cli import main
 from gradconform.devices.environment import environment
 from gradconform.devices.flags import flags_set
-from gradconform.plugins.devices.simx import library
 from gradconform.reference.recomputed import recomputes
 from gradconform.torch_releases import accelerator, dispatch, pipelining, precision, private_use, saved, settings
 from gradconform.torch_releases.names import Name, UnavailableError
@@ -163,21 +162,19 @@ def test_a_graph_that_is_computed_again_is_told_without_what_was_packed(take_awa
         recomputes([once])
 
 
-@pytest.mark.parametrize("name", [*private_use.IN_PYTHON], ids=lambda name: name.spellings[0])
-def test_a_device_in_python_is_unavailable(
-    name: Name, take_away: Callable[[Name], None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [*(("simpy", name) for name in private_use.IN_PYTHON), *(("simx", name) for name in private_use.IN_CPP)],
+    ids=lambda value: value.spellings[0] if isinstance(value, Name) else value,
+)
+def test_a_simulated_device_is_unavailable(
+    device: str, name: Name, take_away: Callable[[Name], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_away(name)
-    monkeypatch.delitem(sys.modules, "gradconform.plugins.devices.simpy", raising=False)
-    with pytest.raises(UnavailableError, match=name.needed):
-        importlib.import_module("gradconform.plugins.devices.simpy")
-
-
-@pytest.mark.parametrize("name", private_use.IN_CPP, ids=lambda name: name.spellings[0])
-def test_a_device_in_cpp_is_unavailable(name: Name, take_away: Callable[[Name], None]) -> None:
-    take_away(name)
-    with pytest.raises(UnavailableError, match=name.needed):
-        library.load()
+    module = f"gradconform.plugins.devices.{device}"
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(UnavailableError, match=name.needed):  # before this process has the device, for all other tests
+        importlib.import_module(module)
 
 
 def test_every_name_is_taken_away_by_a_test() -> None:

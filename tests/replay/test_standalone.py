@@ -121,6 +121,7 @@ DIFFERING = {
     "tied": (replace(TRIALS["tied"], tied=()), TRIALS["tied"]),
     "altering": (PLAIN, replace(PLAIN, altering="move")),
     "raising": (replace(TRIALS["raising-hook"], raising=(1,)), TRIALS["raising-hook"]),
+    "draw": (PLAIN, replace(PLAIN, draw=1)),
 }
 
 
@@ -379,4 +380,5 @@ def test_what_every_judge_reads_is_in_a_script_or_refused() -> None:
         judge = getattr(check.judge, "func", check.judge)
         if judge not in _COMPARED:
             refused.add(judge.__name__)
-    assert refused == {"released", "outputs_released_by_input_pass", "no_growth"}
+    of_errors = {"surfaces", "left_whole", "right_afterwards"}  # held to no one value: what autograd reached is its own
+    assert refused == {"released", "outputs_released_by_input_pass", "no_growth"} | of_errors
