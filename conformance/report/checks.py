@@ -191,7 +191,7 @@ def _field(name: str, text: str, width: int) -> list[Line]:
 
 def _program(which: str, trial: Trial, width: int) -> list[Line]:
     """Return the program, and how it is fed where that is not the usual way."""
-    stages = (", then " if trial.chain else " and ").join(case.name for case in trial.stages)
+    stages = (", then " if trial.chain else " and ").join(map(_breakable, trial.stages))
     fed = [
         "each hands its outputs to the next, and its input gradients back; a loss at the last"
         if trial.chain and trial.loss
@@ -211,6 +211,11 @@ def _program(which: str, trial: Trial, width: int) -> list[Line]:
         *([f"run {trial.repeats} times, each on a new stage"] if trial.repeats > 1 else []),
     ]
     return [*_field(which, trial.program, width), *_field("", f"on {stages}; {'; '.join(fed)}", width)]
+
+
+def _breakable(case: StageCase) -> str:
+    """Return the name of a stage; one that says how it was planned is long, and can be broken behind each word."""
+    return case.name.replace(",", ", ")
 
 
 def _slots(trial: Trial) -> str:
@@ -243,7 +248,7 @@ def _first_line(judge: Callable[..., object]) -> str:
 
 
 def _stage(case: StageCase, width: int) -> Iterator[Line]:
-    yield from _field("stage", f"{case.name}: {case.special}", width)
+    yield from _field("stage", f"{_breakable(case)}: {case.special}", width)
     yield from _field("fed with", "; ".join(map(written, case.inputs)) or "nothing", width)
     for text in source(case).splitlines():
         yield Line(f"    {text}".rstrip(), "faint")
