@@ -116,8 +116,8 @@ def sums_in_memory_never_written_to() -> Target:
 @fault(
     "mode.gradients.default-dtype-*",
     "mode.gradients.together-*",
-    dtypes=("float32",),
-    elsewhere=("a sum in the default dtype is of another dtype there without the mode too"),
+    dtypes=("float32", "bfloat16", "float16"),
+    elsewhere="nothing changes: a float64 gradient added in the default dtype, whichever, stays float64",
 )
 def sums_in_the_default_dtype() -> Target:
     """Input gradients are added up in tensors of the default dtype."""

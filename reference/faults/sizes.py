@@ -108,8 +108,8 @@ def elements_past_1024_dropped() -> Target:
 
 @fault(
     "space.*.past-32768-elements-*",
-    dtypes=("float32", "float64"),
-    elsewhere="one element of 32,769 may be smaller than the rounding of the largest",
+    dtypes=("float32", "float64", "float16"),
+    elsewhere="within the bound: what bfloat16 may lose by rounding is more than the one element that is dropped",
 )
 def elements_past_32768_dropped() -> Target:
     """Elements are counted in fifteen bits."""
