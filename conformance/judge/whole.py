@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradconform.adapter import Capabilities
+from gradconform.adapter import Capabilities, UnsupportedError
 from gradconform.drive.evidence import Evidence
 from gradconform.trial.trial import Trial
 
@@ -18,8 +18,15 @@ _STATE = ("args", "output_grads", "params", "requires_grad", "rng", "process", "
 def whole(evidence: Evidence) -> Judged:
     """Yield what differs from plain autograd: values after every action, and state and hooks where they are watched.
 
-    Where a value is wrong nothing further is asked.
+    Where a value is wrong nothing further is asked. What None among the output gradients means is asked of those alone
+    who claim it; what others make of it grad_tuple.none asks.
+
+    Raises:
+        UnsupportedError: There is None among the output gradients, and none_output_grad is not claimed.
     """
+    if evidence.trial.output_grads.startswith("none") and not evidence.capabilities.none_output_grad:
+        msg = "plain autograd itself refuses None for an output, or reads it as 1 where there is but one element"
+        raise UnsupportedError(msg)
     judged = list(gradients(evidence))
     yield from judged
     if findings_in(judged):

@@ -65,7 +65,7 @@ _OTHERS = (
         value("tensor", "one output"),
         value("one-element", "an output of one element", "view_output", exit="one element"),
         value("tuple-of-one", "a tuple with one output", exit="tuple of one"),
-        value("named", "a named tuple of outputs", "multi_output", exit="named"),
+        value("named", "a named tuple of outputs", "multi_output", "nested_output", exit="named"),
         value("dict", "a dict of outputs with None among them", "multi_output", "nested_output", exit="dict"),
         value("bools", "an output of bools", "multi_output", "nongrad_output", exit="bools"),
         value("scalar", "an output without dimensions", "multi_output", "scalar_output", exit="scalar"),

@@ -14,8 +14,17 @@ from torch.distributed.pipelining._backward import stage_backward_input
 
 torch.manual_seed(0)
 linear = nn.Linear(5, 6)
+
+
+def under_autocast(x: torch.Tensor) -> tuple[torch.Tensor]:
+    """Run the layer in bfloat16."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return (linear(x),)
+
+
 endings: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]]] = {
     "a Linear on a 3-D input": (torch.randn(2, 3, 5), lambda x: (linear(x),)),
+    "the same under autocast": (torch.randn(2, 3, 5), under_autocast),
     "view": (torch.randn(7, 5), lambda x: (torch.tanh(linear(x)).view(-1, 3, 2),)),
     "transpose": (torch.randn(7, 5), lambda x: (torch.tanh(linear(x)).t(),)),
     "slice": (torch.randn(7, 5), lambda x: (torch.tanh(linear(x))[:, 1:4],)),
