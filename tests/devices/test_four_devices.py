@@ -171,7 +171,8 @@ def test_torch_gets_the_cpus_verdicts_on_all_four_in_one_process_and_in_two(judg
         other = list(unexplained(results))
         assert {result["check"] for result in other} <= {"accumulate.stage.lstm", "split.gradients.lstm"}
         assert all(unsteady(result) and TWICE in result["message"] for result in other)
-        assert {result["status"] for (_, device), result in results.items() if device == "cpu"} == {"passed", "failed"}
+        claimed = [result for (_, device), result in results.items() if device == "cpu" and not result["unclaimed"]]
+        assert {result["status"] for result in claimed} == {"passed", "failed"}
 
 
 @pytest.mark.nightly
