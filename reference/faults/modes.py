@@ -121,4 +121,8 @@ def sums_in_memory_never_written_to() -> Target:
 )
 def sums_in_the_default_dtype() -> Target:
     """Input gradients are added up in tensors of the default dtype."""
-    return target(each_input_grad(lambda _, grad: grad if grad.is_complex() else torch.zeros(grad.shape) + grad))
+
+    def added(_: Any, grad: Tensor) -> Tensor:
+        return grad if grad.is_complex() else torch.zeros(grad.shape, device=grad.device) + grad
+
+    return target(each_input_grad(added))
