@@ -126,8 +126,12 @@ def taken(function: Callable[..., Any], **options: Any) -> Mapping[str, Any]:
 
 
 def scaling(schedule: type, *, scaled: bool) -> Mapping[str, Any]:
-    """Return the option of a schedule class that scales gradients, or not; 2.6 has none and scales nothing."""
-    options = taken(schedule.__init__, scale_grads=scaled)  # type: ignore[misc] # of a class, not of an instance
+    """Return the option of a schedule class that scales gradients, or not; 2.6 has none and scales nothing.
+
+    A class may hand on what it does not name itself, as torch's runtime does.
+    """
+    makers = [vars(one)["__init__"] for one in schedule.__mro__ if "__init__" in vars(one) and one is not object]
+    options = next((found for maker in makers if (found := taken(maker, scale_grads=scaled))), {})
     if scaled and not options:
         msg = f"torch {installed()} has no scale_grads in {schedule.__name__}, which divides gradients"
         raise UnavailableError(msg)
