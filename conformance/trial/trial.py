@@ -119,7 +119,7 @@ class Trial:
         """The capabilities the trial asks for."""
         found = set(needs(self.actions)).union(*(case.traits for case in self.stages))
         found |= {"loss" if self.loss_at(lane) else "mid_stage" for lane in range(len(self.stages))}
-        if self.chain:
+        if self._several_at_once():
             found.add("global_state=False")
         if self.output_grads.startswith(("none:", "only:")):
             found.add("none_output_grad")
@@ -131,6 +131,15 @@ class Trial:
             found.add("retain_graph")
         found |= {NEEDED_BY[mode] for mode in self.modes & NEEDED_BY.keys()}
         return frozenset(found | self._needed_of_parameters(split="split" in found))
+
+    def _several_at_once(self) -> bool:
+        """Tell whether a session is open while another one is."""
+        opened: set[int] = set()
+        for action in self.actions:
+            opened = opened - {action.stage} if action.kind == "close" else opened | {action.stage}
+            if len(opened) > 1:
+                return True
+        return False
 
     def _needed_of_parameters(self, *, split: bool) -> set[str]:
         """Return what parameters ask for that several stages have, or that hooks alter the gradients of."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
@@ -13,6 +14,7 @@ from gradconform import check_stage_backward
 from gradconform.reference import split
 from gradconform.reference.autograd import AutogradSession
 from gradconform.target import functions
+from gradconform.target.resolve import TargetNotInstalledError
 
 CHECKS = ("full.gradients.mlp", "full.loss.mlp")
 
@@ -23,11 +25,26 @@ def gone(*_: Any, **__: Any) -> NoReturn:
     raise AttributeError(msg)
 
 
-@pytest.mark.parametrize("name", ["_prepare_backward_infra", "backward_one_chunk", "clear_runtime_states"])
-def test_a_name_that_torch_has_taken_away_is_our_mistake(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def without(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take a method of torch's stages away."""
     for owner in PipelineStage.__mro__:
         if name in vars(owner):
             monkeypatch.delattr(owner, name)
+
+
+@pytest.mark.parametrize("name", ["_prepare_backward_infra", "clear_runtime_states"])
+def test_a_private_name_that_torch_has_taken_away_leaves_the_adapter_unavailable(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(name, monkeypatch)
+    monkeypatch.delitem(sys.modules, "gradconform.plugins.adapters.torch_stage", raising=False)
+    with pytest.raises(TargetNotInstalledError, match=f"target 'torch-stage' is unsupported here: .* has no {name} in"):
+        check_stage_backward("torch-stage", checks=CHECKS)
+
+
+def test_a_name_that_torch_has_taken_away_is_our_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "backward_one_chunk"
+    without(name, monkeypatch)
     report = check_stage_backward("torch-stage", checks=CHECKS)
     for result in report.results:
         assert (result.status, result.kind) == ("error", "adapter")
