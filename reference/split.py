@@ -43,7 +43,7 @@ def stage_backward(
         for value in passed_on:
             value.grad = None
         if roots:
-            torch.autograd.backward(roots, grads)
+            torch.autograd.backward(roots, grads)  # type: ignore[arg-type] # torch takes both kinds in one list
         return found if apart else _apart(input_values, [value.grad for value in needing], grads)
     finally:
         for value, grad in zip(passed_on, before, strict=True):
@@ -189,7 +189,13 @@ def _input_grads(
     wanted: list[Any] = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
     if not roots or not (wanted or edges):
         return (None,) * len(input_values), []
-    found = torch.autograd.grad(roots, [*wanted, *edges], grads, retain_graph=True, allow_unused=True)
+    found = torch.autograd.grad(
+        roots,  # type: ignore[arg-type] # as above
+        [*wanted, *edges],
+        grads,
+        retain_graph=True,
+        allow_unused=True,
+    )
     starts = list(found[len(wanted) :])
     return _apart(input_values, found[: len(wanted)], [*grads, *starts]), starts
 
