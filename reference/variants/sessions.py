@@ -24,8 +24,8 @@ Pending = tuple[list[GradientEdge], list[Tensor]]
 
 def roots_of(outputs: Any, grads: Any) -> tuple[list[Tensor], list[Tensor]]:
     """Pair outputs that need a gradient with theirs; a loss starts with one, and None means that no gradient flows."""
-    roots: list[Any]  # tensors: no edge is among outputs
-    roots, given = split.match(as_tuple(outputs), grads)
+    matched, given = split.match(as_tuple(outputs), grads)
+    roots = [root for root in matched if isinstance(root, Tensor)]  # all: no edge is among a forward's outputs
     return roots, [torch.ones_like(root) if grad is None else grad for root, grad in zip(roots, given, strict=True)]
 
 
