@@ -161,7 +161,6 @@ def steps() -> Judge:
         "full-crossed": of_two("mlp", "mlp", "F0 1F0 1B0 B0 F1 1F1 B1 1B1"),
         "split-crossed": of_two("mlp", "mlp", "F0 1F0 I0 1I0 1W0 W0"),
     },
-    needs=("global_state=False",),
 )
 def two_stages() -> Judge:
     """Two stages alive on one implementation MUST NOT disturb each other, in {program}.

@@ -125,7 +125,6 @@ def tied_stages() -> Judge:
         "full": of_two("mlp", "residual", "F0 F1 B0 1F0 B1 1B0 F2 1F1 B2 1B1"),
         "split": of_two("mlp", "residual", "F0 I0 F1 1F0 1I0 I1 W0 1W0 W1"),
     },
-    needs=("global_state=False",),
 )
 @family(
     "steps.opened_late",

@@ -145,7 +145,7 @@ class Trial:
         """Return what parameters ask for that several stages have, or that hooks alter the gradients of."""
         found: set[str] = set()
         if self.one_module or self.tied:
-            found |= {"shared_module", "global_state=False", "grads_in_param_grad"}
+            found |= {"shared_module", "grads_in_param_grad"}
         if self.altering:
             found.add("hooks=with_grad" if split else "hooks!=nowhere")
             found |= {"grads_in_param_grad"} if self.altering == "move" else set()
