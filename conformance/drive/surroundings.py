@@ -46,7 +46,8 @@ def put_back(device: torch.device) -> Iterator[None]:
         if after != before:
             torch.set_default_dtype(dtype)
             torch.use_deterministic_algorithms(mode=before["deterministic algorithms"], warn_only=warns)
-            torch.set_autocast_enabled(device.type, before["autocast"])
+            if before["autocast"] is not None:  # the device has it
+                torch.set_autocast_enabled(device.type, before["autocast"])
             torch.autograd.set_detect_anomaly(before["anomaly mode"])
             torch.set_num_threads(before["the number of threads"])
             if not before["default hooks on saved tensors"]:

@@ -13,7 +13,7 @@ from gradconform.adapter import StageSpec
 from gradconform.drive import changes
 from gradconform.drive.driver import drive
 from gradconform.drive.observation import Observation
-from gradconform.drive.surroundings import settings
+from gradconform.drive.surroundings import put_back, settings
 from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.stages import ZOO
 from gradconform.fixtures.stages.case import StageCase
@@ -90,6 +90,12 @@ def test_a_mode_is_left_as_it_was_found(mode: str) -> None:
 )
 def test_a_mode_stands_while_a_session_is_called(mode: str, look: Any, expected: dict[str, bool]) -> None:
     assert spying(of("F0 B0 F1 I1 W1", modes=frozenset({mode})), look) == expected
+
+
+def test_settings_are_put_back_for_a_device_that_has_no_autocast() -> None:
+    with put_back(torch.device("lazy")):
+        torch.autograd.set_detect_anomaly(mode=True)
+    assert not torch.is_anomaly_enabled()
 
 
 def test_what_an_implementation_leaves_set_is_seen_and_put_back() -> None:
