@@ -9,6 +9,7 @@ from gradconform.contract import checks_of
 from gradconform.reference import autograd
 from gradconform.replay import comparison, standalone
 from gradconform.replay.folding import Folding, unparsed
+from gradconform.replay.known import known as known_of
 from gradconform.replay.script import Replayed
 from gradconform.target import functions, session
 from gradconform.target.resolve import resolve
@@ -62,7 +63,7 @@ def test_every_expression_that_is_known_stands_in_what_a_script_is_made_of() -> 
     trees = [ast.parse(inspect.getsource(module)) for module in modules]
     written = {ast.unparse(node) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.expr)}
     for check in ("full.gradients.mlp", "split.gradients.custom-linear"):
-        known = Replayed(CHECKS[check], resolve("reference-split"), "float32", "cpu", 20).known
+        known = known_of(CHECKS[check], resolve("reference-split").capabilities)
         assert known.keys() <= written
 
 

@@ -24,7 +24,8 @@ from gradconform.judge import gradients
 from gradconform.judge.finding import Finding
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.replay import standalone
-from gradconform.replay.script import _COMPARED, Replayed, ScriptError
+from gradconform.replay.judges import COMPARED
+from gradconform.replay.script import Replayed, ScriptError
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import resolve
 from gradconform.trial.materials import Materials
@@ -155,7 +156,7 @@ _OF_HOOKS = {
 def showable(trial: Trial) -> tuple[str, ...]:
     """Return all that a script of ``trial`` can compare, by what it calls it."""
     kinds = {action.kind for action in trial.actions}
-    shown = {*standalone.SEEN, *(name for names in _COMPARED.values() for name in names if "{" not in name)}
+    shown = {*standalone.SEEN, *(name for names in COMPARED.values() for name in names if "{" not in name)}
     watched = trial.watch | ({"hooks"} if "hook" in kinds else set())
     return tuple(
         name
@@ -308,7 +309,7 @@ def run_script(text: str, adapter: Adapter | None) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", TRIALS)
 def test_a_script_sees_what_the_driver_sees(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = TRIALS[name]
-    monkeypatch.setitem(_COMPARED, everything, showable(trial))
+    monkeypatch.setitem(COMPARED, everything, showable(trial))
     one = replayed(trial, target, everything, loss_divided_by_microbatches=name == "loss")
     materials = Materials(trial, dtype=torch.float32, device=torch.device("cpu"), seed=_SEED)
     scale = 1 / trial.microbatches() if name == "loss" else 1.0
@@ -369,7 +370,7 @@ def test_what_a_trial_watches_is_written_or_refused(monkeypatch: pytest.MonkeyPa
             with pytest.raises(ScriptError, match=rf"watches what no script of torch alone can show \({what}\)"):
                 replayed(trial).text()
         else:
-            monkeypatch.setitem(_COMPARED, everything, showable(trial))
+            monkeypatch.setitem(COMPARED, everything, showable(trial))
             assert WRITTEN[what] in replayed(trial, judge=everything).text()
             assert WRITTEN[what] not in replayed(PLAIN).text()
 
@@ -378,7 +379,7 @@ def test_what_every_judge_reads_is_in_a_script_or_refused() -> None:
     refused = set()
     for check in CHECKS.values():
         judge = getattr(check.judge, "func", check.judge)
-        if judge not in _COMPARED:
+        if judge not in COMPARED:
             refused.add(judge.__name__)
     of_errors = {"surfaces", "left_whole", "right_afterwards"}  # held to no one value: what autograd reached is its own
     assert refused == {"released", "outputs_released_by_input_pass", "no_growth"} | of_errors

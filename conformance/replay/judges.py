@@ -1,0 +1,106 @@
+"""What a script compares, by the judge of its check, and what it cannot show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gradconform.adapter import Capabilities
+from gradconform.contract.check import Check
+from gradconform.judge import gradients, hooks, state, whole
+from gradconform.judge.chain import chained
+from gradconform.judge.refusal import refused, refused_or_without_effect, right_or_refused, right_where_claimed
+from gradconform.judge.whole import fires_hooks
+
+from . import standalone
+
+#: What a script compares where gradients are judged, by what it calls them.
+_GRADIENTS = (
+    "output",
+    "the gradient of input",
+    "requires_grad of the gradient of input",
+    "the gradient of",
+    "requires_grad of what accumulates:",
+)
+#: What is judged of the state, by the field of an observation's state.
+_STATE = {
+    "args": "argument",
+    "output_grads": "output gradient",
+    "params": "parameter",
+    "requires_grad": "requires_grad of",
+    "rng": "the generator's state",
+    "process": "what the process is set to:",
+    "handed": "as handed over:",
+}
+#: What a script compares for each judge; ``{}`` stands for what the judge was told to look at.
+COMPARED: dict[Callable[..., object], tuple[str, ...]] = {
+    gradients: _GRADIENTS,
+    chained: _GRADIENTS,
+    right_or_refused: _GRADIENTS,
+    right_where_claimed: _GRADIENTS,
+    refused: ("refusal", "the gradient of", "requires_grad of"),
+    refused_or_without_effect: ("refusal or nothing", "the gradient of", "requires_grad of"),
+    state.bit_equal: (*_GRADIENTS, "bits"),
+    state.as_under_autograd: ("{}",),
+    state.buffers_as_under_autograd: ("buffer",),
+    state.buffers_in_the_end: ("buffer in the end",),
+    state.params_untouched_by_input_pass: ("the gradient of",),
+    state.input_grad_attributes: (".grad of input",),
+    state.returned_stays: ("changed later:",),
+    state.returned_contiguous: ("contiguous: the gradient of input",),
+    state.stored_as_laid_out: ("strides of the gradient of",),
+    state.stored_apart: ("shared with a stored gradient:",),
+    state.returned_apart: ("shared with a returned gradient:",),
+    state.accumulates_in_place: ("moved to other storage: the gradient of",),
+    state.weight_result: ("what W returns for",),
+    hooks.fire_as_often: ("calls of the {} hook of",),
+    hooks.fire_at_all: ("whether called: the {} hook of",),
+    hooks.given_the_gradient: ("the gradient given to the {} hook of",),
+    whole: (
+        *_GRADIENTS,
+        *_STATE.values(),
+        "buffer",
+        "changed later:",
+        "shared with a stored gradient:",
+        "calls of the tensor hook of",
+        "calls of the post_accumulate hook of",
+    ),
+}
+#: What is seen when a program has ended.
+IN_THE_END = {"buffer in the end", "changed later:", "whether called: the module hook of"}
+#: What a script can watch; lifetimes are seen by the kit's own machinery.
+_WATCHED = {"state", "hooks", "module_hooks"}
+#: Claims under which values are judged in another way than a script compares them.
+_JUDGED_OTHERWISE = {"input_pass_touches_params": True, "none_as_zeros": True, "first_stage_input_grads": False}
+
+
+def judge_of(check: Check) -> tuple[Callable[..., object], dict[str, Any]]:
+    """Return the function that judges ``check``, and what it is told."""
+    judge = check.judge
+    return (judge.func, judge.keywords) if isinstance(judge, partial) else (judge, {})
+
+
+def compared(check: Check, capabilities: Capabilities) -> set[str]:
+    """Return what the script of ``check`` compares: what its judge reads, by what the script calls it."""
+    judge, told = judge_of(check)
+    what = told.get("kind") or _STATE.get(told.get("what", ""))
+    names = {one.format(what) for one in COMPARED.get(judge, ())}
+    if judge is whole and not fires_hooks(check.trials[0], capabilities):
+        names = {one for one in names if not one.startswith("calls of")}
+    return names
+
+
+def beyond(check: Check, capabilities: Capabilities, device_name: str) -> list[str]:
+    """Return what ``check`` watches, or judges by, that no script of torch alone can show."""
+    claims = {name: getattr(capabilities, name) for name in _JUDGED_OTHERWISE}
+    found = [f"{name}={claim}" for name, claim in claims.items() if claim == _JUDGED_OTHERWISE[name]]
+    for trial in check.trials[:1]:
+        found += sorted({action.kind for action in trial.actions} - standalone.ACTS.keys())
+        found += sorted(trial.watch - _WATCHED)
+    found += ["the mean over many draws"] if check.pooled is not None else []
+    judge, _ = judge_of(check)
+    found += [] if judge in COMPARED else [judge.__name__]
+    if not device_name.startswith("cpu") and "the generator's state" in compared(check, capabilities):
+        found.append("rng of a device")
+    return found
