@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gradconform.adapter import Capabilities
-from gradconform.results import EXIT_ENVIRONMENT
+from gradconform.exits import EXIT_ENVIRONMENT
 from gradconform.target.resolve import resolve
 
 if sys.version_info >= (3, 11):

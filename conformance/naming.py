@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from .results import EXIT_ENVIRONMENT, UsageError
+from .exits import EXIT_ENVIRONMENT, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

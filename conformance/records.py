@@ -21,7 +21,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .results import EXIT_USAGE, Place, Report, Result, UsageError
+from .exits import EXIT_USAGE, UsageError
+from .results import Place, Report, Result
 from .version import KIT_VERSION
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gradconform.exits import UsageError
 from gradconform.kit_files import kit_files
 from gradconform.reading.report import read_report
-from gradconform.results import Report, UsageError
+from gradconform.results import Report
 
 SCHEMA, SCHEMA_VERSION = "gradconform-statement", 1
 

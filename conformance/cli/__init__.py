@@ -7,7 +7,7 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 
-from gradconform.results import EXIT_INTERRUPTED, EXIT_USAGE, refusal
+from gradconform.exits import EXIT_INTERRUPTED, EXIT_USAGE, refusal
 
 from .arguments import parser
 from .console import complain, refuse_unwritable

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gradconform.bundle.archive import Sources, bundle_files, packed, statement, unpacked
 from gradconform.bundle.verifying import reasons_against
+from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, UsageError
 from gradconform.reading.report import read_report
-from gradconform.results import EXIT_CONFORMS, EXIT_DOES_NOT, UsageError
 
 from .console import hand_over, write_text
 

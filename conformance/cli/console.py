@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradconform.exits import EXIT_ENVIRONMENT, UsageError
 from gradconform.report.lines import Line, Role
 from gradconform.report.terminal import closing
-from gradconform.results import EXIT_ENVIRONMENT, Report, UsageError
+from gradconform.results import Report
 
 if TYPE_CHECKING:
     from rich.console import Console

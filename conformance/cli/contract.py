@@ -10,10 +10,10 @@ from gradconform.contract.freezing import freeze
 from gradconform.contract.frozen import file_of
 from gradconform.contract.plan import make_plan
 from gradconform.contract.space.rows import ROWS, made_anew, text
+from gradconform.exits import EXIT_CONFORMS
 from gradconform.report.checks import as_json, explanation, lines, matching, rows
 from gradconform.report.contract_page import contract_page
 from gradconform.report.space_page import space_page
-from gradconform.results import EXIT_CONFORMS
 
 from .console import on_terminal, width, write, write_text
 

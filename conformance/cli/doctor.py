@@ -16,11 +16,11 @@ from contextlib import closing
 
 from gradconform.devices.names import device_names
 from gradconform.devices.probe import Request, probe_all, requests_for, time_limit
+from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT, RunRefusedError
 from gradconform.naming import current_folder_first
 from gradconform.process.worker import Exit, Worker
 from gradconform.records import as_json
 from gradconform.report.health import Health, TargetState, health_lines
-from gradconform.results import EXIT_CONFORMS, EXIT_ENVIRONMENT, RunRefusedError
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
 from .console import width, write, write_text

@@ -11,6 +11,7 @@ from typing import Any
 from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.environment import environment
 from gradconform.devices.ready import device_named
+from gradconform.exits import EXIT_INTERRUPTED
 from gradconform.fixtures.schedules import RECORDED, Schedule, ScheduleError, read_csv, recorded
 from gradconform.fixtures.schedules.from_torch import NAMES
 from gradconform.naming import SelectionError, current_folder_first, nearest
@@ -23,7 +24,7 @@ from gradconform.pipeline.schedule_text.checks import checks_of
 from gradconform.pipeline.stage_objects import stage_objects_named
 from gradconform.pipeline.stage_objects.checks import CHECKS
 from gradconform.report.terminal import opening
-from gradconform.results import EXIT_INTERRUPTED, Report, Result
+from gradconform.results import Report, Result
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import TargetError, resolve
 from gradconform.torch_releases import pipelining as torch_pipelining

@@ -8,13 +8,13 @@ import time
 
 from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.ready import device_named
+from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE
 from gradconform.fixtures.random_stages import Order
 from gradconform.fuzz.campaign import Campaign, run_campaign
 from gradconform.fuzz.hunt import Defect, Hunt, from_blob, key_of
 from gradconform.naming import SelectionError, current_folder_first
 from gradconform.report.fuzzing import defect_lines, summary_line
 from gradconform.report.lines import Line, wrapped
-from gradconform.results import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE
 from gradconform.run.runner import AdapterError, Runner
 from gradconform.target.resolve import resolve
 from gradconform.trial.trial import Trial

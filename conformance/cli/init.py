@@ -15,8 +15,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from packaging.requirements import Requirement
 
+from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT, UsageError
 from gradconform.naming import current_folder_first
-from gradconform.results import EXIT_CONFORMS, EXIT_ENVIRONMENT, UsageError
 from gradconform.target.resolve import TargetNotInstalledError, resolve
 from gradconform.version import KIT_VERSION
 from gradconform.waivers.waiver import DEFAULT_FILE

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gradconform.exits import EXIT_INTERRUPTED, RunStoppedError
 from gradconform.records import started
 from gradconform.report.sentences import crashed
 from gradconform.report.terminal import opening, tally_line
-from gradconform.results import EXIT_INTERRUPTED, Place, RunStoppedError
+from gradconform.results import Place
 
 from .console import on_terminal, terminal, width, write
 

@@ -7,12 +7,13 @@ import shlex
 from dataclasses import dataclass
 
 from gradconform.contract import checks_of
+from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE
 from gradconform.naming import SelectionError, current_folder_first, nearest
 from gradconform.reading.report import read_report
 from gradconform.replay.script import Replayed, failing_trial
 from gradconform.report.lines import Line, wrapped
 from gradconform.report.sentences import options_of
-from gradconform.results import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE, Report, Result
+from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 from gradconform.version import KIT_VERSION

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 
+from gradconform.exits import EXIT_CONFORMS, EXIT_REGRESSED
 from gradconform.reading.comparison import compare
 from gradconform.reading.merging import merge
 from gradconform.reading.report import read_report
 from gradconform.report.comparison import comparison_lines, comparison_markdown, comparison_values
 from gradconform.report.page import pages
 from gradconform.report.terminal import opening
-from gradconform.results import EXIT_CONFORMS, EXIT_REGRESSED, Report
+from gradconform.results import Report
 
 from .console import conclude, hand_over, width, write, write_text
 

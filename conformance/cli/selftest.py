@@ -9,9 +9,9 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from gradconform.devices.choice import one_cell
+from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT
 from gradconform.naming import SelectionError, nearest
 from gradconform.report.kill_matrix import kill_lines, kill_page
-from gradconform.results import EXIT_CONFORMS, EXIT_DOES_NOT
 from gradconform.selftest import KillMatrix, SelftestOptions, judge_all
 from gradconform.selftest.subject import Subject
 

@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Callable
 from typing import TypeVar
 
+from gradconform.exits import EXIT_CONFORMS
 from gradconform.reading.report import read_report
-from gradconform.results import EXIT_CONFORMS, Report
+from gradconform.results import Report
 from gradconform.waivers.editing import added, pruned
 
 from .console import OutputFileError, refuse_unwritable, replace_file, write_text

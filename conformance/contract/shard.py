@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradconform.results import UsageError
+from gradconform.exits import UsageError
 
 
 class ShardError(UsageError):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from gradconform.results import refusal
+from gradconform.exits import refusal
 
 from .pipes import Message, Receiver, Sender
 

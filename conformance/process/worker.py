@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from select import select
 from typing import IO, cast
 
-from gradconform.results import RunRefusedError
+from gradconform.exits import RunRefusedError
 
 from .pipes import Message, Printed, Receiver, Sender
 from .serving import STACK_SIGNAL
@@ -133,7 +133,7 @@ class Worker:
         """Yield the messages that have come, and last how the process ended where it did; one that hangs is ended.
 
         Raises ``KeyboardInterrupt`` where the process was interrupted, and
-        :class:`~gradconform.results.RunRefusedError` with what else ended its work.
+        :class:`~gradconform.exits.RunRefusedError` with what else ended its work.
         """
         gone = not self._receiver.open or self._process.poll() is not None  # what it said before is read below
         while self._receiver.open and select([self], [], [], 0)[0]:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gradconform.results import Place, Report, Result, UsageError
+from gradconform.exits import UsageError
+from gradconform.results import Place, Report, Result
 
 #: Below these, an error (as a part of its bound) and a duration (in seconds) are too small for a ratio to say anything.
 HEADROOM_FLOOR, DURATION_FLOOR = 0.05, 0.1

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradconform.results import Report, UsageError
+from gradconform.exits import UsageError
+from gradconform.results import Report
 
 #: What is the same in all shards of one run. Of a target, the file may lie elsewhere on another machine.
 _ALIKE = ("kit", "contract", "profile", "seed", "strict", "extra", "manifest")

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from gradconform.adapter import is_option
 from gradconform.contract.frozen import FrozenCheck, FrozenContract, frozen
+from gradconform.exits import UsageError
 from gradconform.naming import PROFILES, nearest
-from gradconform.results import SCHEMA, SCHEMA_VERSION, Place, Report, Result, UsageError
+from gradconform.results import SCHEMA, SCHEMA_VERSION, Place, Report, Result
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError

@@ -13,7 +13,7 @@ import torch
 from gradconform.contract.check import Check
 from gradconform.contract.plan import Item
 from gradconform.devices.dtypes import dtype_named
-from gradconform.results import UsageError
+from gradconform.exits import UsageError
 from gradconform.run.run import Run
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import Target

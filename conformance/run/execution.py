@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from gradconform.exits import EXIT_ENVIRONMENT
 from gradconform.records import Header, RecordedRun, RecordsError, as_line, finished, read_run
-from gradconform.results import EXIT_ENVIRONMENT, Place, Result
+from gradconform.results import Place, Result
 
 OnResult = Callable[[Result], None]
 #: Is told of an item as it begins, by its result as one that is ``not_run``.

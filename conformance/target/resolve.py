@@ -22,8 +22,8 @@ from types import ModuleType
 from typing import Any, cast
 
 from gradconform.adapter import Adapter, Capabilities, NotInstalledError
+from gradconform.exits import EXIT_ENVIRONMENT, UsageError
 from gradconform.process.serving import Orders, Tell
-from gradconform.results import EXIT_ENVIRONMENT, UsageError
 from gradconform.torch_releases.names import UnavailableError
 
 from .functions import FULL, SPLIT, FunctionsAdapter, signature_problem

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradconform.adapter import UnsupportedError
-from gradconform.results import EXIT_ENVIRONMENT
+from gradconform.exits import EXIT_ENVIRONMENT
 
 
 class UnavailableError(UnsupportedError, ImportError):

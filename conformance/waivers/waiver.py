@@ -17,11 +17,12 @@ from typing import Any, NoReturn
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from gradconform.exits import UsageError
 from gradconform.finding_text import finding_line
 from gradconform.naming import nearest
 from gradconform.reading.report import schema
 from gradconform.records import as_json, tupled
-from gradconform.results import Place, Result, UsageError
+from gradconform.results import Place, Result
 
 if sys.version_info >= (3, 11):
     import tomllib

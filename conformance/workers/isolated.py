@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from gradconform.exits import EXIT_ENVIRONMENT, RunRefusedError, RunStoppedError
 from gradconform.process.pipes import Message
 from gradconform.process.worker import Exit, Worker, wait_for
 from gradconform.records import Header, as_result
-from gradconform.results import EXIT_ENVIRONMENT, Place, Result, RunRefusedError, RunStoppedError
+from gradconform.results import Place, Result
 from gradconform.waivers.waiver import Waivers
 
 from .charges import Ending, charged
@@ -91,7 +92,7 @@ class IsolatedRun:
     """A run whose checks run in worker processes. This process imports no torch.
 
     ``header`` is what the first worker said of the run; a later one has to say the same.
-    Raises :class:`~gradconform.results.RunRefusedError` where the target, or what else was asked for, is refused.
+    Raises :class:`~gradconform.exits.RunRefusedError` where the target, or what else was asked for, is refused.
     """
 
     def __init__(self, options: Mapping[str, Any], *, workers: int, check_timeout: float) -> None:
@@ -124,7 +125,7 @@ class IsolatedRun:
     def run(self, on_result: OnResult, *, on_start: OnStart, places: Iterable[Place]) -> None:
         """Run the checks at ``places``; what comes of each is told as it comes, in any order where workers are several.
 
-        Raises :class:`~gradconform.results.RunStoppedError` where the run is given up, and ``KeyboardInterrupt`` where
+        Raises :class:`~gradconform.exits.RunStoppedError` where the run is given up, and ``KeyboardInterrupt`` where
         it is interrupted.
         """
         self._waiting.extend(places)
@@ -194,7 +195,7 @@ class IsolatedRun:
     def _give_up_in_time(self, last: Place) -> None:
         """Count one more check that ended its process, against what the whole run allows.
 
-        Raises :class:`~gradconform.results.RunStoppedError` where that is used up and there is more to run.
+        Raises :class:`~gradconform.exits.RunStoppedError` where that is used up and there is more to run.
         """
         self._crashes += 1
         allowed = self._options["options"]["max_crashes"]
@@ -206,7 +207,7 @@ class IsolatedRun:
     def _replace_idle(self, worker: CheckWorker, ending: Ending) -> CheckWorker:
         """Return a worker for one that was at no check.
 
-        Raises :class:`~gradconform.results.RunStoppedError` where that goes on.
+        Raises :class:`~gradconform.exits.RunStoppedError` where that goes on.
         """
         self._idle_ends += 1
         if self._idle_ends >= _IDLE_ENDS:

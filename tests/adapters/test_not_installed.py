@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from expecttest import assert_expected_inline
 
-from gradconform import results
+from gradconform import exits
 from gradconform.adapter import NotInstalledError, needed
 from gradconform.target.resolve import TargetNotInstalledError, registered_targets, resolve
 
@@ -58,7 +58,7 @@ def test_the_command_ends_with_the_code_of_the_environment(command: str, tmp_pat
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (results.EXIT_ENVIRONMENT, "")
+    assert (done.returncode, done.stdout) == (exits.EXIT_ENVIRONMENT, "")
     assert_expected_inline(
         done.stderr.strip(),
         """gradconform: target 'torchgpipe' is unsupported here: torchgpipe is not installed; install it with: pip install 'gradconform[torchgpipe]'""",  # noqa: E501 (as it is shown)

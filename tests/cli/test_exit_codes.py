@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gradconform import results
+from gradconform import exits
 from gradconform.cli import EXIT_BROKEN_PIPE
 from gradconform.cli.arguments import parser
 from gradconform.run.run import Run
@@ -37,7 +37,7 @@ def test_the_work_that_a_command_names_is_a_function(work: str) -> None:
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(results.UsageError("no such thing"), results.EXIT_USAGE), (ValueError("no such thing"), results.EXIT_KIT)],
+    [(exits.UsageError("no such thing"), exits.EXIT_USAGE), (ValueError("no such thing"), exits.EXIT_KIT)],
     ids=["of the user", "of the kit"],
 )
 def test_what_the_user_gave_wrong_gives_2_and_any_other_wrong_value_is_a_crash_of_the_kit(
@@ -49,7 +49,7 @@ def test_what_the_user_gave_wrong_gives_2_and_any_other_wrong_value_is_a_crash_o
     monkeypatch.setattr(Run, "run", fails)
     done = command("run", "autograd")
     assert done.code == code
-    assert ("error of the kit" in done.err) == ("Traceback" in done.err) == (code == results.EXIT_KIT)
+    assert ("error of the kit" in done.err) == ("Traceback" in done.err) == (code == exits.EXIT_KIT)
     assert "no such thing" in done.err
 
 
@@ -61,7 +61,7 @@ def test_a_crash_of_the_kit_gives_3_with_its_traceback_and_no_verdict(
 
     monkeypatch.setattr(Run, "run", crash)
     done = command("run", "autograd")
-    assert done.code == results.EXIT_KIT == 3
+    assert done.code == exits.EXIT_KIT == 3
     assert "error of the kit, no verdict on the target" in done.err
     assert "RuntimeError: a bug" in done.err
     assert "conform" not in done.out.replace("gradconform", "")
@@ -70,7 +70,7 @@ def test_a_crash_of_the_kit_gives_3_with_its_traceback_and_no_verdict(
 def test_an_environment_without_torch_gives_4(process: Command, target_file: Command, tmp_path: Path) -> None:
     target_file("raise ImportError('libtorch_cpu.so: cannot open shared object file')", "torch.py")
     done = process("run", "autograd", PYTHONPATH=str(tmp_path))
-    assert done.code == results.EXIT_ENVIRONMENT == 4
+    assert done.code == exits.EXIT_ENVIRONMENT == 4
     assert "libtorch_cpu.so" in done.err
     assert "Traceback" not in done.err
 
@@ -90,7 +90,7 @@ def test_arguments_that_are_none_give_2_and_what_is_near(
     command: Command, arguments: tuple[str, ...], told: str
 ) -> None:
     done = command(*arguments)
-    assert (done.code, done.out) == (results.EXIT_USAGE, "")
+    assert (done.code, done.out) == (exits.EXIT_USAGE, "")
     assert told in done.err
     assert "--help'" in done.err
 
@@ -120,7 +120,7 @@ def test_the_help_fits_80_columns(command: Command, arguments: tuple[str, ...]) 
 def test_the_help_of_run_names_the_registered_targets_and_the_exit_codes(command: Command) -> None:
     told = command("run", "--help").out
     assert ", ".join(sorted(registered_targets())) in " ".join(told.split())
-    assert f"  {results.EXIT_INTERRUPTED}  interrupted by ctrl-C" in told
+    assert f"  {exits.EXIT_INTERRUPTED}  interrupted by ctrl-C" in told
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("run", "autograd", "--checks", "*.mlp", "--json", "report.json")])

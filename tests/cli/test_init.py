@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import gradconform
-from gradconform import results
+from gradconform import exits
 from gradconform.cli import init
 
 Command = Callable[..., Any]
@@ -90,7 +90,7 @@ def test_what_it_writes_for_a_right_implementation_runs_as_it_stands(
 ) -> None:
     folder = repository()
     done = command("init")
-    assert (done.code, done.err) == (results.EXIT_CONFORMS, "")
+    assert (done.code, done.err) == (exits.EXIT_CONFORMS, "")
     assert done.out.splitlines()[:5] == [
         *(f"wrote {path}" for path in init.FILES), "",
         f"target mypackage.backward; try it: python -m pytest {TEST}",
@@ -112,7 +112,7 @@ def test_what_it_writes_for_a_right_implementation_runs_as_it_stands(
 
 def test_the_test_it_writes_fails_for_a_wrong_implementation(command: Command, repository: Callable[..., Path]) -> None:
     folder = repository(WRONG)
-    assert command("init", "mypackage.backward").code == results.EXIT_CONFORMS
+    assert command("init", "mypackage.backward").code == exits.EXIT_CONFORMS
     tested = pytest_in(folder)
     assert tested.returncode == pytest.ExitCode.TESTS_FAILED, tested.stdout
     assert "mypackage.backward does NOT conform" in tested.stdout
@@ -138,7 +138,7 @@ def test_what_is_there_is_never_overwritten(command: Command, repository: Callab
     before = {path: (folder / path).read_text(encoding="utf-8") for path in init.FILES}
     assert before[WAIVERS] == "# mine\n"
     again = command("init", "torch")
-    assert again.code == results.EXIT_CONFORMS
+    assert again.code == exits.EXIT_CONFORMS
     assert again.out.splitlines() == [f"kept  {path}: it is there already" for path in init.FILES]
     assert {path: (folder / path).read_text(encoding="utf-8") for path in init.FILES} == before
 
@@ -157,7 +157,7 @@ def test_without_a_target_there_has_to_be_one_file_that_defines_it(
     for name in files:
         (tmp_path / name).write_text(RIGHT, encoding="utf-8")
     done = command("init")
-    assert done.code == results.EXIT_USAGE
+    assert done.code == exits.EXIT_USAGE
     assert told in done.err
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
 
@@ -167,7 +167,7 @@ def test_a_target_that_is_none_is_refused_and_nothing_is_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = command("init", "torhc")
-    assert done.code == results.EXIT_USAGE
+    assert done.code == exits.EXIT_USAGE
     assert "target 'torhc' is no registered name" in done.err
     assert list(tmp_path.iterdir()) == []
 
@@ -175,7 +175,7 @@ def test_a_target_that_is_none_is_refused_and_nothing_is_written(
 def test_a_folder_that_cannot_be_made_gives_4(command: Command, repository: Callable[..., Path]) -> None:
     (repository() / "tests").write_text("a file", encoding="utf-8")
     done = command("init", "autograd")
-    assert done.code == results.EXIT_ENVIRONMENT
+    assert done.code == exits.EXIT_ENVIRONMENT
     assert "tests: cannot be written: " in done.err
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from gradconform.devices.choice import choose
+from gradconform.exits import RunStoppedError
 from gradconform.process.worker import Exit
-from gradconform.results import Result, RunStoppedError
+from gradconform.results import Result
 from gradconform.run.options import RunOptions
 from gradconform.workers import isolated
 from gradconform.workers.charges import Ending, charged

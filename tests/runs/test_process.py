@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from gradconform.exits import RunRefusedError
 from gradconform.process.worker import Exit, Worker
-from gradconform.results import RunRefusedError
 
 WORK = """
 import os, signal, sys, time

@@ -1,0 +1,50 @@
+"""How a command ends: its exit codes, and the errors that carry one."""
+
+from __future__ import annotations
+
+import traceback
+
+#: Exit codes of the command.
+EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_USAGE, EXIT_KIT, EXIT_ENVIRONMENT, EXIT_INCOMPLETE, EXIT_REGRESSED = range(7)
+#: What a shell gives to a command that ctrl-C ended.
+EXIT_INTERRUPTED = 130
+
+
+class UsageError(ValueError):
+    """What was given cannot be used; ``exit_code`` is what the command ends with."""
+
+    exit_code: int = EXIT_USAGE
+
+
+class RunRefusedError(Exception):
+    """A run that cannot begin or go on; ``exit_code`` is what the command ends with."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        """Keep both."""
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class RunStoppedError(Exception):
+    """A run that was given up; what has a result is kept.
+
+    ``exit_code`` is what the command ends with, None where the results decide that.
+    """
+
+    def __init__(self, message: str, exit_code: int | None = None) -> None:
+        """Keep both."""
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def refusal(error: Exception) -> tuple[str, int]:
+    """Return what is to be told of ``error``, and the exit code: its own ``exit_code`` where it has one."""
+    code = getattr(error, "exit_code", None)
+    if code is not None:
+        return str(error), int(code)
+    if isinstance(error, ImportError):
+        advice = "Expected gradconform with its dependencies; install it again"
+        return f"the environment cannot run the kit: {error}. {advice}", EXIT_ENVIRONMENT
+    # A crash of the kit has an exit code of its own and is never taken for a verdict.
+    told = "".join(traceback.format_exception(error))
+    return f"error of the kit, no verdict on the target:\n{told}", EXIT_KIT
