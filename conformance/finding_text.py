@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?|\[[-\d., ]*\]")
@@ -13,7 +13,14 @@ def finding_line(finding: Mapping[str, Any]) -> str:
     """Return the line of a message on one finding, given as JSON values."""
     place = f"{finding['where']}, after {finding['action']}" if finding["action"] else finding["where"]
     why = f"; likely cause: {finding['cause']['text']}" if finding["cause"] else ""
-    return f"{place}: {finding['text']}{why}"
+    needs = needed([finding])
+    return f"{place}: {finding['text']}{why}{f'; needs: {needs}' if needs else ''}"
+
+
+def needed(findings: Iterable[Mapping[str, Any]]) -> str:
+    """Return which values of planned rows all of some findings need that anybody has looked at; nothing if none."""
+    told = {tuple(finding["needs"].items()) for finding in findings if finding.get("needs") is not None}
+    return ", ".join(f"{name}={word}" for name, word in told.pop()) if len(told) == 1 else ""
 
 
 def named(sort: str, where: str) -> str:
@@ -32,3 +39,15 @@ def letter_of(action: str) -> str:
 def numberless(text: str) -> str:
     """Return a text with its numbers left open: what was raised twice for one reason differs in them at most."""
     return _NUMBER.sub("n", text)
+
+
+def alike(finding: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what findings of one cause have in common: B and I are twins, and of what was raised no number counts."""
+    letter = letter_of(str(finding["action"]))
+    return (
+        str(finding["kind"]),
+        numberless(named(str(finding["sort"]), str(finding["where"]))),
+        "B or I" if letter in {"B", "I"} else letter,
+        "" if finding["raised"] is None else numberless(str(finding["raised"])),
+        str(finding["cause"]["kind"]) if finding["cause"] else "",
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
@@ -48,7 +48,8 @@ class Finding:
     is: a ``parameter gradient``, an ``input gradient`` ...; of a ``thing`` (``the session``, ``the loss``) ``where``
     says all. ``action`` is the first wrong action;
     ``error`` and ``bound`` are absolute, in the unit of the gradient; ``headroom`` is their ratio. ``cause`` is what
-    the diagnosis found, if anything; ``raised`` what an action raised that plain autograd does without.
+    the diagnosis found, if anything; ``raised`` what an action raised that plain autograd does without. ``needs`` are
+    the values of a planned row, by dimension, without which the row does not show it; None where nobody has looked.
     """
 
     kind: Kind
@@ -61,6 +62,7 @@ class Finding:
     cause: Cause | None = None
     raised: Raised | None = None
     sort: Sort = "thing"
+    needs: Mapping[str, str] | None = None
 
     def __str__(self) -> str:
         """Return one line of a message."""

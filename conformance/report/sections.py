@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradconform.finding_text import letter_of, named, numberless
+from gradconform.finding_text import alike, letter_of, named, needed, numberless
 from gradconform.results import Report, Result
 
 from .lines import Role, count
@@ -63,8 +63,8 @@ def by_cause(results: Iterable[Result]) -> list[Cause]:
     """Group what results found by cause, the cause of most checks first; a result is in the group of each finding."""
     found: dict[tuple[str, ...], list[Result]] = {}
     for result in results:
-        for alike, part in _parts(result).items():
-            found.setdefault(alike, []).append(part)
+        for key, part in _parts(result).items():
+            found.setdefault(key, []).append(part)
     causes = [Cause(_text(group), tuple(group)) for group in found.values()]
     return sorted(causes, key=lambda group: (-len(group.checks), group.results[0].check))
 
@@ -75,20 +75,8 @@ def _parts(result: Result) -> dict[tuple[str, ...], Result]:
         return {("message", numberless(cause(result))): result}
     found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for finding in result.findings:
-        found.setdefault(_alike(finding), []).append(finding)
-    return {alike: result.of_findings(findings) for alike, findings in found.items()}
-
-
-def _alike(finding: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what findings of one cause have in common: B and I are twins, and of what was raised no number counts."""
-    letter = letter_of(str(finding["action"]))
-    return (
-        str(finding["kind"]),
-        numberless(named(str(finding["sort"]), str(finding["where"]))),
-        "B or I" if letter in {"B", "I"} else letter,
-        "" if finding["raised"] is None else numberless(str(finding["raised"])),
-        str(finding["cause"]["kind"]) if finding["cause"] else "",
-    )
+        found.setdefault(alike(finding), []).append(finding)
+    return {key: result.of_findings(findings) for key, findings in found.items()}
 
 
 def _text(group: list[Result]) -> str:
@@ -97,9 +85,10 @@ def _text(group: list[Result]) -> str:
     letters = " or ".join(sorted({letter_of(str(finding["action"])) for finding in findings}))
     said = _same({cause(result, letters) for result in group}) or _of(findings[0], _IN_GENERAL, letters)
     reasons = {str(finding["cause"]["text"]) for finding in findings if finding["cause"]}
-    if not reasons or _has_message_alone(group[0]):
-        return said
-    return f"{said}; likely cause: {_same(reasons) or str(findings[0]['cause']['kind']).replace('_', ' ')}"
+    if reasons and not _has_message_alone(group[0]):
+        said += f"; likely cause: {_same(reasons) or str(findings[0]['cause']['kind']).replace('_', ' ')}"
+    needs = needed(findings)
+    return f"{said}; needs: {needs}" if needs else said
 
 
 def _same(texts: set[str]) -> str:

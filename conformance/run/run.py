@@ -77,6 +77,8 @@ class Run:
         self.waivers = None if options.waivers is None else self._waivers(options.waivers)
         self._diagnose, self._oracles = diagnose, oracles
         self._runners: dict[tuple[str, str], Runner] = {}
+        #: Whether failures of planned rows are looked into by trials beside those of the checks.
+        self.puts_back = diagnose
 
     def run_item(self, item: Item) -> Result:
         """Run one item of the plan."""
@@ -94,6 +96,7 @@ class Run:
                 require_device_execution=self.options.require_device_execution,
                 readers=Counter(t for i in self.plan.items if (i.device, i.dtype) == key for t in i.check.trials),
             )
+        self._runners[key].puts_back = self.puts_back
         with flags_set(self.flags, self._runners[key].device.type):
             result = self._runners[key].run(item.check)
         # Whichever index a worker has taken, the result is that of the device that was named.

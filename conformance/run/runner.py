@@ -7,6 +7,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -35,6 +36,7 @@ from gradconform.trial.program import UNDER_PLAIN_AUTOGRAD
 from gradconform.trial.trial import Trial
 
 from .measurements import Measurements
+from .needs import Needs
 from .preflight import preflight
 
 #: How often plain autograd is run again where an implementation did not repeat itself.
@@ -95,6 +97,9 @@ class Runner:
         self._evidence: dict[Trial, Evidence] = {}
         self._readers = None if readers is None else Counter(readers)
         self._shown_withheld: frozenset[str] | None = None
+        self._needs = Needs(self._tried)
+        #: Whether to find out which values of its row a failure needs, by trials beside those of the checks.
+        self.puts_back = diagnose
 
     def run(self, check: Check) -> Result:
         """Return the verdict on one check. Never raises for what the target does."""
@@ -149,6 +154,7 @@ class Runner:
             evidence = self.evidence(trial)
             judged = list(check.judge(evidence))
             found = findings_in(judged)
+            found = self._needs.told(check, found) if self.puts_back else found
             findings += found
             silent += [] if any(finding.kind == "error" for finding in found) else found
             measured.add(evidence, headrooms_in(judged))
@@ -211,6 +217,19 @@ class Runner:
                 return findings_in(judge(self.evidence(trial)))
             except AdapterMistakeError as error:
                 raise AdapterError(str(error)) from error
+
+    def _tried(self, check: Check, trial: Trial) -> list[Finding] | None:
+        """Return what a trial shows that only says more of a failure of ``check``; None where it cannot be told.
+
+        It asks for no claim that the check does without, and whatever it meets is no verdict on the check.
+        """
+        if self.target.capabilities.unclaimed(trial.needs - check.needs):
+            return None
+        try:
+            evidence = self._evidence.get(trial) or self._judgeable(trial)
+            return findings_in(check.judge(replace(evidence, diagnose=False)))
+        except (Exception, SystemExit):  # noqa: BLE001 (the failure itself is told all the same)
+            return None
 
     def evidence(self, trial: Trial) -> Evidence:
         """Return the evidence of a trial, from plain autograd and the implementation in turn.

@@ -45,10 +45,10 @@ class CheckWorker:
     begun: Result | None = None
     _announced: Ending | None = None
 
-    def give(self, places: Sequence[Place], *, oracle: bool = False) -> None:
+    def give(self, places: Sequence[Place], *, oracle: bool = False, again: bool = False) -> None:
         """Let the worker run ``places`` after what it has."""
         self.given.extend(places)
-        self.process.send(places_to_run(list(places), oracle=oracle))
+        self.process.send(places_to_run(list(places), oracle=oracle, again=again))
 
     def listen(self) -> Iterator[Result | Ending]:
         """Yield what has come: results, a check that begins as one that is ``not_run``, and last the worker's end.
@@ -244,13 +244,13 @@ class IsolatedRun:
 
     def _alone(self, worker: CheckWorker, place: Place, *, oracle: bool) -> tuple[Result | Ending, CheckWorker]:
         """Return what comes of one check in a worker that runs nothing else, and the worker."""
-        worker.give([place], oracle=oracle)
+        worker.give([place], oracle=oracle, again=True)
         while True:
             wait_for([worker.process])
             for heard in worker.listen():
                 if isinstance(heard, Ending) and worker.begun is None:
                     worker = self._replace_idle(worker, heard)
-                    worker.give([place], oracle=oracle)
+                    worker.give([place], oracle=oracle, again=True)
                 elif isinstance(heard, Ending) or heard.status != "not_run":
                     return heard, worker
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def serve(orders: Orders, tell: Tell) -> None:
     """Make the run that the first order asks for, and run the places of the later ones.
 
-    An order with ``oracle`` runs them with plain autograd in the target's place.
+    An order with ``oracle`` runs them with plain autograd in the target's place. One with ``again`` is for a check that
+    has ended its process: from then on nothing is tried but the checks.
     """
     from gradconform.reference.autograd import AutogradAdapter  # noqa: PLC0415 (it imports torch)
     from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch)
@@ -38,6 +39,7 @@ def serve(orders: Orders, tell: Tell) -> None:
     for order in orders:
         if order["oracle"] and oracle is None:
             oracle = Run(options.but(target=AutogradAdapter(), waivers=None), choice=choice)
+        run.puts_back &= not order["again"]
         asked = oracle if order["oracle"] and oracle is not None else run
         asked.run(
             lambda result: _tell_result(result, tell),
@@ -94,6 +96,6 @@ def _problem_of(device: str) -> str | None:
     return None if found == [2.0, 2.0] else f"1 + 1 gives {found}"
 
 
-def places_to_run(places: list[Place], *, oracle: bool = False) -> Mapping[str, Any]:
-    """Return the order to run ``places``: of the target, or with plain autograd in its place."""
-    return {"places": [list(place) for place in places], "oracle": oracle}
+def places_to_run(places: list[Place], *, oracle: bool = False, again: bool = False) -> Mapping[str, Any]:
+    """Return the order to run ``places``: of the target, or with plain autograd in its place; perhaps once more."""
+    return {"places": [list(place) for place in places], "oracle": oracle, "again": again}

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gradconform.contract.space.checks import ROWS
 from gradconform.devices.choice import choose
+from gradconform.devices.ready import WORKER_VARIABLE
 from gradconform.exits import RunStoppedError
 from gradconform.process.worker import Exit
-from gradconform.results import Result
+from gradconform.results import Place, Result
 from gradconform.run.options import RunOptions
 from gradconform.workers import isolated
 from gradconform.workers.charges import Ending, charged
 from gradconform.workers.isolated import IsolatedRun
-from gradconform.workers.serving import exhaustion
+from gradconform.workers.serving import exhaustion, places_to_run, serve
 
 BEGUN = Result(
     check="full.gradients.mlp",
@@ -123,3 +126,29 @@ def test_a_crash_can_be_waived_and_a_run_of_crashes_is_given_up(
     assert [(found.status, found.ended) for found in seen] == [("waived", "crash"), ("failed", "crash")]
     report = run.header.report_of(dict(zip(places, seen, strict=False)))
     assert (report.verdict, report.summary["not_run"] > 0) == ("does not conform", True)
+
+
+def test_what_a_failure_needs_is_looked_for_until_a_check_has_ended_its_process(
+    target: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = target(
+        """
+        import threading
+
+        def trouble(outputs):
+            if threading.current_thread() is not threading.main_thread():
+                raise ValueError("not in this thread")
+        """
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv(WORKER_VARIABLE, "0")
+    plain = {"start": "gradients", "count": "two-mb", "inputs": "one-input", "mode": "thread"}
+    row = next(check for check, (way, row) in ROWS.items() if way == "full" and plain.items() <= row.items())
+    options = RunOptions.of(name, checks=row).to_json()
+    first = {"options": options, "choice": choose(["cpu"], ["float32"]).to_dict(), "worker": 0}
+    place = Place(row, "cpu", "float32")
+    for again, needs in ((False, {"mode": "thread"}), (True, None)):
+        told: list[Any] = []
+        serve(iter([first, places_to_run([place], again=again)]), told.append)
+        assert [finding["needs"] for finding in told[-1]["findings"]] == [needs]

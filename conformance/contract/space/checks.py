@@ -8,17 +8,22 @@ from gradconform.trial.trial import Trial
 
 from .covering import Words
 from .dimensions import DIMENSIONS
-from .draft import draft_of
+from .draft import Row, draft_of
 from .rows import frozen_rows, named
 
 _ROWS = {way: named(DIMENSIONS[way], rows) for way, rows in frozen_rows().items()}
 
 
+#: The way and the row of each check, by the check's id.
+ROWS: dict[str, tuple[str, Row]] = {
+    f"space.{way}.{name}": (way, {one.name: word for one, word in zip(DIMENSIONS[way], row, strict=True)})
+    for way, rows in _ROWS.items()
+    for name, row in rows.items()
+}
+
+
 def _trials(way: str) -> dict[str, Trial]:
-    names = [dimension.name for dimension in DIMENSIONS[way]]
-    return {
-        name: draft_of(dict(zip(names, row, strict=True)), DIMENSIONS[way]).trial() for name, row in _ROWS[way].items()
-    }
+    return {name: draft_of(ROWS[f"space.{way}.{name}"][1], DIMENSIONS[way]).trial() for name in _ROWS[way]}
 
 
 def _said(way: str) -> dict[str, str]:
