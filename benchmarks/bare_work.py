@@ -32,6 +32,7 @@ class BareLane:
             self.stage,
             StageSpec(
                 is_last=trial.loss,
+                releases_outputs="send" in trial.program,
                 n_microbatches=trial.microbatches(lane),
                 loss_fn=mean_squares if trial.loss else None,
                 example_args=example,
@@ -86,6 +87,10 @@ def _around(lane: BareLane, action: Action, materials: Materials) -> None:
         put.put_weight_context(action.mb, node, materials.hand_grads(action.stage, action.mb))
     elif action.kind == "finish":
         lane.session.finish()
+    elif action.kind == "send":
+        sent: Any = lane.session
+        sent.release_outputs(action.mb, materials.trial.unsent)
+        del lane.outputs[action.mb]
     elif action.kind == "drop":
         lane.args.pop(action.mb, None)
         lane.outputs.pop(action.mb, None)

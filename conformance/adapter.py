@@ -66,6 +66,7 @@ class Capabilities:
     hooks: Literal["with_grad", "early", "never", "nowhere"] = "with_grad"
     module_hooks: bool = True  #: module full-backward hooks fire
     none_output_grad: bool = False  #: None for an output means that no gradient flows through it
+    edge_roots: bool = False  #: B and I take the gradient edge of an output that was sent and let go of in its place
     none_as_zeros: bool = False  #: that None is read as zeros, so gradients behind it may be zeros in place of None
     first_stage_input_grads: bool = True  #: B and I of a pipeline's first stage return input gradients too
     no_input_grads: bool = True  #: stages of which no argument needs a gradient
@@ -154,7 +155,8 @@ class StageSpec:
     or more often. ``example_args``, ``example_outputs`` and ``example_target`` have the shapes and dtypes of every
     micro-batch; ``args_require_grad`` has one entry per argument. ``repeats_weight`` says that the program will ask a W
     again, so that a context must be kept for it; ``retain_graph`` that W is to keep the graph (asked only where the
-    capability is claimed).
+    capability is claimed); ``releases_outputs`` that outputs are let go of between their F and their backward, of which
+    a session is told by ``release_outputs`` (asked only where ``edge_roots`` is claimed).
     """
 
     is_first: bool = False
@@ -167,6 +169,7 @@ class StageSpec:
     args_require_grad: tuple[bool, ...] = ()
     repeats_weight: bool = False
     retain_graph: bool = False
+    releases_outputs: bool = False
 
 
 @runtime_checkable

@@ -6,13 +6,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 Tree = Any
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield ``(path, leaf)`` in order, e.g. ``("[0]['h']", tensor)``; what is no tuple, list or dict is a leaf."""
-    if isinstance(tree, (tuple, list)):
+    """Yield ``(path, leaf)`` in order, e.g. ``("[0]['h']", tensor)``; what is no tuple, list or dict is a leaf.
+
+    A gradient edge is a leaf as well: it stands for an output, though torch makes it a tuple.
+    """
+    if isinstance(tree, (tuple, list)) and not isinstance(tree, GradientEdge):
         for index, branch in enumerate(tree):
             yield from leaves(branch, f"{path}[{index}]")
     elif isinstance(tree, dict):
@@ -24,7 +28,7 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def flattened(tree: Tree) -> list[Any]:
     """Return the leaves of ``tree`` in order, without their paths."""
-    if not isinstance(tree, (tuple, list, dict)):
+    if not isinstance(tree, (tuple, list, dict)) or isinstance(tree, GradientEdge):
         return [tree]
     return [leaf for branch in (tree.values() if isinstance(tree, dict) else tree) for leaf in flattened(branch)]
 
@@ -36,7 +40,7 @@ def tensors(tree: Tree) -> list[Tensor]:
 
 def map_leaves(function: Callable[[Any], Any], tree: Tree) -> Tree:
     """Return a tree of the same structure whose leaves are ``function(leaf)``."""
-    if isinstance(tree, tuple):
+    if isinstance(tree, tuple) and not isinstance(tree, GradientEdge):
         return tuple(map_leaves(function, branch) for branch in tree)
     if isinstance(tree, list):
         return [map_leaves(function, branch) for branch in tree]

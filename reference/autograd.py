@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node
 
-from gradconform.target.session import StageSession
-from gradconform.trees import as_tuple, leaves, map_leaves, tensors
+from gradconform.target.session import StageSession, let_go
+from gradconform.torch_releases.edges import EDGE
+from gradconform.trees import as_tuple, flattened, leaves, map_leaves
 
-from .recomputed import input_pass, one_backward, recomputes
+from .recomputed import Root, edge_of, input_pass, needs_grad, one_backward, recomputes, start_at
 
 if TYPE_CHECKING:
     from gradconform.adapter import StageSpec, Tree
@@ -121,7 +122,7 @@ class AutogradSession(StageSession):
         """Return the gradients of the arguments; parameters are left alone. The outputs themselves are let go."""
         args, outputs = self._forwards.pop(mb)
         roots, grads = pair_roots(outputs, output_grads)
-        starts = [torch.ones_like(r) if grad is None else grad.clone() for r, grad in zip(roots, grads, strict=True)]
+        starts = [start_at(root, grad) for root, grad in zip(roots, grads, strict=True)]
         if recomputes(roots):
             wanted = [arg for arg in args if isinstance(arg, Tensor) and arg.requires_grad]
             given, edges, added = input_pass(roots, starts, wanted, self._parameters.values())
@@ -134,7 +135,7 @@ class AutogradSession(StageSession):
                 torch.autograd.backward(roots, starts, inputs=inputs, retain_graph=True)
 
         found = input_grads(args, walk)
-        self._weight_roots[mb] = [get_gradient_edge(root) for root in roots], starts
+        self._weight_roots[mb] = [edge_of(root) for root in roots], starts
         return found
 
     def backward_weight(self, mb: int) -> None:
@@ -143,6 +144,11 @@ class AutogradSession(StageSession):
         trainable = [parameter for parameter in self._parameters.values() if parameter.requires_grad]
         if roots and trainable:
             torch.autograd.backward(roots, grads, inputs=trainable)
+
+    def release_outputs(self, mb: int, unsent: tuple[int, ...]) -> None:
+        """Let go of the outputs but those of the numbers ``unsent``: a backward starts at their edges."""
+        args, outputs = self._forwards[mb]
+        self._forwards[mb] = args, let_go(outputs, unsent)
 
     def put_weight_context(self, mb: int, node: Node, grads: tuple[Tensor | None, ...]) -> None:
         """Let the next W of ``mb`` start at the outputs of ``node``, one gradient per output, None for none."""
@@ -172,15 +178,15 @@ def input_grads(args: tuple[Any, ...], backward: Callable[[list[Tensor]], None])
             arg.grad = grad
 
 
-def pair_roots(roots: Tree, output_grads: Tree) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Return the tensors at which a backward starts, each with its gradient.
+def pair_roots(roots: Tree, output_grads: Tree) -> tuple[list[Root], list[Tensor | None]]:
+    """Return the tensors at which a backward starts, or the edges of those that were sent, each with its gradient.
 
     ``output_grads`` is None for a loss (a 0-d tensor, whose gradient is 1); else it mirrors ``roots``, and an output
     whose entry is None, or that needs no gradient, is left out. Raises ``ValueError`` for another structure.
     """
     if output_grads is None:
-        found = [root for root in tensors(roots) if root.requires_grad]
-        shapes = [tuple(root.shape) for root in found]
+        found = [root for root in flattened(roots) if needs_grad(root)]
+        shapes = [tuple(root.shape) if isinstance(root, Tensor) else ("an edge",) for root in found]
         if any(shapes):
             msg = f"there are no output gradients for outputs of shapes {shapes}; only a 0-d loss goes without"
             raise ValueError(msg)
@@ -189,11 +195,7 @@ def pair_roots(roots: Tree, output_grads: Tree) -> tuple[list[Tensor], list[Tens
     if wanted.keys() != given.keys():
         msg = f"output gradients {list(given)} do not mirror the outputs {list(wanted)}"
         raise ValueError(msg)
-    kept = [
-        (root, given[path])
-        for path, root in wanted.items()
-        if isinstance(root, Tensor) and root.requires_grad and given[path] is not None
-    ]
+    kept = [(root, given[path]) for path, root in wanted.items() if needs_grad(root) and given[path] is not None]
     return [root for root, _ in kept], [grad for _, grad in kept]
 
 
@@ -201,7 +203,9 @@ class AutogradAdapter:
     """The oracle. It claims everything that has a meaning for it."""
 
     name = "autograd"
-    capabilities: Mapping[str, Any] = MappingProxyType({"none_output_grad": True, "param_groups": True})
+    capabilities: Mapping[str, Any] = MappingProxyType(
+        {"none_output_grad": True, "param_groups": True, "edge_roots": EDGE.there()}
+    )
 
     def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
         """Return a session on ``stage``."""

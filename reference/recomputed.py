@@ -16,12 +16,28 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from gradconform.torch_releases.saved import saves_to_recompute
 
+#: Where a backward starts: at an output, or at the edge of one that was let go of.
 Root = Tensor | GradientEdge
+
+
+def edge_of(root: Root) -> GradientEdge:
+    """Return the edge of a root; one that is an edge keeps its graph alive."""
+    return get_gradient_edge(root) if isinstance(root, Tensor) else root
+
+
+def start_at(root: Root, grad: Tensor | None) -> Tensor:
+    """Return what W starts with at a root: a copy, or one for a loss, which alone has no gradient and is no edge."""
+    return torch.ones_like(root) if grad is None and isinstance(root, Tensor) else grad.clone()  # type: ignore[union-attr] # of an edge there is one
+
+
+def needs_grad(output: object) -> bool:
+    """Tell whether a backward can start there."""
+    return isinstance(output, GradientEdge) or (isinstance(output, Tensor) and output.requires_grad)
 
 
 def recomputes(roots: Iterable[Root]) -> bool:
     """Tell whether a backward from ``roots`` runs a part of the forward again."""
-    waiting = [(get_gradient_edge(root) if isinstance(root, Tensor) else root).node for root in roots]
+    waiting = [edge_of(root).node for root in roots]
     seen = set(waiting)
     while waiting:
         node = waiting.pop()

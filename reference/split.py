@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from .recomputed import Root, input_pass, recomputes
+from gradconform.torch_releases.edges import EDGE
+
+from .recomputed import Root, edge_of, input_pass, needs_grad, recomputes, start_at
 
 #: What these functions claim beyond what plain autograd does.
-gradconform_capabilities = {"none_output_grad": True}
+gradconform_capabilities = {"none_output_grad": True, "edge_roots": EDGE.there()}
 
 
 def stage_backward(
@@ -67,16 +69,17 @@ def stage_backward_input(
         given, edges, starts = input_pass(roots, grads, wanted, parameters)
         found = _apart(input_values, given, grads)
     elif output_grads is None and len(roots) == 1:
-        edges = [_below_loss(_edge_of(roots[0]))]
+        edges = [_below_loss(edge_of(roots[0]))]
         found, starts = _input_grads(roots, grads, input_values, edges)
     else:
-        edges = [_edge_of(root) for root in roots]
+        edges = [edge_of(root) for root in roots]
         found, _ = _input_grads(roots, grads, input_values)
-        starts = [_start(root, grad) for root, grad in zip(roots, grads, strict=True)]
+        starts = [start_at(root, grad) for root, grad in zip(roots, grads, strict=True)]
     group = {
         "params": [get_gradient_edge(parameter).node for parameter in parameters],
         "intermediates": [edge.node for edge in edges],
         "grads": [(None,) * edge.output_nr + (start,) for edge, start in zip(edges, starts, strict=True)],
+        "edges": edges,
     }
     return found, [group]
 
@@ -106,31 +109,20 @@ def stage_backward_weight(
         if starts and trainable:
             edges, grads = zip(*starts, strict=True)
             torch.autograd.backward(edges, grads, inputs=trainable, retain_graph=retain_graph)
+        group.pop("edges", None)
     return tuple(parameter.grad for parameter in parameters)
-
-
-def _edge_of(root: Root) -> GradientEdge:
-    return get_gradient_edge(root) if isinstance(root, Tensor) else root
-
-
-def _start(root: Root, grad: Tensor | None) -> Tensor:
-    """Return what W starts with at a root; only of a loss, which is a tensor, there is no gradient."""
-    if grad is not None:
-        return grad.clone()
-    assert isinstance(root, Tensor)  # noqa: S101 (match gives an edge its gradient)
-    return torch.ones_like(root)
 
 
 def match(outputs: Any, output_grads: Any) -> tuple[list[Root], list[Tensor | None]]:
     """Pair every output that needs a gradient with its gradient; leave out those whose gradient is None."""
     if output_grads is None:
-        roots: list[Root] = [output for output in _flatten(outputs) if output.requires_grad]
-        shapes = [tuple(root.shape) for root in roots if isinstance(root, Tensor)]
+        roots: list[Root] = [output for output in _flatten(outputs) if needs_grad(output)]
+        shapes = [tuple(root.shape) if isinstance(root, Tensor) else ("an edge",) for root in roots]
         if any(shapes):
             msg = f"there are no output gradients for outputs of shapes {shapes}; only a 0-d loss goes without"
             raise ValueError(msg)
         return roots, [None] * len(roots)
-    pairs = [(output, grad) for output, grad in _pairs(outputs, output_grads) if _needs_grad(output)]
+    pairs = [(output, grad) for output, grad in _pairs(outputs, output_grads) if needs_grad(output)]
     for output, grad in pairs:
         if grad is not None and not isinstance(grad, Tensor):
             msg = f"an output gradient is {grad!r}; expected a tensor or None"
@@ -140,10 +132,6 @@ def match(outputs: Any, output_grads: Any) -> tuple[list[Root], list[Tensor | No
             raise ValueError(msg)
     kept = [(output, grad) for output, grad in pairs if grad is not None]
     return [output for output, _ in kept], [grad for _, grad in kept]
-
-
-def _needs_grad(output: Any) -> bool:
-    return isinstance(output, GradientEdge) or (isinstance(output, Tensor) and output.requires_grad)
 
 
 def _pairs(outputs: Any, grads: Any) -> Iterator[tuple[Any, Any]]:
@@ -171,8 +159,8 @@ def _describe(grads: Any) -> str:
     return f"a {type(grads).__name__}" + (f" of {len(grads)}" if isinstance(grads, (tuple, list)) else "")
 
 
-def _flatten(outputs: Any) -> Iterator[Tensor]:
-    if isinstance(outputs, Tensor):
+def _flatten(outputs: Any) -> Iterator[Root]:
+    if isinstance(outputs, (Tensor, GradientEdge)):
         yield outputs
     elif isinstance(outputs, (tuple, list)):
         for output in outputs:

@@ -8,14 +8,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from . import accumulate, errors, full, grad_tuple, hooks, lifetime, misuse, mode, repeat, schedule, split, state, steps
+from . import (
+    accumulate,
+    edges,
+    errors,
+    full,
+    grad_tuple,
+    hooks,
+    lifetime,
+    misuse,
+    mode,
+    repeat,
+    schedule,
+    split,
+    state,
+    steps,
+)
 from . import property as properties
 from .check import Check, registered
 from .space import checks as space
 
 __all__ = [
-    "CHECKS", "accumulate", "errors", "full", "grad_tuple", "hooks", "lifetime", "misuse", "mode", "properties",
-    "repeat", "schedule", "space", "split", "state", "steps",
+    "CHECKS", "accumulate", "edges", "errors", "full", "grad_tuple", "hooks", "lifetime", "misuse", "mode",
+    "properties", "repeat", "schedule", "space", "split", "state", "steps",
 ]  # fmt: skip
 
 #: What no claim can withhold of the ways that a target has: the least of which one can say that it conforms.
@@ -46,6 +61,8 @@ QUICK_CHECKS = (
     "accumulate.stage.lstm",
     "accumulate.steps.split-zero-none",
     "accumulate.two_stages.split",
+    "edges.full.two-outputs",
+    "edges.split.two-outputs",
     "errors.next.raising-hook-split",
     "errors.surface.raising-hook-split",
     "grad_tuple.by_hand.three-middle-none",

@@ -293,6 +293,15 @@ class _Run:
         del sight
         lane.let_go(mb)
 
+    def _send(self, lane: Lane, mb: int, sight: Sight) -> None:
+        del sight
+        release = getattr(lane.session, "release_outputs", None)
+        if release is None:
+            msg = "the session has no release_outputs"
+            raise UnsupportedError(msg)
+        self._call("send", release, mb, self.trial.unsent)
+        lane.outputs.pop(mb)
+
     def _overwrite(self, lane: Lane, mb: int, sight: Sight) -> None:
         del sight
         written = [grad for grad in lane.returned.pop(mb) if isinstance(grad, Tensor)]
@@ -400,6 +409,7 @@ _ACTS: dict[str, Callable[[_Run, Lane, int, Sight], None]] = {
     "zero_none": partial(_Run._zero, set_to_none=True),  # noqa: SLF001 (as above)
     "zero_fill": partial(_Run._zero, set_to_none=False),  # noqa: SLF001 (as above)
     "drop": _Run._drop,  # noqa: SLF001 (as above)
+    "send": _Run._send,  # noqa: SLF001 (as above)
     "overwrite": _Run._overwrite,  # noqa: SLF001 (as above)
     "receive": _Run._receive,  # noqa: SLF001 (as above)
     "hook": _Run._hook,  # noqa: SLF001 (as above)

@@ -54,6 +54,7 @@ class Lane:
             args_require_grad=tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in example),
             repeats_weight=any(a.kind == "W" and a.misuse and a.mb not in trial.raising for a in trial.actions),
             retain_graph=trial.retain_graph,
+            releases_outputs=any(action.kind == "send" and action.stage == index for action in trial.actions),
         )
         self.session: Session = self._open()
 

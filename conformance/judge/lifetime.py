@@ -49,6 +49,20 @@ def outputs_released_by_input_pass(evidence: Evidence) -> Iterator[Finding]:
             yield Finding("alive", f"micro-batch {step.action.mb}", str(step.action), text, sort="micro-batch")
 
 
+def released_once_sent(evidence: Evidence) -> Iterator[Finding]:
+    """Yield outputs that are alive when they were sent, and with them what plain autograd's edges do not hold."""
+    yield from raised(evidence.observation)
+    for step in evidence.observation.steps:
+        if step.action.kind == "send":
+            alive, allowed = (
+                step.alive[step.action.mb].outputs,
+                evidence.oracle_step(step).alive[step.action.mb].outputs,
+            )
+            if alive > allowed:
+                text = f"{alive} outputs alive although they were sent and let go of; under plain autograd {allowed}"
+                yield Finding("alive", f"micro-batch {step.action.mb}", str(step.action), text, sort="micro-batch")
+
+
 def no_growth(evidence: Evidence) -> Iterator[Finding]:
     """Yield by how much the number of live tensors grows from the twentieth to the last micro-batch."""
     yield from raised(evidence.observation)

@@ -70,6 +70,7 @@ def _constants(check: Check, capabilities: Capabilities, read: set[str]) -> dict
         "COMPARED": read,
         "self._spec.repeats_weight": again,
         "self._spec.retain_graph": trial.retain_graph,
+        "self._spec.releases_outputs": "send" in kinds,
         "name not in self._functions": False,  # what is called and not there is told as what it raises
     }
 
@@ -81,6 +82,8 @@ def _misuse(trial: Trial) -> dict[str, bool]:
     asked += ("token.endswith('!')", "token.endswith('finish!')")
     return dict.fromkeys(asked, misuse) | {
         "output_grads is None": trial.loss or misuse,
+        "isinstance(output, GradientEdge)": "send" in kinds,
+        "isinstance(tree, GradientEdge)": "send" in kinds,
         "isinstance(tree, dict)": misuse or "nested_output" in trial.needs,
     }
 

@@ -112,6 +112,7 @@ class Replayed:
             "TIED": repr(trial.tied),
             "ALTERING": repr(trial.altering),
             "RAISING": repr(trial.raising),
+            "UNSENT": repr(trial.unsent),
             "LANES": lanes(self.check),
             "LOSS_SCALE": loss_scale(trial, self.target.capabilities),
             "REPEATS": trial.repeats,

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     IMPLEMENTATION = PROGRAM = DEVICE = ALTERING = ""
     TIED: tuple[str, ...]
     RAISING: tuple[int, ...]
+    UNSENT: tuple[int, ...]
     IN_MODES: frozenset[str]
     LOSS_SCALE = TOLERANCE = 0.0
     REPEATS = 0
@@ -186,6 +187,10 @@ class Lane:
         node = next(o.grad_fn for _, o in leaves(as_tuple(self.outputs[mb])) if isinstance(o, Tensor))
         self.session.put_weight_context(mb, node, HAND_GRADS[self.number, mb]())
 
+    def send(self, mb: int) -> None:
+        self.session.release_outputs(mb, UNSENT)
+        del self.outputs[mb]
+
     def drop(self, mb: int) -> None:
         for name in ("args", "outputs", "grads", "returned", "handed"):
             getattr(self, name, {}).pop(mb, None)
@@ -287,6 +292,7 @@ ACTS: dict[str, Callable[[Lane, int, str], Any]] = {
     "zero_none": lambda lane, *_: lane.stage.zero_grad(set_to_none=True),
     "zero_fill": lambda lane, *_: lane.stage.zero_grad(set_to_none=False),
     "drop": lambda lane, mb, _: lane.drop(mb),
+    "send": lambda lane, mb, _: lane.send(mb),
     "overwrite": lambda lane, mb, _: lane.overwrite(mb),
     "receive": lambda lane, mb, _: lane.receive(mb),
     "hook": lambda lane, *_: lane.hook_parameters(),

@@ -107,6 +107,7 @@ _LETTERS = {
     "W": "W weight-gradient backward",
     "G": "G a weight context put in by hand",
     "receive": "receive what held the output gradients is written over",
+    "send": "send the outputs are sent and let go of: a backward starts at their gradient edges",
     "drop": "drop the caller lets go of outputs and arguments",
     "finish": "finish the end of the step",
     "close": "close the end of the session",
@@ -208,6 +209,7 @@ def _program(which: str, trial: Trial, width: int) -> list[Line]:
         *([f"hooks on every parameter's gradient {_ALTERING[trial.altering]}"] if trial.altering else []),
         *([f"the backward of micro-batch {', '.join(map(str, trial.raising))} raises"] if trial.raising else []),
         *([f"the weight context put in by hand holds {_slots(trial)}"] if trial.hand_grads else []),
+        *([f"output {', '.join(map(str, trial.unsent))} stays where it is"] if trial.unsent else []),
         *([f"run {trial.repeats} times, each on a new stage"] if trial.repeats > 1 else []),
     ]
     return [*_field(which, trial.program, width), *_field("", f"on {stages}; {'; '.join(fed)}", width)]

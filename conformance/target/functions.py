@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
 from gradconform.adapter import Capabilities, UnsupportedError
-from gradconform.trees import as_tuple, leaves, tensors
+from gradconform.torch_releases.edges import EDGE
+from gradconform.trees import as_tuple, flattened, leaves, tensors
 
-from .session import StageSession
+from .session import StageSession, let_go
+from .shown import shown_by_split, takes_edges
 
 if TYPE_CHECKING:
     from gradconform.adapter import StageSpec, Tree
@@ -28,6 +30,9 @@ SPLIT = ("stage_backward_input", "stage_backward_weight")
 
 #: Capabilities that functions show by what they return.
 SHOWN = ("param_groups", "weight_result")
+
+#: The capability that functions show by what they do with a gradient edge in an output's place.
+EDGES = "edge_roots"
 
 #: How many positional arguments each function is called with.
 ARGUMENTS = {FULL: 3, "stage_backward_input": 4, "stage_backward_weight": 2}
@@ -46,31 +51,24 @@ class FunctionsAdapter:
         self.functions = dict(functions)
         split = all(function in functions for function in SPLIT)
         found = {"full": FULL in functions, "split": split, "mixed": FULL in functions and split}
-        found |= dict.fromkeys(SHOWN, split)
+        found |= {**dict.fromkeys(SHOWN, split), EDGES: EDGE.there()}
         found["weight_before_input"] = False  # without an I there is no context to call W with
         found["retain_graph"] = split and _takes(functions[SPLIT[1]], "retain_graph")
         self.capabilities = Capabilities.from_mapping({**found, **claims})
-        #: What nobody has claimed in words: what I and W return shows whether it is.
-        self.unsaid = frozenset(SHOWN).difference(claims) if split else frozenset()
+        #: What nobody has claimed in words: what is done on one Linear shows whether it is.
+        self.unsaid = frozenset({*SHOWN, EDGES} if split else {EDGES}).difference(claims)
 
     def withheld(self, device: torch.device, dtype: torch.dtype) -> frozenset[str]:
-        """Return the claims that are ``unsaid`` and not made, by what I and W return on one Linear.
+        """Return the claims that are ``unsaid`` and not made, by what the functions do on one Linear.
 
-        A weight context is its implementation's own affair, and torch's runtime reads nothing of what W returns.
-        Functions that raise there show nothing, and are judged.
+        A weight context is its implementation's own affair, torch's runtime reads nothing of what W returns, and hands
+        over edges only since 2.15. Functions whose I or W raises there show nothing of these, and are judged.
         """
-        stage = nn.Linear(2, 2, device=device, dtype=dtype)
-        arg = torch.ones(3, 2, device=device, dtype=dtype, requires_grad=True)
-        try:
-            output = stage(arg)
-            roots, grads = (output,), (torch.ones_like(output),)
-            _, context = self.functions[SPLIT[0]](roots, grads, [arg], stage.parameters())
-            made = {"param_groups": _is_param_groups(context)}
-            result = self.functions[SPLIT[1]](stage.parameters(), context)
-        except Exception:  # noqa: BLE001 (whatever they raise, the checks meet it and tell)
-            return frozenset()
-        made["weight_result"] = isinstance(result, (tuple, list))
-        return frozenset(name for name in self.unsaid if not made[name])
+        split = (self.functions[SPLIT[0]], self.functions[SPLIT[1]]) if self.capabilities.split else None
+        made = shown_by_split(split, device, dtype) if split else {}
+        if EDGES in self.unsaid:
+            made[EDGES] = takes_edges(self.functions.get(FULL), split, device, dtype)
+        return frozenset(name for name in self.unsaid if not made.get(name, True))
 
     def open(self, stage: nn.Module, spec: StageSpec) -> FunctionsSession:
         """Return a session on ``stage``."""
@@ -96,17 +94,27 @@ class FunctionsSession(StageSession):
         """Call ``stage_backward_input`` with flat tuples, as torch's runtime does; keep what it returns for W.
 
         Outputs that need no gradient are among them, with None for theirs. What is no tensor is left out: torch 2.13's
-        ``PipelineStage`` takes no such output.
+        ``PipelineStage`` takes no such output. Of those that were let go of there are edges, and None.
         """
         args, outputs = self._forwards.pop(mb)
         flat_grads = output_grads
         if output_grads is not None and _mirrors(as_tuple(outputs), output_grads):
             given = dict(leaves(output_grads))
-            flat_grads = tuple(given[path] for path, output in leaves(as_tuple(outputs)) if isinstance(output, Tensor))
-        function, roots = self._function(SPLIT[0]), tuple(tensors(outputs))
+            flat_grads = tuple(
+                given[path]
+                for path, output in leaves(as_tuple(outputs))
+                if self._spec.releases_outputs or isinstance(output, Tensor)
+            )
+        function = self._function(SPLIT[0])
+        roots = tuple(flattened(outputs) if self._spec.releases_outputs else tensors(outputs))
         result = called(function, roots, flat_grads, list(args), self._stage.parameters())
         grads, self._contexts[mb] = _pair(result)
         return _entries(grads, args, SPLIT[0])
+
+    def release_outputs(self, mb: int, unsent: tuple[int, ...]) -> None:
+        """Let go of the outputs but those of the numbers ``unsent``: B and I are called with edges in their place."""
+        args, outputs = self._forwards[mb]
+        self._forwards[mb] = args, let_go(outputs, unsent)
 
     def backward_weight(self, mb: int) -> tuple[Tensor | None, ...] | None:
         """Call ``stage_backward_weight`` with this micro-batch's context; let go of it unless W will be repeated."""
@@ -167,18 +175,6 @@ def _pair(result: Any) -> tuple[Any, Any]:
 
 #: What is raised in these is the implementation's: it was called, or returned what it must not.
 CALLS = frozenset({called.__code__, _entries.__code__, _pair.__code__})
-
-
-def _is_param_groups(context: object) -> bool:
-    """Tell whether a weight context has torch's form, so that one can be put in by hand."""
-    return isinstance(context, (list, tuple)) and bool(context) and all(map(_is_group, context))
-
-
-def _is_group(group: object) -> bool:
-    if not isinstance(group, Mapping) or not {"params", "intermediates", "grads"} <= group.keys():
-        return False
-    nodes = [*group["params"], *group["intermediates"]]
-    return all(isinstance(node, Node) for node in nodes) and all(isinstance(grads, tuple) for grads in group["grads"])
 
 
 def _takes(function: Callable[..., Any], keyword: str) -> bool:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+from gradconform.trees import as_tuple, flattened, map_leaves
+
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from gradconform.adapter import StageSpec, Tree
 
@@ -43,3 +48,19 @@ class StageSession:
     def close(self) -> None:
         """Let go of what waits for its backward."""
         self._forwards.clear()
+
+
+def let_go(outputs: Tree, unsent: tuple[int, ...]) -> Tree:
+    """Return a tuple of outputs with a gradient edge in the place of each tensor, None where it needs no gradient.
+
+    Those whose numbers are in ``unsent`` stay. Nothing of what is returned holds the others.
+    """
+    tree = as_tuple(outputs)
+    kept = [leaf for number, leaf in enumerate(flattened(tree)) if number in unsent]
+
+    def sent(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or any(leaf is one for one in kept):
+            return leaf
+        return get_gradient_edge(leaf) if leaf.requires_grad else None
+
+    return map_leaves(sent, tree)

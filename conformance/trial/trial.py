@@ -42,7 +42,8 @@ class Trial:
     W are written as misuses, and a W is not asked where its I has raised.
     ``draw``: which draw of all that is random; trials that differ in it alone are independent of each other.
     ``repeats``: how many times the implementation runs the trial, each on a new stage. ``hand_grads``: which slots of
-    the weight context that G puts in hold a gradient, e.g. ``(True, False)``.
+    the weight context that G puts in hold a gradient, e.g. ``(True, False)``. ``unsent``: which outputs ``send`` leaves
+    alone, by number: they stay as they are.
     """
 
     stages: tuple[StageCase, ...]
@@ -62,6 +63,7 @@ class Trial:
     altering: Literal["", "scale", "move"] = ""
     raising: tuple[int, ...] = ()
     draw: int = 0
+    unsent: tuple[int, ...] = ()
 
     def __hash__(self) -> int:
         """Hash by what differs most: a trial is looked up for every check that reads it."""
@@ -84,6 +86,9 @@ class Trial:
             raise ProgramError(msg)
         if "autocast" in self.modes and self.loss:
             msg = "a loss is computed in F or later, under autocast or not; expected output gradients beside autocast"
+            raise ProgramError(msg)
+        if self.loss and "send" in {action.kind for action in self.actions}:
+            msg = f"a loss is sent nowhere; expected output gradients beside send, got {self.program}"
             raise ProgramError(msg)
         self._refuse_replacements()
         self._refuse_sharing()

@@ -6,6 +6,7 @@ from . import (  # noqa: F401 (each registers its faults)
     aliasing,
     by_hand,
     dropped,
+    edges,
     errors,
     hooks,
     lifetime,

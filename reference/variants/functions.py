@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge
 
 from gradconform.reference import split
-from gradconform.reference.recomputed import input_pass, recomputes
+from gradconform.reference.recomputed import edge_of, input_pass, recomputes
 
 from .sessions import Grads, added, everything, grads_of, needing, owned, roots_of, slots
 
@@ -60,7 +60,7 @@ def _walked(
     if recomputes(roots):
         found, edges, starts = input_pass(roots, starts, wanted, weights)
     else:
-        found, edges = grads_of(roots, starts, wanted, keep=True), [get_gradient_edge(root) for root in roots]
+        found, edges = grads_of(roots, starts, wanted, keep=True), [edge_of(root) for root in roots]
     return slots(inputs, tuple(map(owned, found))), _Context(edges, [start.clone() for start in starts])
 
 

@@ -9,28 +9,29 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge
 
 from gradconform.adapter import Capabilities, StageSpec
 from gradconform.reference import split
 from gradconform.reference.autograd import input_grads, run_backward
-from gradconform.reference.recomputed import input_pass, recomputes
+from gradconform.reference.recomputed import edge_of, input_pass, recomputes, start_at
 from gradconform.target.session import StageSession
 from gradconform.trees import as_tuple
 
 Grads = tuple[Tensor | None, ...]
+#: Tensors and edges; torch's stubs know no list of both.
+Roots = list[Any]
 Pending = tuple[list[GradientEdge], list[Tensor]]
 
 
-def roots_of(outputs: Any, grads: Any) -> tuple[list[Tensor], list[Tensor]]:
+def roots_of(outputs: Any, grads: Any) -> tuple[Roots, list[Tensor]]:
     """Pair outputs that need a gradient with theirs; a loss starts with one, and None means that no gradient flows."""
-    matched, given = split.match(as_tuple(outputs), grads)
-    roots = [root for root in matched if isinstance(root, Tensor)]  # all: no edge is among a forward's outputs
-    return roots, [torch.ones_like(root) if grad is None else grad for root, grad in zip(roots, given, strict=True)]
+    roots, given = split.match(as_tuple(outputs), grads)
+    return roots, [start_at(root, None) if grad is None else grad for root, grad in zip(roots, given, strict=True)]
 
 
 def grads_of(
-    roots: list[Tensor] | list[GradientEdge], starts: list[Tensor], sought: list[Tensor], *, keep: bool = False
+    roots: Roots | list[GradientEdge], starts: list[Tensor], sought: list[Tensor], *, keep: bool = False
 ) -> Grads:
     """Return the gradient of every tensor of ``sought``, in storage of its own."""
     if not roots or not sought:
@@ -104,11 +105,11 @@ class Session(StageSession):
         if recomputes(roots):
             found, edges, starts = input_pass(roots, starts, wanted, self.trainable.values())
         else:
-            found, edges = self.walk(roots, starts, wanted), [get_gradient_edge(root) for root in roots]
+            found, edges = self.walk(roots, starts, wanted), [edge_of(root) for root in roots]
         self.pending.append((mb, (edges, [start.clone() for start in starts])))
         return slots(args, tuple(map(owned, found)))
 
-    def walk(self, roots: list[Tensor], starts: list[Tensor], wanted: list[Tensor]) -> Grads:
+    def walk(self, roots: Roots, starts: list[Tensor], wanted: list[Tensor]) -> Grads:
         """Return the gradients of the inputs, and keep the graph."""
         return grads_of(roots, starts, wanted, keep=True)
 

@@ -13,7 +13,7 @@ from torch.autograd.graph import GradientEdge
 
 from gradconform.reference.recomputed import input_pass
 
-from .sessions import EARLY, Grads, Session, adapter, needing, owned, roots_of, slots
+from .sessions import EARLY, Grads, Roots, Session, adapter, needing, owned, roots_of, slots
 
 
 class _EarlyBiases(Session):
@@ -59,7 +59,7 @@ class _LayersInReverse(_OneByOne):
 class _GraphOfTheGraph(Session):
     """Takes input gradients with a graph of their own, which is let go of."""
 
-    def walk(self, roots: list[Tensor], starts: list[Tensor], wanted: list[Tensor]) -> Grads:
+    def walk(self, roots: Roots, starts: list[Tensor], wanted: list[Tensor]) -> Grads:
         if not roots or not wanted:
             return (None,) * len(wanted)
         found: Grads = torch.autograd.grad(roots, wanted, starts, create_graph=True, allow_unused=True)
@@ -69,7 +69,7 @@ class _GraphOfTheGraph(Session):
 class _LeftOnTheInputs(Session):
     """Lets I accumulate into ``.grad`` of the inputs, and leaves it there; a copy is returned."""
 
-    def walk(self, roots: list[Tensor], starts: list[Tensor], wanted: list[Tensor]) -> Grads:
+    def walk(self, roots: Roots, starts: list[Tensor], wanted: list[Tensor]) -> Grads:
         inputs = list({id(value): value for value in wanted}.values())
         for value in inputs:
             value.grad = None

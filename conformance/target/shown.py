@@ -1,0 +1,89 @@
+"""Claims that nobody made in words: what functions show of themselves on one Linear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
+
+Function = Callable[..., Any]
+#: Runs B, or I and W, from a root with its gradient, for one input of a stage.
+Way = Callable[[object, Tensor, Tensor, nn.Module], Any]
+
+#: How near a gradient has to be to the right one for a claim to be made: far enough for any dtype to round.
+_NEAR = 0.05
+
+
+def shown_by_split(split: tuple[Function, Function], device: torch.device, dtype: torch.dtype) -> dict[str, bool]:
+    """Return whether ``param_groups`` and ``weight_result`` are met; nothing where I or W raises."""
+    stage, arg = _linear(device, dtype)
+    try:
+        output = stage(arg)
+        _, context = split[0]((output,), (torch.ones_like(output),), [arg], stage.parameters())
+        groups = _is_param_groups(context)
+        result = split[1](stage.parameters(), context)
+    except Exception:  # noqa: BLE001 (whatever they raise, the checks meet it and tell)
+        return {}
+    return {"param_groups": groups, "weight_result": isinstance(result, (tuple, list))}
+
+
+def takes_edges(
+    full: Function | None, split: tuple[Function, Function] | None, device: torch.device, dtype: torch.dtype
+) -> bool:
+    """Tell whether B, and I with W, give the right gradients where an edge stands for the output; those there are.
+
+    Functions of before torch 2.15 raise there, or take it for an output that needs no gradient.
+    """
+    ways = [*([_by_full(full)] if full else []), *([_by_split(*split)] if split else [])]
+    try:
+        return bool(ways) and all(_is_right(way, device, dtype) for way in ways)
+    except Exception:  # noqa: BLE001 (to refuse an edge is no mistake of theirs)
+        return False
+
+
+def _by_full(full: Function) -> Way:
+    return lambda root, start, arg, _: full((root,), (start,), [arg])
+
+
+def _by_split(input_pass: Function, weight_pass: Function) -> Way:
+    def run(root: object, start: Tensor, arg: Tensor, stage: nn.Module) -> Any:
+        given, context = input_pass((root,), (start,), [arg], stage.parameters())
+        weight_pass(stage.parameters(), context)
+        return given
+
+    return run
+
+
+def _is_right(way: Way, device: torch.device, dtype: torch.dtype) -> bool:
+    stage, arg = _linear(device, dtype)
+    output = stage(arg)
+    edge, start = get_gradient_edge(output), torch.ones_like(output)
+    wanted = torch.autograd.grad(output, (arg, *stage.parameters()), start, retain_graph=True)
+    del output
+    (given,) = way(edge, start, arg, stage)
+    found = (given, *(parameter.grad for parameter in stage.parameters()))
+    return all(_near(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+def _linear(device: torch.device, dtype: torch.dtype) -> tuple[nn.Linear, Tensor]:
+    stage = nn.Linear(2, 2, device=device, dtype=dtype)
+    return stage, torch.ones(3, 2, device=device, dtype=dtype, requires_grad=True)
+
+
+def _near(found: object, wanted: Tensor) -> bool:
+    return isinstance(found, Tensor) and torch.allclose(found, wanted, rtol=_NEAR, atol=_NEAR)
+
+
+def _is_param_groups(context: object) -> bool:
+    """Tell whether a weight context has torch's form, so that one can be put in by hand."""
+    return isinstance(context, (list, tuple)) and bool(context) and all(map(_is_group, context))
+
+
+def _is_group(group: object) -> bool:
+    if not isinstance(group, Mapping) or not {"params", "intermediates", "grads"} <= group.keys():
+        return False
+    nodes = [*group["params"], *group["intermediates"]]
+    return all(isinstance(node, Node) for node in nodes) and all(isinstance(grads, tuple) for grads in group["grads"])
