@@ -116,7 +116,10 @@ class AutogradSession(StageSession):
             return found
         args, outputs = self._forwards.pop(mb)
         roots, grads = pair_roots(outputs, output_grads)
-        return input_grads(args, lambda _: torch.autograd.backward(roots, grads) if roots else None)
+        return input_grads(
+            args,
+            lambda _: torch.autograd.backward(roots, grads) if roots else None,  # type: ignore[arg-type] # as above
+        )
 
     def backward_input(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
         """Return the gradients of the arguments; parameters are left alone. The outputs themselves are let go."""
@@ -132,7 +135,7 @@ class AutogradSession(StageSession):
 
         def walk(inputs: list[Tensor]) -> None:
             if roots and inputs:
-                torch.autograd.backward(roots, starts, inputs=inputs, retain_graph=True)
+                torch.autograd.backward(roots, starts, inputs=inputs, retain_graph=True)  # type: ignore[arg-type] # as above
 
         found = input_grads(args, walk)
         self._weight_roots[mb] = [edge_of(root) for root in roots], starts

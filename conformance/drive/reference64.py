@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from gradconform.devices.device import Device, device_of
 from gradconform.fixtures.inputs import place_arguments
 from gradconform.reference.autograd import Passed, pair_roots, run_backward, run_forward
+from gradconform.reference.recomputed import Root
 from gradconform.tolerance import Partials
 from gradconform.trees import Tree, as_tuple, leaves, map_leaves
 from gradconform.trial.materials import Materials, mean_squares
@@ -152,7 +153,7 @@ class References:
 
     def _start(
         self, outputs: Tree, lane: int, mb: int, *, wide: bool
-    ) -> tuple[list[Tensor], list[Tensor | None], Tensor | None]:
+    ) -> tuple[list[Root], list[Tensor | None], Tensor | None]:
         """Return where the backward starts, the gradients there, and the loss where that is it."""
         if not self.materials.trial.loss_at(lane):
             given = self.materials.output_grads(lane, mb)

@@ -82,8 +82,6 @@ def _misuse(trial: Trial) -> dict[str, bool]:
     asked += ("token.endswith('!')", "token.endswith('finish!')")
     return dict.fromkeys(asked, misuse) | {
         "output_grads is None": trial.loss or misuse,
-        "isinstance(output, GradientEdge)": "send" in kinds,
-        "isinstance(tree, GradientEdge)": "send" in kinds,
         "isinstance(tree, dict)": misuse or "nested_output" in trial.needs,
     }
 
@@ -100,6 +98,8 @@ def _trial(check: Check) -> dict[str, bool]:
         "got['lane'] not in LANES": len(lanes(check)) < len(trial.stages),
         "any((isinstance(arg, nn.Parameter) for arg in self._forwards[mb][0]))": "parameter_input" in trial.needs,
         "recomputes(roots)": "recomputes" in trial.needs,
+        "isinstance(output, GradientEdge)": "edge_roots" in trial.needs,
+        "isinstance(tree, GradientEdge)": "edge_roots" in trial.needs,
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from gradconform.adapter import StageSpec, UnsupportedError
 from gradconform.reference import split
 from gradconform.target.functions import FunctionsAdapter, FunctionsSession, signature_problem
+from gradconform.torch_releases import pipelining
 
 ALL = {name: getattr(split, name) for name in ("stage_backward", "stage_backward_input", "stage_backward_weight")}
 
@@ -197,6 +200,72 @@ def test_a_weight_context_by_hand_starts_at_the_node_with_the_gradients_given() 
     session.backward_weight(0)
     assert stage.linear.bias.grad is not None
     assert stage.linear.bias.grad.tolist() == [7.0, 7.0, 7.0]
+
+
+class Several(nn.Module):
+    """A stage with a view of one output, an output without a gradient, and one that is no leaf of anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return halves of one product around what is detached."""
+        left, right = self.linear(x).chunk(2, dim=1)
+        return left, left.detach() * 2, right
+
+
+@pytest.mark.parametrize("name", ["stage_backward", "stage_backward_input"])
+def test_outputs_that_were_let_go_of_are_edges_of_their_own_numbers_and_none(name: str) -> None:
+    adapter, calls = recording(**{name: (X,) if name == "stage_backward" else ((X,), [])})
+    session = adapter.open(Several(), StageSpec(releases_outputs=True))
+    outputs = session.forward(0, (X,))
+    kept, released = outputs[0], [weakref.ref(output) for output in outputs[1:]]
+    session.release_outputs(0, (0,))
+    del outputs
+    assert [one() for one in released] == [None, None]
+    getattr(session, name.removeprefix("stage_"))(0, (G, None, G))
+    tensor, none, edge = calls[name][0]
+    assert tensor is kept
+    assert none is None
+    assert (edge.node.name(), edge.output_nr) == (kept.grad_fn.name(), 1)
+    assert calls[name][1] == (G, None, G)
+
+
+def none_for_edges(stage_output: Any, output_grads: Any, input_values: Any) -> Any:
+    """Take an edge for an output that needs no gradient."""
+    kept = [output if isinstance(output, Tensor) else None for output in stage_output]
+    return split.stage_backward(kept, output_grads, input_values)
+
+
+@pytest.mark.parametrize(
+    ("functions", "taken"),
+    [
+        (ALL, True),
+        ({"stage_backward": split.stage_backward}, True),
+        ({"stage_backward": none_for_edges}, False),
+        ({**ALL, "stage_backward": none_for_edges}, False),
+        ({}, False),
+    ],
+    ids=["all", "full", "none-for-edges", "one-of-three", "nothing"],
+)
+def test_who_takes_edges_shows_it_by_the_gradients_that_come(functions: dict[str, Any], *, taken: bool) -> None:
+    shown = FunctionsAdapter("some", functions, {}).withheld(torch.device("cpu"), torch.float32)
+    assert ("edge_roots" in shown) is not taken
+
+
+def test_torchs_own_functions_take_edges_where_they_know_them() -> None:
+    functions = pipelining.functions()
+    knows = "GradientEdge" in inspect.getsource(functions["stage_backward"])
+    shown = FunctionsAdapter("torch", functions, {}).withheld(torch.device("cpu"), torch.bfloat16)
+    assert ("edge_roots" in shown) is not knows
+
+
+def test_edges_that_are_claimed_in_words_are_not_looked_for() -> None:
+    for claimed in (True, False):
+        adapter = FunctionsAdapter("some", {"stage_backward": none_for_edges}, {"edge_roots": claimed})
+        assert adapter.capabilities.edge_roots is claimed
+        assert not adapter.withheld(torch.device("cpu"), torch.float32)
 
 
 def _exact(a: Any, b: Any, c: Any) -> None: ...

@@ -17,6 +17,7 @@ from gradconform.reference import split
 from gradconform.reference.autograd import AutogradAdapter, AutogradSession
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import Target, registered_targets, resolve
+from gradconform.torch_releases.edges import EDGE
 
 FULL = "def stage_backward(stage_output, output_grads, input_values):\n    ...\n"
 SPLIT = (
@@ -172,7 +173,7 @@ def test_an_object_is_a_target(form: str) -> None:
 def test_a_mapping_of_claims_is_read_as_capabilities() -> None:
     target = resolve(AutogradAdapter())
     assert target.own_adapter
-    assert target.capabilities == Capabilities(none_output_grad=True, param_groups=True)
+    assert target.capabilities == Capabilities(none_output_grad=True, param_groups=True, edge_roots=EDGE.there())
 
 
 def test_a_namespace_can_claim_more_and_less() -> None:

@@ -18,8 +18,10 @@ from torch.utils.checkpoint import checkpoint
 from gradconform.cli import main
 from gradconform.devices.environment import environment
 from gradconform.devices.flags import flags_set
+from gradconform.reference import split
 from gradconform.reference.recomputed import recomputes
-from gradconform.torch_releases import accelerator, dispatch, pipelining, precision, private_use, saved, settings
+from gradconform.target.functions import FunctionsAdapter
+from gradconform.torch_releases import accelerator, dispatch, edges, pipelining, precision, private_use, saved, settings
 from gradconform.torch_releases.names import Name, UnavailableError
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +46,7 @@ IN_PART: dict[tuple[Name, ...], tuple[str, ...]] = {
 APART = {
     *precision.PRECISIONS.values(), accelerator.MEMORY, accelerator.LOST, dispatch.MODE, saved.PACKED,
     saved.ASKED_FIRST, *private_use.IN_PYTHON, *private_use.IN_CPP, private_use.HAS_KERNEL, pipelining.EVALUATION,
-    settings.TOP, settings.POP,
+    settings.TOP, settings.POP, edges.EDGE,
 }  # fmt: skip
 
 
@@ -177,8 +179,16 @@ def test_a_simulated_device_is_unavailable(
         importlib.import_module(module)
 
 
+def test_where_an_edge_keeps_no_graph_alive_no_functions_are_asked_to_take_one(
+    take_away: Callable[[Name], None],
+) -> None:
+    take_away(edges.EDGE)
+    functions = {"stage_backward": split.stage_backward}
+    assert not FunctionsAdapter("some", functions, {}).capabilities.edge_roots
+
+
 def test_every_name_is_taken_away_by_a_test() -> None:
-    modules = (accelerator, dispatch, pipelining, precision, private_use, saved, settings)
+    modules = (accelerator, dispatch, edges, pipelining, precision, private_use, saved, settings)
     values = [value for module in modules for value in vars(module).values()]
     flat = [one for value in values for one in (value.values() if isinstance(value, dict) else [value])]
     declared = {name for one in flat for name in (one if isinstance(one, tuple) else [one]) if isinstance(name, Name)}

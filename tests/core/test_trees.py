@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from gradconform.trees import as_tuple, leaves, map_leaves, tensors
+from gradconform.trees import as_tuple, flattened, leaves, map_leaves, tensors
 
 TREES: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.none(), st.integers(), st.text(max_size=3)),
@@ -25,6 +26,13 @@ TREES: st.SearchStrategy[Any] = st.recursive(
 def test_leaves_come_in_order_with_paths_that_index_the_tree() -> None:
     tree = ({"h": 1, "c": [2, None]}, 3)
     assert list(leaves(tree)) == [("[0]['h']", 1), ("[0]['c'][0]", 2), ("[0]['c'][1]", None), ("[1]", 3)]
+
+
+def test_a_gradient_edge_is_a_leaf() -> None:
+    edge = get_gradient_edge(torch.ones(2, requires_grad=True) * 2)
+    assert list(leaves((edge, None))) == [("[0]", edge), ("[1]", None)]
+    assert flattened([edge]) == [edge]
+    assert map_leaves(type, (edge,)) == (GradientEdge,)
 
 
 def test_a_lone_leaf_has_an_empty_path() -> None:
