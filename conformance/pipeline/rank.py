@@ -26,7 +26,7 @@ from gradconform.results import finite
 from gradconform.target.functions import FULL, SPLIT, FunctionsAdapter
 from gradconform.target.resolve import resolve
 from gradconform.torch_releases.names import UnavailableError
-from gradconform.torch_releases.pipelining import EVALUATION
+from gradconform.torch_releases.pipelining import EVALUATION, wait_for_all
 
 from .cases import BY_NAME, Case
 from .exchange import Job, Marker, Outcome
@@ -117,6 +117,8 @@ class RankProcess:
 
     def _judged(self, case: Case) -> list[Finding | Measured]:
         scenario = BY_NAME[case.scenario]
+        if not scenario.alone:
+            wait_for_all(dist.get_backend())
         stages = 1 + max(stage for row in case.rows for stage in _stages_in(row))
         sizes, seed = (scenario, stages, case.microbatches), self.job.seed
         plain = run_whole_model(*sizes, dtype=self.dtype, device=self.device, seed=seed)

@@ -32,6 +32,8 @@ SINGLE = Name(_SCHEDULES, ("PipelineScheduleSingle",), _OF_SCHEDULES)
 ORDER = Name(_SCHEDULES, ("pipeline_order",), "is the order of a schedule", of_instances=True)
 #: Not in 2.10 and before of some classes.
 EVALUATION = Name(_SCHEDULES, ("eval",), "runs a schedule without its backward", of_instances=True)
+#: Not in 2.6, which waits for the last of several transfers alone: enough where a backend makes one of them, as NCCL.
+WAIT_FOR_ALL = Name(_SCHEDULES, ("_wait_batch_p2p",), "waits for each of several transfers: schedules hang without it")
 RUNTIME = Name(_SCHEDULES, ("_PipelineScheduleRuntime",), "runs a schedule that a file says")
 LOAD_CSV = Name(f"{_SCHEDULES}:_PipelineScheduleRuntime", ("_load_csv",), "reads a schedule from a file")
 
@@ -136,6 +138,12 @@ def scaling(schedule: type, *, scaled: bool) -> Mapping[str, Any]:
         msg = f"torch {installed()} has no scale_grads in {schedule.__name__}, which divides gradients"
         raise UnavailableError(msg)
     return options
+
+
+def wait_for_all(backend: str) -> None:
+    """Raise :class:`~.names.UnavailableError` where schedules do not wait for each transfer of a backend, and hang."""
+    if backend == "gloo":
+        WAIT_FOR_ALL.find()
 
 
 def launch_options(config: Callable[..., Any], seconds: float) -> Mapping[str, Any]:

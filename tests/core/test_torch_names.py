@@ -46,7 +46,7 @@ IN_PART: dict[tuple[Name, ...], tuple[str, ...]] = {
 APART = {
     *precision.PRECISIONS.values(), accelerator.MEMORY, accelerator.LOST, dispatch.MODE, saved.PACKED,
     saved.ASKED_FIRST, *private_use.IN_PYTHON, *private_use.IN_CPP, private_use.HAS_KERNEL, pipelining.EVALUATION,
-    settings.TOP, settings.POP, edges.EDGE,
+    pipelining.WAIT_FOR_ALL, settings.TOP, settings.POP, edges.EDGE,
 }  # fmt: skip
 
 
@@ -121,6 +121,16 @@ def test_a_precision_that_this_torch_has_not_is_none_in_the_environment(
     assert environment()["backends"].get(path) is None
     with flags_set({"tf32": "on"}, "cpu"):
         pass
+
+
+def test_schedules_that_wait_for_the_last_transfer_alone_are_unavailable_where_there_are_several(
+    take_away: Callable[[Name], None],
+) -> None:
+    pipelining.wait_for_all("gloo")
+    take_away(pipelining.WAIT_FOR_ALL)
+    pipelining.wait_for_all("nccl")
+    with pytest.raises(UnavailableError, match="hang without it"):
+        pipelining.wait_for_all("gloo")
 
 
 def test_a_torch_without_an_error_for_a_lost_device_has_that_of_memory(take_away: Callable[[Name], None]) -> None:

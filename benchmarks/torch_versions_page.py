@@ -1,0 +1,171 @@
+"""The page that docs/torch-versions.md is, of what torch_versions.py found on each release."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = [
+    path
+    for folder in ("torch_releases", "torch_2_13")
+    for path in sorted((ROOT / "tests" / "quality" / folder).glob("*.py"))
+]
+EXIT_ENVIRONMENT = 4
+#: Those that judge torch, whose defects they tell: right where they end with 1 as well as with 0.
+OF_TORCH = frozenset({"contract", "pipeline", "stage objects", "schedule text", "replay"})
+SHOWN = "×"
+_FIGURE = re.compile(
+    r"\d+ of \d+ (?:extra )?checks \w+|\d+ MUST(?: and \d+ SHOULD)? failed|\d+ passed|\d+ trials|\d+ of \d+ faults"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended: exit code, last line, seconds, its words, and whether Python told an error of its own."""
+
+    code: int
+    line: str
+    seconds: int
+    words: str
+    raised: bool = False
+
+
+@dataclass(slots=True)
+class Found:
+    """What was found: how each command and each script ended, and the Python, by release."""
+
+    commands: dict[str, dict[str, Ended]] = field(default_factory=dict)
+    scripts: dict[str, dict[str, Ended]] = field(default_factory=dict)
+    pythons: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> Found:
+        """Return what a file keeps, nothing where it is not there."""
+        if not path.exists():
+            return cls()
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return cls(ended_by_release(kept["commands"]), ended_by_release(kept["scripts"]), kept["pythons"])
+
+    def write(self, path: Path) -> None:
+        """Keep all of it in a file."""
+        path.write_text(json.dumps(asdict(self), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+    def add(self, release: str, group: str, name: str, outcome: Ended) -> None:
+        """Add how a command or a script ended."""
+        groups = {"commands": self.commands, "scripts": self.scripts}
+        groups[group].setdefault(release, {})[name] = outcome
+
+
+def ended_by_release(kept: Mapping[str, Mapping[str, Mapping[str, object]]]) -> dict[str, dict[str, Ended]]:
+    """Return what a file keeps of commands, or of scripts."""
+    return {one: {name: Ended(**how) for name, how in ended.items()} for one, ended in kept.items()}  # type: ignore[arg-type]
+
+
+def cell(name: str, outcome: Ended | None) -> str:
+    """Return what the table says of a command: works, unavailable, or what it ended with."""
+    if outcome is None:
+        return "not run"
+    if outcome.code == EXIT_ENVIRONMENT:
+        return "unavailable"
+    figure = _FIGURE.search(outcome.line)
+    told = f" ({figure[0]})" if figure else ""
+    right = outcome.code == 0 or (outcome.code == 1 and name in OF_TORCH and not outcome.raised)
+    return f"works{told}" if right else f"exit code {outcome.code}{told}"
+
+
+def defect(outcome: Ended | None) -> str:
+    """Return whether a release shows a defect: its script ends with 1, having said what it expected."""
+    if outcome is None:
+        return "not run"
+    if outcome.code < 0:
+        return "crashes"
+    if outcome.raised:
+        return "raises"
+    return {0: "", 1: SHOWN}.get(outcome.code, f"exit code {outcome.code}")
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table in Markdown."""
+    return [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows)]
+
+
+def minor(release: str) -> str:
+    """Return a release as a table's head has it: 2.6.0 as 2.6."""
+    return release.rpartition(".")[0]
+
+
+def spans(cells: Sequence[str], releases: Sequence[str]) -> tuple[str, str]:
+    """Return in which release a defect appeared, and in which it was gone, for each time that it did."""
+    appeared, gone = [], []
+    for place, (one, now) in enumerate(zip(releases, cells, strict=True)):
+        before = cells[place - 1] if place else ""
+        if now == SHOWN and before != SHOWN:
+            appeared.append(minor(one) if place else f"{minor(one)} or before")
+        if now != SHOWN and before == SHOWN:
+            gone.append(minor(one))
+    return ", ".join(appeared), ", ".join(gone)
+
+
+def told_by(path: Path) -> tuple[str, str]:
+    """Return the first line of a script's docstring, and links to the issues that the docstring names."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    numbers = dict.fromkeys(re.findall(r"#(\d{5,6})", text))
+    links = ", ".join(f"[#{number}](https://github.com/pytorch/pytorch/issues/{number})" for number in numbers)
+    return text.partition("\n")[0], links
+
+
+def command_rows(found: Found, releases: Sequence[str], commands: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Return a row per command: its words, and what it came to on each release."""
+    ended = {one: found.commands.get(one, {}) for one in releases}
+    return [
+        [f"`{' '.join(words)}`", *(cell(name, ended[one].get(name)) for one in releases)]
+        for name, words in commands.items()
+    ]
+
+
+def script_rows(found: Found, releases: Sequence[str]) -> list[list[str]]:
+    """Return a row per script: what it shows, where it is, issues, from when to when, and each release."""
+    rows = []
+    for path in SCRIPTS:
+        cells = [defect(found.scripts.get(one, {}).get(path.stem)) for one in releases]
+        sentence, links = told_by(path)
+        link = f"[{sentence.rstrip('.')}](../{path.relative_to(ROOT).as_posix()})"
+        rows.append([link, *spans(cells, releases), links, *cells])
+    return rows
+
+
+def reasons(found: Found, releases: Sequence[str], commands: Sequence[str]) -> list[str]:
+    """Return why a command is unavailable, release by release."""
+    return [
+        f"- torch {one}, {name}: {outcome.line.removeprefix('gradconform: ')}"
+        for one in releases
+        for name in commands
+        if (outcome := found.commands.get(one, {}).get(name)) and outcome.code == EXIT_ENVIRONMENT
+    ]
+
+
+def page(found: Found, releases: Sequence[str], commands: Mapping[str, Sequence[str]]) -> str:
+    """Return the page of what was found."""
+    known = [one for one in releases if one in found.pythons]
+    missing = [one for one in releases if one not in found.pythons]
+    pythons = ["Python", *(found.pythons[one] for one in known)]
+    heads = ["defect", "appeared in", "gone in", "issues", *(minor(one) for one in known)]
+    return "\n".join([
+        "# What works on which release of torch, and what each gets wrong", "",
+        "Written by `python benchmarks/torch_versions.py`, on Linux, with the wheels of PyPI, on a CPU.",
+        *([f"Not run: torch {', '.join(missing)}."] if missing else []), "",
+        "A command *works* where it ends as it is to; those that judge torch itself tell the defects of torch, not of",
+        "the kit. *Unavailable* is what the release lacks, with the reason below.", "",
+        *table(["", *known], [pythons, *command_rows(found, known, commands)]), "",
+        *reasons(found, known, list(commands)), "",
+        "## Which defect of torch's stage backward is in which release", "",
+        f"Each row is a script that uses torch alone; {SHOWN} says that it shows its defect on that release. *Raises*",
+        "says that the release ends it with another error before its defect can show, *crashes* that its process died.",
+        "",
+        *table(heads, script_rows(found, known)), "",
+    ])  # fmt: skip
