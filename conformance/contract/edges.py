@@ -24,7 +24,14 @@ _STAGES = (
 )  # fmt: skip
 
 
-@family("edges.full", over(_STAGES, _FULL))
+@family(
+    "edges.full",
+    over(_STAGES, _FULL),
+    seed={
+        "mlp": "test_stage_backward_from_gradient_edge",
+        "custom-output": "test_stage_backward_edge_keeps_python_autograd_function_alive",
+    },
+)
 def from_edges() -> Judge:
     """B MUST give the gradients of plain autograd from the edges of outputs that were let go of, on {stage}.
 
@@ -35,7 +42,7 @@ def from_edges() -> Judge:
     return gradients
 
 
-@family("edges.split", over(_STAGES, _SPLIT))
+@family("edges.split", over(_STAGES, _SPLIT), seed={"mlp": "test_stage_backward_input_from_gradient_edge"})
 def split_from_edges() -> Judge:
     """I and W MUST give the gradients of plain autograd from the edges of outputs that were let go of, on {stage}.
 
@@ -67,6 +74,7 @@ _BESIDE = {"two-outputs": (1,), "mask-output": (1,), "five-outputs": (0, 3)}
         for name, unsent in _BESIDE.items()
         for way, program in (("full", _FULL), ("split", _SPLIT))
     },
+    seed=dict.fromkeys(("two-outputs-full", "mask-output-full"), "test_stage_backward_mixed_edge_and_tensor_outputs"),
 )
 def beside_tensors() -> Judge:
     """Edges, tensors and None side by side MUST each have the gradient of their place, in {program} on {stage}.
@@ -117,6 +125,7 @@ def none() -> Judge:
         watch=frozenset({"state"}),
     ),
     level="SHOULD",
+    seed={"split": "test_stage_backward_input_edge_requires_output_grads"},
 )
 def absent() -> Judge:
     """No output gradients at all for an edge SHOULD raise or change nothing, in {program}.

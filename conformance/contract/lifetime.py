@@ -68,7 +68,11 @@ def outputs_between() -> Judge:
 
 @family(
     "lifetime.dropped",
-    over(("mlp", "two-outputs", "lstm", "chunk", "tied-parallel", "checkpoint"), "F0 F1 I0 drop0 I1 drop1 W1 W0"),
+    over(
+        ("mlp", "two-outputs", "lstm", "chunk", "tied-parallel", "checkpoint", "custom-output"),
+        "F0 F1 I0 drop0 I1 drop1 W1 W0",
+    ),
+    seed={"custom-output": "test_stage_backward_weight_custom_autograd_function"},
 )
 def dropped() -> Judge:
     """W MUST be right after its micro-batch's outputs and inputs were freed, in {program} on {stage}.

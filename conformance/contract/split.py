@@ -11,7 +11,14 @@ from .cases import BUILDS, LOSS_STAGES, REENTRANT, SEED_SIZE, STAGES, draws, of,
 from .check import Judge, family
 
 PROGRAM = split_deferred(2)
-SEED = {"mlp": "test_stage_backward_input"}
+#: Rows of torch's own suite, by the stage that is like theirs.
+SEED = {
+    "mlp": "test_stage_backward_input",
+    "nontensor-inputs": "test_stage_backward_input_ignores_non_tensor_inputs",
+    "output-view": "test_stage_backward_input_with_view_output",
+    "chunk": "test_stage_backward_multi_output_intermediate",
+    "tied-apart": "test_stage_backward_weight_shared_weights",
+}
 
 
 @family("split.gradients", over(STAGES, PROGRAM), seed=SEED)

@@ -30,6 +30,16 @@ SEED_SUITE = {
         "gradient tuples of one, two and more entries, and None among them; "
         "there nothing is asserted but that no error is raised, here the values are"
     ),
+    "test_stage_backward_input_ignores_non_tensor_inputs": "I beside an argument that is no tensor",
+    "test_stage_backward_input_with_view_output": "I and W of a stage whose output is a view",
+    "test_stage_backward_weight_custom_autograd_function": "W of a custom Function whose output is gone",
+    "test_stage_backward_multi_output_intermediate": "I and W through a node with several outputs",
+    "test_stage_backward_weight_shared_weights": "I and W of a weight that is used twice",
+    "test_stage_backward_from_gradient_edge": "B from the edge of an output that is gone",
+    "test_stage_backward_mixed_edge_and_tensor_outputs": "B from an edge, a tensor and None",
+    "test_stage_backward_edge_keeps_python_autograd_function_alive": "B from the edge of a custom Function",
+    "test_stage_backward_input_from_gradient_edge": "I and W from an edge",
+    "test_stage_backward_input_edge_requires_output_grads": "I from an edge without a gradient",
 }
 
 

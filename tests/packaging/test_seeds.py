@@ -1,8 +1,16 @@
-"""docs/seeds.md: every check that it names exists, and no row of torch's own suites is left out."""
+"""docs/seeds.md: every check that it names exists, and none of torch's own tests of pipelines is left out."""
 
+from __future__ import annotations
+
+import importlib.util
 import re
+import sys
+from collections import Counter
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from gradconform import contract
 from gradconform.fixtures.schedules import RECORDED, recorded
@@ -11,19 +19,60 @@ from gradconform.pipeline.cases import cases_of
 from gradconform.pipeline.schedule_text.checks import checks_of
 from gradconform.pipeline.stage_objects.checks import CHECKS
 
-TEXT = (Path(__file__).parents[2] / "docs" / "seeds.md").read_text()
-ROWS = [[cell.strip() for cell in line.split("|")[1:3]] for line in TEXT.splitlines() if line.startswith("| test_")]
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+DATA: dict[str, Any] = tomllib.loads((ROOT / "benchmarks" / "seeds.toml").read_text(encoding="utf-8"))
+#: What stands in backticks and is no check: commands and options, with a space or a dash in front.
+COMMAND = re.compile(r"gradconform |--")
 
 
-def test_every_check_that_a_row_names_exists() -> None:
-    known = [*contract.checks_of(), *(case.id for case in cases_of(NAMES, ranks=2)), *(check.id for check in CHECKS)]
-    known += [check.id for check in checks_of([recorded(name) for name in RECORDED])]
-    named = re.findall(r"`((?:stage|schedule|schedule_text|pipeline)\.[\w.*-]+)`", TEXT)
-    assert named
-    for pattern in named:
-        assert any(fnmatchcase(check, pattern) for check in known), pattern
+def writer() -> Any:
+    """Return benchmarks/seeds.py as a module."""
+    spec = importlib.util.spec_from_file_location("seeds", ROOT / "benchmarks" / "seeds.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["seeds"] = module  # its dataclass looks itself up
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_every_row_says_what_covers_it_or_why_nothing_does() -> None:
-    assert len(ROWS) == len({test for test, _ in ROWS}) == 27
-    assert all("`" in covered or covered.startswith("not covered: ") for _, covered in ROWS)
+SEEDS = writer()
+
+
+@pytest.fixture(scope="module")
+def known() -> list[str]:
+    """Return the ids of all checks, the extra ones among them."""
+    found = [*contract.checks_of(), *(case.id for case in cases_of(NAMES, ranks=2)), *(check.id for check in CHECKS)]
+    return [*found, *(check.id for check in checks_of([recorded(name) for name in RECORDED]))]
+
+
+def test_every_check_that_a_row_names_exists(known: list[str]) -> None:
+    named = {one for row in SEEDS.rows(DATA) for one in re.findall(r"`([^`]+)`", row.said) if not COMMAND.match(one)}
+    assert len(named) > 50
+    assert [one for one in sorted(named) if not any(fnmatchcase(check, one) for check in known)] == []
+
+
+def test_every_test_of_every_release_has_one_row_and_every_row_is_of_a_test() -> None:
+    counted = Counter((row.file, row.test) for row in SEEDS.rows(DATA))
+    assert [name for name, count in counted.items() if count > 1] == []
+    assert counted.keys() == SEEDS.named(DATA).keys()
+
+
+def test_what_covers_a_test_is_a_check_or_a_command_and_a_refusal_has_a_reason() -> None:
+    for row in SEEDS.rows(DATA):
+        assert "`" in row.said if row.covered else len(row.said.split()) > 5, row
+
+
+def test_the_seeds_that_checks_name_are_tests_of_torch_and_covered() -> None:
+    covered = {row.test for row in SEEDS.rows(DATA) if row.covered and row.file == "test_backward.py"}
+    assert {check.seed for check in contract.checks_of().values() if check.seed} - {"devices"} <= covered
+
+
+def test_the_page_is_what_the_command_writes() -> None:
+    written = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
+    assert written == SEEDS.page(DATA), f"write it anew: {SEEDS.COMMAND}"
