@@ -68,7 +68,8 @@ def _head(data: Mapping[str, Any]) -> Iterator[str]:
     yield "covers it here: a check, or the command that runs it; or why none does. `gradconform run` runs the contract,"
     yield "`gradconform stage-objects` the checks `stage.*`, `gradconform schedule-text` the checks `schedule_text.*`,"
     yield "`gradconform pipeline` the checks `pipeline.*`. What test_backward.py asks stands at each check in"
-    yield f"[contract.md](contract.md) as well. Of {len(found)} tests {covered} are covered, {len(found) - covered} refused."
+    yield f"[contract.md](contract.md) as well. Of {len(found)} tests {covered} are covered and {len(found) - covered}"
+    yield "refused."
     yield ""
 
 
