@@ -80,7 +80,7 @@ def microbatches(evidence: Evidence, lane: int) -> list[int]:
 def prior(evidence: Evidence, name: str, lane: int) -> Tensor:
     """Return what a parameter holds before the first action."""
     names = list(evidence.reference(lane, 0).params)
-    found: Tensor = widen(evidence.materials.prior(lane)[names.index(name)])
+    found: Tensor = widen(evidence.materials.prior_of(lane, names.index(name)))
     return found
 
 

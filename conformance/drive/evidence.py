@@ -97,7 +97,7 @@ class Evidence:
         expected = Expected()
         if self.trial.prior_grads:
             names = list(self.reference(lane, 0).params)
-            expected = expected.plus(widen(self.materials.prior(lane)[names.index(name)]))
+            expected = expected.plus(widen(self.materials.prior_of(lane, names.index(name))))
         sharing = self.trial.sharing(lane, name)
         for position, action in enumerate(self.trial.actions[: step.position + 1]):
             if action.stage not in sharing or action.misuse:

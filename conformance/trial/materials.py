@@ -41,6 +41,7 @@ class Materials:
         self.trial, self.dtype, self.device = trial, dtype, device
         self.seed = stable_seed(seed, "draw", trial.draw) if trial.draw else seed
         self._example_args: dict[int, tuple[Any, ...]] = {}
+        self._prior: dict[int, list[Tensor]] = {}
         self._modes = trial.modes & OF_FORWARD
 
     def seed_of(self, lane: int) -> int:
@@ -62,6 +63,18 @@ class Materials:
 
     def prior(self, lane: int) -> list[Tensor]:
         """Return the gradients (on the CPU) that the parameters have before the first action."""
+        return [grad.clone() for grad in self._drawn_prior(lane)]
+
+    def prior_of(self, lane: int, position: int) -> Tensor:
+        """Return that of one parameter: of many, the diagnosis asks for each beside each."""
+        return self._drawn_prior(lane)[position].clone()
+
+    def _drawn_prior(self, lane: int) -> list[Tensor]:
+        if lane not in self._prior:
+            self._prior[lane] = self._draw_prior(lane)
+        return self._prior[lane]
+
+    def _draw_prior(self, lane: int) -> list[Tensor]:
         seed = self.stage_seed(lane)
         module = self.trial.stages[lane].make(dtype=self.dtype, device=torch.device("cpu"), seed=seed)
         generator = torch.Generator().manual_seed(stable_seed(seed, "prior"))

@@ -58,6 +58,7 @@ def parts() -> dict[str, Callable[[Materials], list[Tensor]]]:
     return {
         "parameters": lambda m: list(m.stage(0).parameters()),
         "prior": lambda m: m.prior(0),
+        "prior of one": lambda m: [m.prior_of(0, 1)],
         "prior grads": lambda m: [p.grad for p in m.stage(0).parameters() if p.grad is not None],
         "args": lambda m: tensors(m.args(0, 1, m.stage(0))),
         "output_grads": lambda m: tensors(m.output_grads(0, 1)),
@@ -88,6 +89,13 @@ def test_a_part_is_the_same_whatever_was_drawn_before_it(part: str) -> None:
     torch.rand(3)  # the global generator is not what anything is drawn from
     pairs = zip(parts()[part](alone), parts()[part](after), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_what_one_parameter_has_before_is_drawn_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    materials = of(prior_grads=True)
+    wanted = materials.prior(0)
+    monkeypatch.delattr(type(LINEAR), "make")
+    assert [materials.prior_of(0, position).tolist() for position in range(len(wanted))] == [w.tolist() for w in wanted]
 
 
 def test_draws_are_the_same_in_another_process() -> None:
