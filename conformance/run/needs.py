@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from gradconform.contract.check import Check
 from gradconform.contract.space.put_back import put_back, special
-from gradconform.finding_text import alike, named
+from gradconform.finding_text import alike
 from gradconform.judge.finding import Finding
 from gradconform.trial.trial import Trial
 
-#: For findings that are alike so many sets of values are looked for; what fails without any of these is told without.
-_SETS = 3
+#: In so many rows that fail alike it is looked for again, where what is known does not hold or says nothing.
+_ROWS = 3
 
 #: Returns what a trial beside those of a check shows; None where it cannot be told.
 Tried = Callable[[Check, Trial], list[Finding] | None]
@@ -22,7 +22,7 @@ class Needs:
     """What the failures of a run need.
 
     It is looked for in the first row that fails in some way: at most one trial per value that is not plain in it. Of
-    a later row that fails alike, and has these values, it is said as well.
+    a later row that fails alike, and has these values, it is said without a trial.
     """
 
     def __init__(self, tried: Tried) -> None:
@@ -36,26 +36,23 @@ class Needs:
         if row is None or not findings:
             return findings
         keys = [alike(finding.to_dict()) for finding in findings]
-        if any(self._of(key, row) is None and len(self._known.get(key, ())) < _SETS for key in keys):
-            self._look(check, row, dict(zip(keys, findings, strict=True)))
+        if any(not self._of(key, row) and len(self._known.get(key, ())) < _ROWS for key in keys):
+            self._look(check, row, keys)
         return [replace(one, needs=self._of(key, row)) for one, key in zip(findings, keys, strict=True)]
 
     def _of(self, key: tuple[str, ...], row: Mapping[str, str]) -> Mapping[str, str] | None:
-        """Return what is known to be needed for findings that are alike, where the row has it."""
-        return next((needs for needs in self._known.get(key, ()) if needs.items() <= row.items()), None)
+        """Return what is known to be needed for findings that are alike, where the row has it; the most that is."""
+        fitting = (needs for needs in self._known.get(key, ()) if needs.items() <= row.items())
+        return max(fitting, key=len, default=None)
 
-    def _look(self, check: Check, row: Mapping[str, str], findings: Mapping[tuple[str, ...], Finding]) -> None:
-        """Put back each value of a row in turn: of what is gone without it, it is needed."""
-        trials = ((dimension, put_back(check.id, dimension)) for dimension in row)
-        found = {name: None if trial is None else self._tried(check, trial) for name, trial in trials}
-        left = {name: _things(some) for name, some in found.items() if some is not None}
-        for key, finding in findings.items():
-            if self._of(key, row) is None:
-                thing = named(finding.sort, finding.where)
-                needs = {name: row[name] for name, things in left.items() if thing not in things}
+    def _look(self, check: Check, row: Mapping[str, str], keys: Iterable[tuple[str, ...]]) -> None:
+        """Put back each value of a row in turn: those without which nothing is wrong are needed.
+
+        Less would be guessed: a judge that has found one thing asks no further, so another may hide behind it.
+        """
+        trials = ((name, put_back(check.id, name)) for name in row)
+        right = {name for name, trial in trials if trial is not None and self._tried(check, trial) == []}
+        needs = {name: word for name, word in row.items() if name in right}
+        for key in dict.fromkeys(keys):
+            if not self._of(key, row):
                 self._known.setdefault(key, []).append(needs)
-
-
-def _things(findings: Iterable[Finding]) -> set[str]:
-    """Return what some findings are about: with another value the same mistake may show by another kind of finding."""
-    return {named(finding.sort, finding.where) for finding in findings}

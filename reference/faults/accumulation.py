@@ -57,6 +57,7 @@ def averaged_with_what_stands(parameter: nn.Parameter, added: Tensor, _: Graph) 
     "accumulate.iterations.*-10",
     "accumulate.iterations.split-10-deferred",
     cause={"kind": "counted_twice", "microbatches": [5]},
+    takes="count=past-64-mb",
 )
 @alters(per_session)
 def wrong_after_the_fifth_call(_: StageSpec) -> Functions:
@@ -70,7 +71,7 @@ def wrong_after_the_fifth_call(_: StageSpec) -> Functions:
     return param_grads(edit)
 
 
-@fault("accumulate.prior.*", cause={"kind": "overwritten", "microbatches": [0]})
+@fault("accumulate.prior.*", cause={"kind": "overwritten", "microbatches": [0]}, takes="found=prior")
 @alters(per_session)
 def first_call_assigns(_: StageSpec) -> Functions:
     """The first micro-batch of a session assigns, whatever stands there; the others add."""
@@ -119,7 +120,7 @@ def new_tensor_per_microbatch(parameter: nn.Parameter, added: Tensor, _: Graph) 
     return added
 
 
-@fault("accumulate.reused_input.*", cause="added")
+@fault("accumulate.reused_input.*", cause="added", takes="found=same-arguments")
 @alters(each_input_grad)
 def running_sum_of_an_input(value: Any, grad: Tensor) -> Tensor | None:
     """An input's gradient is accumulated in its .grad, and what stands there is returned."""

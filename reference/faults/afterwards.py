@@ -14,7 +14,7 @@ from .alterations import Backwards, Grads, alters, backwards, stored_as, target,
 from .registry import fault
 
 
-@fault("state.process.*")
+@fault("state.process.*", takes="watched=state")
 def deterministic_algorithms_left_on() -> Target:
     """B and W turn deterministic algorithms on and leave them so."""
 

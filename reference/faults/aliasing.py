@@ -113,7 +113,7 @@ def _by_reference(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any)
     return found, groups
 
 
-@fault("state.receive_buffer.*", cause={"kind": "received_over", "action": "receive0"})
+@fault("state.receive_buffer.*", cause={"kind": "received_over", "action": "receive0"}, takes="caller=receives")
 def output_gradient_kept() -> Target:
     """The weight context holds the output gradients themselves, and W reads what has come into them since."""
     return target(replace(RIGHT, input_pass=_by_reference))

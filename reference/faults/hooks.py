@@ -130,7 +130,7 @@ def post_accumulate_hooks_before_the_gradient(parameters: Sequence[nn.Parameter]
         yield
 
 
-@fault("hooks.tensor_grad.*")
+@fault("hooks.tensor_grad.*", takes="hooks=scaled-by-hooks")
 @alters(accumulating)
 @contextlib.contextmanager
 def tensor_hooks_given_the_sum(parameters: Sequence[nn.Parameter], _: Graph) -> Iterator[None]:
@@ -180,7 +180,7 @@ def activation_hooks_never(_: Hook) -> Hook:
     return lambda grad: grad
 
 
-@fault("hooks.altered.scale-*")
+@fault("hooks.altered.scale-*", takes="hooks=scaled-by-hooks")
 def tensor_hooks_applied_twice() -> Target:
     """What hooks on parameters make of a gradient is made of it by autograd, and once more by hand."""
 

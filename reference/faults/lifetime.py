@@ -128,13 +128,14 @@ def inputs_kept() -> Target:
     return keeping(lambda _, __, inputs: inputs)
 
 
-@fault("lifetime.dropped.*", cause="never_accumulated")
+@fault("lifetime.dropped.*", cause="never_accumulated", takes="caller=drops")
 def outputs_referred_to_weakly() -> Target:
     """The weight context refers to the outputs weakly, and W does nothing where they are gone."""
 
     def referring(run: Callable[[], Passed], outputs: list[Any], _: Any) -> Passed:
         found, context = run()
-        return found, [{**group, "outputs": [weakref.ref(output) for output in outputs]} for group in context]
+        held = [weakref.ref(output) for output in outputs if output.dim()]  # a loss has nobody else who holds it
+        return found, [{**group, "outputs": held} for group in context]
 
     def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
         run(parameters, [group for group in groups if all(output() is not None for output in group.get("outputs", ()))])

@@ -45,7 +45,7 @@ def input_gradients_slightly_large() -> Target:
     return target(each_input_grad(lambda _, grad: _slightly_larger(grad)))
 
 
-@fault("*.bias.loss", cause=("relative_error", "scaled"))
+@fault("*.bias.loss", cause=("relative_error", "scaled"), takes="start=loss")
 @alters(backwards)
 def loss_over_one_row_too_few(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """A backward that starts at a loss starts with 64/63, as a mean over one row of 64 too few would."""

@@ -27,7 +27,7 @@ from .alterations import (
 from .registry import fault
 
 
-@fault("mode.gradients.eval-*")
+@fault("mode.gradients.eval-*", takes="mode=eval")
 @alters(with_session)
 class StagePutIntoTrainingMode(FunctionsSession):
     """The stage is put into training mode for a forward, whatever mode it is in."""
@@ -41,6 +41,7 @@ class StagePutIntoTrainingMode(FunctionsSession):
     "mode.gradients.autocast-*",
     dtypes=("float32", "float16"),
     elsewhere="autocast to bfloat16 casts neither what is that already nor float64",
+    takes="mode=autocast",
 )
 @alters(with_session)
 class GradientsInTheDtypeOfAutocast(Backwards):
@@ -69,7 +70,7 @@ def backward_left_out_without_grad_mode() -> Target:
     return target(backwards(around))
 
 
-@fault("mode.gradients.thread-*-split", "mode.gradients.together-split")
+@fault("mode.gradients.thread-*-split", "mode.gradients.together-split", takes="mode=thread")
 @alters(with_session)
 class ContextsOfTheThread(Forgiving):
     """Weight contexts belong to the thread that ran I; from another one W finds none, and does nothing."""
@@ -84,7 +85,9 @@ class ContextsOfTheThread(Forgiving):
         return super().backward_weight(mb)
 
 
-@fault("mode.gradients.thread-*-full", "mode.gradients.together-full", "mode.gradients.thread-*-split")
+@fault(
+    "mode.gradients.thread-*-full", "mode.gradients.together-full", "mode.gradients.thread-*-split", takes="mode=thread"
+)
 @alters(with_session)
 class BackwardOfAnotherThreadLeftOut(Backwards):
     """A B or I from another thread than the forward's is left out."""
@@ -101,7 +104,7 @@ class BackwardOfAnotherThreadLeftOut(Backwards):
         return (None,) * len(args)
 
 
-@fault("mode.gradients.deterministic-*")
+@fault("mode.gradients.deterministic-*", takes="mode=deterministic")
 def sums_in_memory_never_written_to() -> Target:
     """Gradients are added to memory that was never written to, and is cleared by a multiplication with zero."""
 
@@ -118,6 +121,7 @@ def sums_in_memory_never_written_to() -> Target:
     "mode.gradients.together-*",
     dtypes=("float32", "bfloat16", "float16"),
     elsewhere="nothing changes: a float64 gradient added in the default dtype, whichever, stays float64",
+    takes="mode=default-dtype",
 )
 def sums_in_the_default_dtype() -> Target:
     """Input gradients are added up in tensors of the default dtype."""

@@ -102,7 +102,12 @@ def scaled_by_the_batch(_: list[Any], grads: Any) -> Any:
     return divided if isinstance(grads, list) else grads
 
 
-@fault("*.loss.mlp", "accumulate.iterations.split-10-deferred", cause={"kind": "scaled", "factors": [0.5]})
+@fault(
+    "*.loss.mlp",
+    "accumulate.iterations.split-10-deferred",
+    cause={"kind": "scaled", "factors": [0.5]},
+    takes="start=loss",
+)
 @alters(backwards)
 def loss_divided(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """A backward that starts at a loss starts with one half."""
@@ -126,7 +131,7 @@ def dimensions_of_one_squeezed() -> Target:
     return target(each_input_grad(lambda _, grad: grad.squeeze()))
 
 
-@fault("*.gradients.embedding-sparse", "*.loss.embedding-sparse")
+@fault("*.gradients.embedding-sparse", "*.loss.embedding-sparse", takes="parameters=sparse")
 @alters(stored_as)
 def sparse_gradient_made_dense(parameters: list[nn.Parameter]) -> None:
     """A sparse parameter gradient is made dense."""

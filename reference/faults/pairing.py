@@ -35,13 +35,14 @@ def none_shifts_the_gradients_behind_it(outputs: list[Any], grads: list[Any]) ->
     "grad_tuple.size.three-*",
     raises=True,
     cause="output_grads_reversed",
+    takes="outputs=named dict bools scalar",
 )
 def output_grads_reversed() -> Target:
     """The last output gradient goes to the first output."""
     return target(output_grads(lambda _, grads: grads[::-1]))
 
 
-@fault("full.gradients.dict-output", raises=True)
+@fault("full.gradients.dict-output", raises=True, takes="outputs=dict")
 def dict_paired_by_sorted_keys() -> Target:
     """A dict's output gradients are taken in the order of the alphabet, its outputs in their own."""
     return _of_dict(lambda grads: [grads[key] for key in sorted(grads)])
@@ -111,6 +112,7 @@ def dict_taken_for_a_tuple() -> Target:
     "grad_tuple.none.all-*",
     "grad_tuple.none.last-*",
     cause="none_read_as_ones",
+    takes="start=none-first",
 )
 @alters(each_output_grad)
 def none_read_as_ones(output: Any, grad: Any) -> Any:
@@ -119,7 +121,7 @@ def none_read_as_ones(output: Any, grad: Any) -> Any:
     return torch.ones_like(output) if missing else grad
 
 
-@fault("grad_tuple.none_scalar.*", cause={"kind": "none_read_as_one", "slots": [0]})
+@fault("grad_tuple.none_scalar.*", cause={"kind": "none_read_as_one", "slots": [0]}, takes="outputs=scalar")
 @alters(each_output_grad)
 def none_of_a_scalar_read_as_one(output: Any, grad: Any) -> Any:
     """None for a 0-d output is read as 1, though None is claimed to mean that no gradient flows."""
@@ -139,7 +141,13 @@ def one_gradient_for_all(outputs: list[Any], grads: Any) -> Any:
     ]
 
 
-@fault("*.gradients.two-inputs", "*.loss.two-inputs", "accumulate.reused_input.two-inputs-split", cause="other_input")
+@fault(
+    "*.gradients.two-inputs",
+    "*.loss.two-inputs",
+    "accumulate.reused_input.two-inputs-split",
+    cause="other_input",
+    takes="inputs=two-inputs unused-input fixed-input integer-input inputs-in-one-memory",
+)
 def input_grads_reversed() -> Target:
     """The gradient of the last argument is returned for the first."""
     return target(input_grads(lambda _, grads: grads[::-1]))
@@ -150,6 +158,7 @@ def input_grads_reversed() -> Target:
     "*.gradients.integer-input",
     "*.gradients.nontensor-inputs",
     cause=("other_input", "returned_elsewhere"),
+    takes="inputs=fixed-input",
 )
 @alters(input_grads)
 def input_that_needs_none_shifts_the_slots(inputs: Sequence[Any], grads: Grads) -> Grads:
@@ -167,7 +176,13 @@ def unused_input_shifts_the_slots(_: Sequence[Any], grads: Grads) -> Grads:
     return (*present, *[None] * (len(grads) - len(present)))
 
 
-@fault("*.gradients.unused-input", "*.gradients.fixed-input-first", "*.gradients.integer-input", cause="zeros_for_none")
+@fault(
+    "*.gradients.unused-input",
+    "*.gradients.fixed-input-first",
+    "*.gradients.integer-input",
+    cause="zeros_for_none",
+    takes="inputs=unused-input fixed-input all-fixed integer-input",
+)
 @alters(input_grads)
 def zeros_for_none(inputs: Sequence[Any], grads: Grads) -> Grads:
     """An input without a gradient gets zeros in place of None."""
@@ -175,7 +190,12 @@ def zeros_for_none(inputs: Sequence[Any], grads: Grads) -> Grads:
     return tuple(torch.zeros_like(v) if g is None and isinstance(v, Tensor) else g for v, g in pairs)
 
 
-@fault("grad_tuple.layout.transposed-*", "grad_tuple.layout.strided-*", cause="read_as_contiguous")
+@fault(
+    "grad_tuple.layout.transposed-*",
+    "grad_tuple.layout.strided-*",
+    cause="read_as_contiguous",
+    takes="start=transposed-gradients strided-gradients",
+)
 @alters(each_output_grad)
 def read_through_the_storage(_: Any, grad: Any) -> Any:
     """An output gradient is read from its storage as if it were contiguous."""
@@ -185,13 +205,13 @@ def read_through_the_storage(_: Any, grad: Any) -> Any:
     return stored[: grad.numel()].view(grad.shape)
 
 
-@fault("grad_tuple.layout.expanded-*", raises=True)
+@fault("grad_tuple.layout.expanded-*", raises=True, takes="start=expanded-gradients")
 def expanded_gradient_scaled_in_place() -> Target:
     """Output gradients are unscaled in place, which an expanded one refuses."""
     return each_output_grad(lambda _, grad: grad.mul_(1.0) if isinstance(grad, Tensor) else grad)
 
 
-@fault("grad_tuple.layout.zeros-*", cause="output_grads_zero")
+@fault("grad_tuple.layout.zeros-*", cause="output_grads_zero", takes="start=zero-gradients")
 @alters(each_output_grad)
 def zeros_taken_for_none(_: Any, grad: Any) -> Any:
     """An output gradient of zeros is taken for no gradient."""
@@ -204,7 +224,7 @@ def empty_taken_for_none() -> Target:
     return each_output_grad(lambda _, grad: None if isinstance(grad, Tensor) and not grad.numel() else grad)
 
 
-@fault("*.gradients.mask-output", "*.gradients.custom-integer-output", raises=True)
+@fault("*.gradients.mask-output", "*.gradients.custom-integer-output", raises=True, takes="outputs=dict bools")
 @alters(output_grads)
 def output_that_needs_none_shifts_the_gradients(outputs: list[Any], grads: Any) -> Any:
     """Outputs that need no gradient are filtered out of the outputs and not out of the gradients."""

@@ -22,7 +22,8 @@ class Fault:
     exception that plain autograd does not raise. ``make`` returns a new target. ``causes`` are those of which one is to
     be found for a fault of values, with the fields that a report has for them; empty where it cannot be named.
     ``dtypes`` are those in which it is a fault, None for all, and ``elsewhere`` says why it is none in the others: an
-    error of 1e-5 is lost in bfloat16.
+    error of 1e-5 is lost in bfloat16. ``dimension`` is that of the space (docs/space.md) to which it belongs: of
+    its rows only such as have one of ``values`` show it.
     """
 
     name: str
@@ -34,6 +35,8 @@ class Fault:
     causes: tuple[Mapping[str, Any], ...] = ()
     dtypes: tuple[str, ...] | None = None
     elsewhere: str | None = None
+    dimension: str | None = None
+    values: tuple[str, ...] = ()
 
 
 #: Every fault by name, in order of registration.
@@ -46,14 +49,17 @@ def fault(
     cause: Cause | tuple[Cause, ...] = (),
     dtypes: tuple[str, ...] | None = None,
     elsewhere: str | None = None,
+    takes: str | None = None,
 ) -> Callable[[Callable[[], Target]], Callable[[], Target]]:
     """Register what makes a wrong target; its name is the fault's, its docstring the idea.
 
-    ``cause`` is a cause, or several of which one is enough.
+    ``cause`` is a cause, or several of which one is enough. ``takes`` is the dimension to which it belongs, with the
+    values that show it: ``mode=thread``, ``order=lagging mixed``.
     Raises ``ValueError`` for a name that is taken, where no check is named, and for dtypes left out without a reason.
     """
     several = cause if isinstance(cause, tuple) else (cause,)
     causes = tuple({"kind": one} if isinstance(one, str) else one for one in several)
+    dimension, _, values = (takes or "").partition("=")
 
     def register(make: Callable[[], Target]) -> Callable[[], Target]:
         name = re.sub(r"_|(?<=\w)(?=[A-Z])", "-", make.__name__).lower()
@@ -65,7 +71,8 @@ def fault(
             msg = f"fault {name!r}: dtypes={dtypes} and elsewhere={elsewhere!r}; expected both, or neither"
             raise ValueError(msg)
         topic = make.__module__.rpartition(".")[2]
-        FAULTS[name] = Fault(name, topic, idea, named, raises, make, causes, dtypes, elsewhere)
+        place = (dimension or None, tuple(values.split()))
+        FAULTS[name] = Fault(name, topic, idea, named, raises, make, causes, dtypes, elsewhere, *place)
         return make
 
     return register

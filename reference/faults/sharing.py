@@ -43,6 +43,7 @@ from .registry import fault
     "split.gradients.rnn",
     "accumulate.prior.tied",
     cause="counted_twice",
+    takes="parameters=tied",
 )
 def tied_weight_doubled() -> Target:
     """A parameter that is used at two places is counted twice."""
@@ -138,6 +139,7 @@ class TwoWeightPassesSwapped(FunctionsSession):
     "lifetime.dropped.mlp",
     "misuse.forgotten_weight.same-step",
     cause="contexts_swapped",
+    takes="order=weights-reversed inputs-reversed",
 )
 @alters(with_session)
 class WeightPassesFirstInFirstOut(FunctionsSession):
@@ -177,6 +179,7 @@ class NewestForwardForEveryBackward(Backwards):
     "accumulate.order.mixed-weight-last",
     "accumulate.order.split-input-reversed",
     cause={"kind": "other_forward", "microbatches": [0], "others": [2]},
+    takes="order=reversed inputs-reversed",
 )
 @alters(with_session)
 class OldestForwardForEveryBackward(Backwards):
@@ -188,7 +191,13 @@ class OldestForwardForEveryBackward(Backwards):
         return backward(mb, output_grads)
 
 
-@fault("accumulate.order.split-deferred", "accumulate.stage.*", "split.gradients.mlp", cause="newest_context_kept")
+@fault(
+    "accumulate.order.split-deferred",
+    "accumulate.stage.*",
+    "split.gradients.mlp",
+    cause="newest_context_kept",
+    takes="order=split-in-flight lagging",
+)
 @alters(per_session)
 def newest_context_only(_: StageSpec) -> Functions:
     """One context is kept per stage: an I overwrites that of the micro-batch before, whose W then adds nothing."""
@@ -207,7 +216,12 @@ def newest_context_only(_: StageSpec) -> Functions:
     return replace(weight_passes(around), input_pass=input_pass)
 
 
-@fault("accumulate.two_stages.split", "accumulate.two_stages.split-crossed", cause="kept_by_microbatch")
+@fault(
+    "accumulate.two_stages.split",
+    "accumulate.two_stages.split-crossed",
+    cause="kept_by_microbatch",
+    takes="beside=beside",
+)
 def two_sessions_share_contexts() -> Target:
     """Weight contexts lie in one queue of the process, keyed by micro-batch alone."""
     shared: dict[int, Any] = {}
@@ -251,7 +265,7 @@ def weight_passes_of_every_session() -> Target:
     return with_session(Session)
 
 
-@fault("accumulate.two_stages.full", raises=True)
+@fault("accumulate.two_stages.full", raises=True, takes="beside=beside")
 def two_sessions_share_forwards() -> Target:
     """Outputs wait for their B in one dict of the process, keyed by micro-batch alone."""
     shared: dict[int, Any] = {}
@@ -280,6 +294,7 @@ class RingOfEightContexts(Forgiving):
     "accumulate.order.mixed",
     "accumulate.order.mixed-weight-last",
     cause=({"kind": "missing", "microbatches": [0]}, {"kind": "missing", "microbatches": [1]}),
+    takes="order=mixed",
 )
 @alters(with_session)
 class FullBackwardClearsTheContexts(Forgiving):

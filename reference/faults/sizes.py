@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradconform.adapter import StageSpec
 from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
 
@@ -20,6 +21,7 @@ from .alterations import (
     backwards,
     each_input_grad,
     param_grads,
+    per_session,
     stored_as,
     target,
     with_session,
@@ -40,25 +42,38 @@ def _ring(size: int) -> Target:
     return with_session(Ring)
 
 
-@fault("space.split.past-64-mb-*")
+@fault("space.*.one-mb-*", cause="zero", takes="count=one-mb")
+@alters(per_session)
+def lone_micro_batch_dropped(spec: StageSpec) -> Functions:
+    """The first micro-batch of several begins the sum, and the last one ends it: a lone one does neither."""
+    return param_grads(lambda _, added, __: added * 0.0 if spec.n_microbatches == 1 else added)
+
+
+@fault("accumulate.iterations.split-10-deferred", cause="never_accumulated", takes="count=three-mb past-64-mb")
+def ring_of_two_contexts() -> Target:
+    """Contexts lie in two places by turns: the third that is deferred takes the place of the first."""
+    return _ring(2)
+
+
+@fault("space.split.past-64-mb-*", takes="count=past-64-mb")
 def ring_of_sixteen_contexts() -> Target:
     """Contexts lie in a ring of sixteen: the 17th that is deferred takes the place of the first."""
     return _ring(16)
 
 
-@fault("space.split.past-64-mb-*")
+@fault("space.split.past-64-mb-*", takes="count=past-64-mb")
 def ring_of_thirty_two_contexts() -> Target:
     """Contexts lie in a ring of 32: the 33rd that is deferred takes the place of the first."""
     return _ring(32)
 
 
-@fault("space.split.past-64-mb-*")
+@fault("space.split.past-64-mb-*", takes="count=past-64-mb")
 def ring_of_sixty_four_contexts() -> Target:
     """Contexts lie in a ring of 64: the 65th that is deferred takes the place of the first."""
     return _ring(64)
 
 
-@fault("space.full.past-64-mb-*")
+@fault("space.full.past-64-mb-*", takes="count=past-64-mb")
 @alters(with_session)
 class BackwardsPastSixtyFourLost(FunctionsSession):
     """Micro-batches are counted in six bits: of the 65th B on the parameters get nothing."""
@@ -94,13 +109,13 @@ def tail_behind_blocks_of_sixteen_dropped() -> Target:
     return target(param_grads(_cut(16, 16)))
 
 
-@fault("space.*.past-256-elements-*", "space.full.37x41-*")
+@fault("space.*.past-256-elements-*", "space.full.37x41-*", takes="size=past-256-elements 37x41 past-32768-elements")
 def tail_behind_blocks_of_256_dropped() -> Target:
     """A gradient of more than 256 elements is added in blocks of so many, and what is left over is not."""
     return target(param_grads(_cut(256, 256)))
 
 
-@fault("space.full.37x41-*", "space.*.past-32768-elements-*")
+@fault("space.full.37x41-*", "space.*.past-32768-elements-*", takes="size=37x41 past-32768-elements")
 def elements_past_1024_dropped() -> Target:
     """A kernel is started for 1,024 elements at the most."""
     return target(param_grads(_cut(1024)))
@@ -110,19 +125,20 @@ def elements_past_1024_dropped() -> Target:
     "space.*.past-32768-elements-*",
     dtypes=("float32", "float64", "float16"),
     elsewhere="within the bound: what bfloat16 may lose by rounding is more than the one element that is dropped",
+    takes="size=past-32768-elements",
 )
 def elements_past_32768_dropped() -> Target:
     """Elements are counted in fifteen bits."""
     return target(param_grads(_cut(2**15)))
 
 
-@fault("space.full.one-by-one-*")
+@fault("space.full.one-by-one-*", takes="size=one-by-one")
 def one_element_as_a_scalar() -> Target:
     """An input gradient of one element is returned without dimensions."""
     return target(each_input_grad(lambda _, grad: grad.reshape(()) if grad.numel() == 1 else grad))
 
 
-@fault("space.*.no-elements-*")
+@fault("space.*.no-elements-*", takes="size=no-elements")
 @alters(stored_as)
 def no_elements_no_gradient(parameters: list[nn.Parameter]) -> None:
     """A gradient without elements is stored as None."""
@@ -131,7 +147,7 @@ def no_elements_no_gradient(parameters: list[nn.Parameter]) -> None:
             parameter.grad = None
 
 
-@fault("space.*.many-parameters-*")
+@fault("space.*.many-parameters-*", takes="parameters=many-parameters")
 @alters(stored_as)
 def parameters_past_128_left_out(parameters: list[nn.Parameter]) -> None:
     """Parameters are handled 128 at a time, once."""
@@ -139,7 +155,7 @@ def parameters_past_128_left_out(parameters: list[nn.Parameter]) -> None:
         parameter.grad = None
 
 
-@fault("space.*.deep-*", raises=True)
+@fault("space.*.deep-*", raises=True, takes="graph=deep")
 def deep_graph_walked_by_recursion() -> Target:
     """The graph is walked by recursion, which ends at a depth of a thousand."""
 

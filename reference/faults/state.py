@@ -43,7 +43,7 @@ def inputs_zeroed(_: Any, __: Any, inputs: Sequence[Any]) -> None:
             value.data.zero_()
 
 
-@fault("state.output_grads.*")
+@fault("state.output_grads.*", takes="watched=state")
 @alters(backwards)
 def output_grads_cleared(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """Output gradients are cleared once they are read, as a receive buffer would be."""
@@ -75,7 +75,7 @@ class ForwardRunTwice(Backwards):
         return backward(mb, output_grads)
 
 
-@fault("state.buffers.*")
+@fault("state.buffers.*", takes="parameters=buffer")
 @alters(with_session)
 class BuffersCleared(FunctionsSession):
     """Buffers are cleared after a backward."""
@@ -113,7 +113,7 @@ def inputs_left_frozen(_: Any, __: Any, inputs: Sequence[Any]) -> None:
             value.requires_grad = False
 
 
-@fault("state.rng.*")
+@fault("state.rng.*", takes="watched=state")
 @alters(after_backwards)
 def random_numbers_drawn(_: Any, __: Any, ___: Any) -> None:
     """A random number is drawn in every backward."""

@@ -30,7 +30,7 @@ from .alterations import (
 from .registry import fault
 
 
-@fault("steps.params.step-*", "steps.params.replace-*", "steps.params.step-layer-norm-*")
+@fault("steps.params.step-*", "steps.params.replace-*", "steps.params.step-layer-norm-*", takes="steps=stepped")
 @alters(with_session)
 class WeightsOfTheFirstForward(FunctionsSession):
     """The values that parameters had in the first forward are kept, as of weights that are cast once, and used on."""
@@ -118,7 +118,7 @@ def trained_parameters_looked_up_once() -> Target:
     return with_session(Session)
 
 
-@fault("steps.frozen.between-*")
+@fault("steps.frozen.between-*", takes="steps=frozen-later")
 def gradients_of_frozen_parameters_cleared() -> Target:
     """What is in .grad of a parameter that is frozen is taken for garbage, and cleared."""
 

@@ -11,26 +11,32 @@ from torch import Tensor, nn
 from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
 
-from .alterations import Grads, alters, backwards, input_grads, param_grads, stored_as, target, with_session
+from .alterations import (
+    Grads,
+    alters,
+    backwards,
+    input_grads,
+    output_grads,
+    param_grads,
+    stored_as,
+    target,
+    with_session,
+)
 from .registry import fault
 
 
-@fault("space.*.inputs-in-one-memory-*")
+@fault("space.*.inputs-in-one-memory-*", takes="inputs=inputs-in-one-memory")
 @alters(input_grads)
 def inputs_told_apart_by_address(inputs: Sequence[Any], grads: Grads) -> Grads:
     """Input gradients are kept by the address of the input: of two inputs on one memory the last is taken for both."""
     last = {value.data_ptr(): grad for value, grad in zip(inputs, grads, strict=True) if isinstance(value, Tensor)}
     return tuple(
-        None
-        if grad is None or not value.numel()
-        else last[value.data_ptr()]
-        if value.numel() and last[value.data_ptr()] is not None
-        else grad
+        grad if grad is None or not value.numel() or last[value.data_ptr()] is None else last[value.data_ptr()]
         for value, grad in zip(inputs, grads, strict=True)
     )
 
 
-@fault("space.*.parameters-in-one-memory-*")
+@fault("space.*.parameters-in-one-memory-*", takes="parameters=parameters-in-one-memory")
 @alters(stored_as)
 def parameters_told_apart_by_address(parameters: list[nn.Parameter]) -> None:
     """Gradients are kept by the address of the parameter: of two on one memory the last one's is taken for both."""
@@ -53,19 +59,19 @@ def _flushed(share: float) -> Callable[..., Tensor]:
     return edit
 
 
-@fault("space.*.subnormal-*")
+@fault("space.*.subnormal-*", takes="values=subnormal")
 def subnormal_gradients_flushed() -> Target:
     """What is smaller than the smallest normal number is taken for zero."""
     return target(param_grads(_flushed(1.0)))
 
 
-@fault("space.*.tiny-*")
+@fault("space.*.tiny-*", takes="values=tiny subnormal")
 def tiny_gradients_flushed() -> Target:
     """What is tiny is taken for zero, as where a gradient goes through a narrower dtype."""
     return target(param_grads(_flushed(0.5)))
 
 
-@fault("space.*.huge-*")
+@fault("space.*.huge-*", takes="values=huge")
 def huge_gradients_clipped() -> Target:
     """Gradients are clipped at a number that none was thought to reach."""
 
@@ -79,7 +85,25 @@ def huge_gradients_clipped() -> Target:
     return target(param_grads(edit))
 
 
-@fault("space.full.named-*", raises=True)
+@fault("space.*.zeros-*", cause=("zero", "never_accumulated"), takes="values=zeros")
+@alters(backwards)
+def zeros_taken_for_padding(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+    """A micro-batch with an argument of zeros is taken for padding, from which no gradient comes."""
+    floating = [one for one in inputs if isinstance(one, Tensor) and one.is_floating_point() and one.numel()]
+    if all(map(torch.Tensor.any, floating)):
+        return run(outputs, grads, inputs)
+    return tuple(torch.zeros_like(one) if one.requires_grad else None for one in inputs)
+
+
+@fault("space.split.one-element-*", takes="outputs=one-element")
+@alters(output_grads)
+def one_element_taken_for_a_loss(outputs: list[Any], grads: Any) -> Any:
+    """An output of one element is taken for a loss, whose gradient is 1."""
+    lone = len(outputs) == 1 and outputs[0].shape == (1,)
+    return [torch.ones_like(outputs[0])] if lone and outputs[0].requires_grad else grads
+
+
+@fault("space.full.named-*", raises=True, takes="outputs=named")
 @alters(backwards)
 def named_tuple_taken_by_name(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Any) -> Grads:
     """The gradients of a named tuple are sorted by the names of its fields, the outputs are not."""
@@ -89,7 +113,7 @@ def named_tuple_taken_by_name(run: Callable[..., Grads], outputs: Any, grads: An
     return run(outputs, grads, inputs)
 
 
-@fault("space.*.three-steps-*")
+@fault("space.*.three-steps-*", takes="steps=cleared stepped three-steps frozen-later")
 @alters(with_session)
 class NumbersOfMicrobatchesUsedOnce(FunctionsSession):
     """A micro-batch whose number was used before is taken for done: its parameters get nothing."""

@@ -18,8 +18,10 @@ KINDS = {
     "afterwards": {"changed", "unexpected", "layout"},
     "aliasing": {"changed", "shared", "mismatch", "layout"},
     "by_hand": {"mismatch"},
+    "calling": {"mismatch", "missing"},
     "dropped": {"missing", "mismatch"},
     "errors": {"changed", "missing", "unexpected", "mismatch", "no_error"},
+    "graphs": {"mismatch", "missing"},
     "hooks": {"hooks", "mismatch", "missing"},
     "lifetime": {"alive", "mismatch", "missing"},
     "means": {"mismatch"},
@@ -65,8 +67,13 @@ SAID = {
 #: The faults that are none in a dtype, each for the reason that it gives.
 LOST_IN_ROUNDING = {"relative-error-1e-5", "relative-error-3e-6", "rounded-through-bfloat16"}
 NONE_IN = {
-    "float64": {"sums-truncated", "gradients-in-the-dtype-of-autocast", "sums-in-the-default-dtype"},
-    "float32": {"sums-truncated"},
+    "float64": {
+        "sums-truncated",
+        "gradients-in-the-dtype-of-autocast",
+        "sums-in-the-default-dtype",
+        "bucket-of-the-narrowest-dtype-alone",
+    },
+    "float32": {"sums-truncated", "bucket-of-the-narrowest-dtype-alone"},
     "bfloat16": LOST_IN_ROUNDING | {"gradients-in-the-dtype-of-autocast", "elements-past-32768-dropped"},
     "float16": LOST_IN_ROUNDING,
 }
