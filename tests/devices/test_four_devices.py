@@ -153,13 +153,21 @@ def test_two_results_agree_in_all_but_the_last_bits(change: Result, *, same: boo
 
 
 @pytest.mark.slow
-def test_the_right_split_is_clean_on_all_four_in_one_process_and_in_two(judged: Judged) -> None:
+def test_the_right_split_is_clean_on_all_four(judged: Judged) -> None:
+    found = judged("reference-split", 2, "quick")
+    assert list(unexplained(found)) == []
+    assert {result["status"] for (_, device), result in found.items() if device != "lazy"} == {"passed"}
+    assert len(found) == len(FOUR) * len({check for check, _ in found})
+
+
+# CI asks the same of torch, of which more is told.
+@pytest.mark.nightly
+def test_the_right_split_is_clean_in_one_process_and_in_two(judged: Judged) -> None:
     alone, together = (judged("reference-split", workers, "quick") for workers in (0, 2))
     assert alone.keys() == together.keys()
     assert apart(alone, together) == []
     assert list(unexplained(alone)) == []
     assert {result["status"] for (_, device), result in alone.items() if device != "lazy"} == {"passed"}
-    assert len(alone) == len(FOUR) * len({check for check, _ in alone})
 
 
 @pytest.mark.slow

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-import gradconform
+from gradconform.results import Report
+
+Judge = Callable[..., Report]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("target", ["autograd", "reference-split"])
-def test_what_is_known_right_conforms(target: str, dtype: str) -> None:
-    report = gradconform.check_stage_backward(target, dtype=dtype, strict=True)
+def test_what_is_known_right_conforms(target: str, dtype: str, judge: Judge) -> None:
+    report = judge(target, dtype=dtype, strict=True)
     assert [f"{result.check}: {result.message}" for result in report.failures] == []
     assert report.extent is not None
     # torch has no complex numbers of bfloat16.
@@ -25,13 +28,13 @@ def test_what_is_known_right_conforms(target: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_split_reference_conforms_in_profile_full(dtype: str) -> None:
-    report = gradconform.check_stage_backward("reference-split", dtype=dtype, profile="full", strict=True)
+def test_the_split_reference_conforms_in_profile_full(dtype: str, judge: Judge) -> None:
+    report = judge("reference-split", dtype=dtype, profile="full", strict=True)
     assert [f"{result.check}: {result.message}" for result in report.failures] == []
     assert report.conforms
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_another_seed_accuses_nobody_who_is_right(seed: int) -> None:
-    report = gradconform.check_stage_backward("reference-split", seed=seed, strict=True)
+def test_another_seed_accuses_nobody_who_is_right(seed: int, judge: Judge) -> None:
+    report = judge("reference-split", seed=seed, strict=True)
     assert [f"{result.check}: {result.message}" for result in report.failures] == []

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 import torch
 
-import gradconform
 from gradconform import contract
+from gradconform.results import Report
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+Judge = Callable[..., Report]
 
 TABLE = tomllib.loads(Path(__file__).with_name("torch_2_13").joinpath("explained.toml").read_text(encoding="utf-8"))
 PATTERNS = [pattern for globs in TABLE["scripts"].values() for pattern in globs]
@@ -29,8 +32,8 @@ on_torch_2_13_0 = pytest.mark.skipif(
 
 @on_torch_2_13_0
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_checks_that_fail_on_torch_are_exactly_those_that_a_script_explains(dtype: str) -> None:
-    report = gradconform.check_stage_backward("torch", dtype=dtype)
+def test_the_checks_that_fail_on_torch_are_exactly_those_that_a_script_explains(dtype: str, judge: Judge) -> None:
+    report = judge("torch", dtype=dtype)
     failed = {result.check for result in report.failures}
     explained = {check for check in EXPLAINED if contract.checks_of()[check].profile != "full"}
     assert sorted(explained - failed) == []
@@ -39,6 +42,6 @@ def test_the_checks_that_fail_on_torch_are_exactly_those_that_a_script_explains(
 
 
 @on_torch_2_13_0
-def test_what_profile_full_probes_beyond_the_claims_accuses_of_nothing_more() -> None:
-    report = gradconform.check_stage_backward("torch", profile="full")
+def test_what_profile_full_probes_beyond_the_claims_accuses_of_nothing_more(judge: Judge) -> None:
+    report = judge("torch", profile="full")
     assert {result.check for result in report.failures} - EXPLAINED == set()
