@@ -17,7 +17,7 @@ from gradconform.replay.source import Source, add_stage
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run, check_stage_backward
 from gradconform.target.resolve import resolve
-from gradconform.torch_releases import names, saved
+from gradconform.torch_releases import edges, names, saved
 from gradconform.trees import leaves
 
 CHECKS = contract.checks_of()
@@ -74,7 +74,8 @@ def run_without_kit(*scripts: tuple[str, tuple[str, ...]], folder: Path) -> list
 WITHOUT_KIT = {
     "from gradconform.torch_releases.saved import": "from .saved import",
     "from gradconform.adapter import UnsupportedError": "UnsupportedError = RuntimeError",
-    "from gradconform.results import EXIT_ENVIRONMENT": "EXIT_ENVIRONMENT = 4",
+    "from gradconform.torch_releases.edges import": "from .edges import",
+    "from gradconform.exits import EXIT_ENVIRONMENT": "EXIT_ENVIRONMENT = 4",
 }
 
 
@@ -83,7 +84,8 @@ def right_split(tmp_path: Path) -> Path:
     """A folder with the kit's correct split backward as the package ``right_split``, which needs nothing of the kit."""
     package = tmp_path / "right_split"
     package.mkdir()
-    for name, module in {"__init__": split, "recomputed": recomputed, "saved": saved, "names": names}.items():
+    own = {"__init__": split, "recomputed": recomputed, "edges": edges, "saved": saved, "names": names}
+    for name, module in own.items():
         text = Path(module.__file__).read_text()
         for line, instead in WITHOUT_KIT.items():
             text = text.replace(line, instead)
