@@ -2,10 +2,10 @@
 
 Measures what stands between a pair of comments such as `<!-- measured: sensitivity -->` and `<!-- end -->` and writes
 it there, with the date, the version of torch and the machine: how small an error is found (with a plot beside the
-document), how often what is right is accused, what the kit costs, and the self-test in every dtype. Without --write it
-prints. It takes about half an hour on two idle cores; --only measures one table, --fast so little that it says nothing
-but that this works. It exits with 1 where what the kit promises is not so: a right trial that fails, a fault that
-survives, an error of 3e-6 in float32 that is not found.
+document), how often what is right is accused, what the kit costs, the self-test in every dtype, and what each dimension
+of the space alone finds. Without --write it prints. It takes about half an hour on two idle cores; --only measures one
+table, --fast so little that it says nothing but that this works. It exits with 1 where what the kit promises is not so:
+a right trial that fails, a fault that survives, an error of 3e-6 in float32 that is not found.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import dimensions
 import false_alarms
 import fuzz_rate
 import memory
@@ -137,12 +138,19 @@ def self_test(effort: Effort) -> Part:
     return lines, wrong
 
 
+def found_by_dimension(effort: Effort) -> Part:
+    """Measure which faults the rows of each dimension show, and no others."""
+    found = list(dimensions.measure(effort.faults))
+    return dimensions.table(found), dimensions.problems(found, every=effort.faults == "*")
+
+
 PARTS: dict[str, Callable[[Effort], Part]] = {
     "sensitivity": small_errors,
     "runs": found_by_runs,
     "false-alarms": accused,
     "cost": cost,
     "selftest": self_test,
+    "dimensions": found_by_dimension,
 }
 
 

@@ -10,10 +10,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from gradconform.contract.space.dimensions import DIMENSIONS
+
 ROOT = Path(__file__).parents[2]
 LIMITS = ROOT / "docs" / "limits.md"
 BLOCK = re.compile(r"^<!-- measured: ([a-z-]+) -->\n(.*?)^<!-- end -->$", re.DOTALL | re.MULTILINE)
-PARTS = {"sensitivity", "runs", "false-alarms", "cost", "selftest"}
+PARTS = {"sensitivity", "runs", "false-alarms", "cost", "selftest", "dimensions"}
 MEASURED = (
     r"Measured on 20\d\d-\d\d-\d\d with torch \d+\.\d+\.\d+\S* on \d+ cores? of a CPU \(\S+, \S+\) by "
     r"`python benchmarks/tables\.py --only "
@@ -55,6 +57,12 @@ def test_none_of_twenty_thousand_right_trials_is_accused_in_any_dtype() -> None:
         for dtype in ("float64", "float32", "bfloat16", "float16")
     }
     assert {tuple(row[2:4]) for row in rows(found["false-alarms"])} == {("20,000", "0")}
+
+
+def test_every_dimension_has_a_fault_and_no_row_without_its_values_shows_one() -> None:
+    found = rows(blocks(LIMITS)["dimensions"])
+    assert [row[0] for row in found] == [dimension.name for dimension in DIMENSIONS["split"]]
+    assert all(row[1] and row[2] == "0" for row in found)
 
 
 def test_the_readme_tells_of_the_self_test_what_was_measured() -> None:
