@@ -32,9 +32,9 @@ def _roots(edit: Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]]) 
 
     def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         listed, given = flat(outputs, grads)
-        if isinstance(given, list) and any(isinstance(root, GradientEdge) for root in listed):
-            listed, given = edit(listed, given)
-        return run(listed, given, inputs)
+        if not isinstance(given, list) or not any(isinstance(root, GradientEdge) for root in listed):
+            return run(outputs, grads, inputs)
+        return run(*edit(listed, given), inputs)
 
     return backwards(around)
 
@@ -121,6 +121,8 @@ def edges_once_tensors_from_then_on() -> Target:
 
         def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
             listed, given = flat(outputs, grads)
+            if grads is None or not isinstance(given, list):
+                return run(outputs, grads, inputs)
             kinds = [isinstance(root, GradientEdge) for root in listed]
             seen[:] = seen or [any(kinds)]
             kept = [grad if kind is seen[0] else None for grad, kind in zip(given, kinds, strict=True)]

@@ -26,6 +26,7 @@ KINDS = {
     "by_hand": {"mismatch"},
     "calling": {"mismatch", "missing"},
     "dropped": {"missing", "mismatch"},
+    "edges": {"alive", "mismatch", "missing", "no_error", "changed"},
     "errors": {"changed", "missing", "unexpected", "mismatch", "no_error"},
     "graphs": {"mismatch", "missing"},
     "hooks": {"hooks", "mismatch", "missing"},
