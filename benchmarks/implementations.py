@@ -18,8 +18,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gradconform.adapter import Capabilities
 from gradconform.exits import EXIT_ENVIRONMENT
+from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import resolve
 
 if sys.version_info >= (3, 11):
@@ -129,9 +132,12 @@ def section(one: Implementation) -> list[str]:
 
 
 def differing(target: str) -> str:
-    """Return the claims of a target that are not those made by default."""
-    claims, usual = resolve(target).capabilities, Capabilities()
-    names = [field.name for field in fields(Capabilities)]
+    """Return the claims of a target that are not those made by default; none that its functions show not to meet."""
+    found, usual = resolve(target), Capabilities()
+    claims, adapter = found.capabilities, found.adapter
+    functions = isinstance(adapter, FunctionsAdapter)
+    withheld = adapter.withheld(torch.device("cpu"), torch.float32) if functions else frozenset()
+    names = [field.name for field in fields(Capabilities) if field.name not in withheld]
     differs = [name for name in names if getattr(claims, name) != getattr(usual, name)]
     return ", ".join(f"`{name}={getattr(claims, name)}`" for name in differs) or "none"
 
