@@ -18,9 +18,10 @@ def finding_line(finding: Mapping[str, Any]) -> str:
 
 
 def needed(findings: Iterable[Mapping[str, Any]]) -> str:
-    """Return which values of planned rows all of some findings need that anybody has looked at; nothing if none."""
-    told = {tuple(finding["needs"].items()) for finding in findings if finding.get("needs") is not None}
-    return ", ".join(f"{name}={word}" for name, word in told.pop()) if len(told) == 1 else ""
+    """Return which values of planned rows each of some findings needs, of those at which anybody has looked."""
+    told = [dict(finding["needs"]) for finding in findings if finding.get("needs") is not None]
+    shared = (item for item in (told[0] if told else {}).items() if all(item in needs.items() for needs in told))
+    return ", ".join(f"{name}={word}" for name, word in shared)
 
 
 def named(sort: str, where: str) -> str:
