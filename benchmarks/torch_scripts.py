@@ -14,7 +14,7 @@ import time
 import traceback
 from pathlib import Path
 
-import torch  # noqa: F401 (each fork has it)
+import torch.distributed.pipelining  # noqa: F401 (each fork has it)
 
 
 def run(script: Path, log: Path) -> None:

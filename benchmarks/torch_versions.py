@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,8 +23,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from torch_versions_page import ROOT, SCRIPTS, Ended, Found, page
+from torch_versions_page import EXIT_ENVIRONMENT, ROOT, SCRIPTS, Ended, Found, page
 
+#: How much is kept of a line.
+_LINE = 400
 FOUND = Path(__file__).with_suffix(".json")
 RELEASES = ("2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
 #: What no command of the kit takes, and no script.
@@ -75,7 +78,10 @@ def told_in(log: Path, code: int, seconds: int, words: Sequence[str]) -> Ended:
     """Return how something ended, with what it wrote last."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     raised = any(line.startswith("Traceback (most recent call last)") for line in lines)
-    return Ended(code, lines[-1] if lines else "", seconds, " ".join(words), raised=raised)
+    told = lines[-1:]
+    if code == EXIT_ENVIRONMENT:  # what could not be judged is told above, by cause
+        told += [line for line in lines if re.match(r"\[\d+\] \d+ checks?: ", line)]
+    return Ended(code, "; ".join(told)[:_LINE], seconds, " ".join(words), raised=raised)
 
 
 def scripts_ended(scripts: Path, paths: Sequence[Path], logs: Path) -> Iterator[tuple[str, Ended]]:

@@ -74,6 +74,8 @@ def cell(name: str, outcome: Ended | None) -> str:
         return "unavailable"
     figure = _FIGURE.search(outcome.line)
     told = f" ({figure[0]})" if figure else ""
+    if "--faults" in outcome.words:
+        told = f"{told} with `{outcome.words[outcome.words.index('--faults') :]}`"
     right = outcome.code == 0 or (outcome.code == 1 and name in OF_TORCH and not outcome.raised)
     return f"works{told}" if right else f"exit code {outcome.code}{told}"
 
@@ -160,7 +162,7 @@ def page(found: Found, releases: Sequence[str], commands: Mapping[str, Sequence[
         "Written by `python benchmarks/torch_versions.py`, on Linux, with the wheels of PyPI, on a CPU.",
         *([f"Not run: torch {', '.join(missing)}."] if missing else []), "",
         "A command *works* where it ends as it is to; those that judge torch itself tell the defects of torch, not of",
-        "the kit. *Unavailable* is what the release lacks, with the reason below.", "",
+        "the kit. *Unavailable* is what the release lacks or cannot do, with the reason below.", "",
         *table(["", *known], [pythons, *command_rows(found, known, commands)]), "",
         *reasons(found, known, list(commands)), "",
         "## Which defect of torch's stage backward is in which release", "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from packaging.version import InvalidVersion, Version
 
 #: By minor release; docs/torch-versions.md has what each of them can do.
-TESTED = ("2.6", "2.8", "2.10", "2.12", "2.13", "2.14", "2.15")
+TESTED = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
 
 
 def untested(torch: str) -> str:
