@@ -95,6 +95,7 @@ class Capabilities:
     recomputes: bool = True
     autocast: bool = True  #: F runs under autocast, and B, I and W outside of it
     called_without_grad: bool = True  #: B, I and W are called where no gradients are recorded
+    ragged: bool = True  #: micro-batches of one step that differ in their number of rows
     shared_module: bool = True  #: a module, or a parameter, in two sessions at a time
     global_state: bool = False  #: state outside the session: two sessions at a time, or a failed one, disturb others
     dtypes: tuple[str, ...] | None = None  #: names such as "float32"; None claims every dtype

@@ -205,6 +205,7 @@ def _program(which: str, trial: Trial, width: int) -> list[Line]:
         *(["W is asked to keep the graph"] if trial.retain_graph else []),
         *([f"meanwhile {MODES[mode]}" for mode in sorted(trial.modes)]),
         *(["all sessions are on one module"] if trial.one_module else []),
+        *(["every second micro-batch has a row less"] if trial.ragged else []),
         *([f"the stages share {', '.join(trial.tied)}"] if trial.tied else []),
         *([f"hooks on every parameter's gradient {_ALTERING[trial.altering]}"] if trial.altering else []),
         *([f"the backward of micro-batch {', '.join(map(str, trial.raising))} raises"] if trial.raising else []),

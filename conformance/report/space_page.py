@@ -19,6 +19,9 @@ def space_page() -> str:
     text = render(
         "space.md.j2",
         ways=[(way, len(rows[way]), *_shares(way, rows[way])) for way in DIMENSIONS],
+        wide=sorted({claim for some in DIMENSIONS.values() for claim in Space(some).widely_claimed()}),
+        claim_columns=["claim", *(column for way in DIMENSIONS for column in (f"rows of {way}", "pairs left"))],
+        claims=_claims(rows),
         dimensions=[_dimension(name, rows) for name in _names()],
         constraints=[(one.because, _words(one.these), _words(one.those)) for one in CONSTRAINTS],
         names=["", *_names()[1:]],
@@ -39,6 +42,19 @@ def _shares(way: str, rows: Sequence[Words]) -> tuple[str, str]:
         can, do = set(Space(DIMENSIONS[way]).possible(strength)), covered(rows, strength)
         told.append(f"{len(can & do)} of {len(can)} ({len(can & do) / len(can):.0%})")
     return told[0], told[1]
+
+
+def _claims(rows: Mapping[str, Sequence[Words]]) -> list[tuple[str, ...]]:
+    """Return a line per claim: how many rows of each way ask for it, and what is covered of the pairs that do not."""
+    told: dict[str, list[str]] = {}
+    for number, (way, dimensions) in enumerate(DIMENSIONS.items()):
+        space = Space(dimensions)
+        for claim in space.claiming():
+            asking = sum(claim in space.claims_of(enumerate(row)) for row in rows[way])
+            can, do = space.kept(rows[way], claim)
+            cells = told.setdefault(claim, ["", ""] * len(DIMENSIONS))
+            cells[2 * number : 2 * number + 2] = str(asking), f"{len(do)} of {len(can)} ({len(do) / len(can):.0%})"
+    return [(claim, *cells) for claim, cells in sorted(told.items())]
 
 
 def _dimension(name: str, rows: dict[str, list[Words]]) -> tuple[str, str, list[tuple[str, str, str, str]]]:

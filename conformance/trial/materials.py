@@ -102,7 +102,7 @@ class Materials:
 
         A wrong pattern is handed to misuses (``B1!``) only; the other actions of the program get right gradients.
         """
-        grads = _drawn_output_grads(self.trial.stages[lane], self.dtype, self.seed_of(lane), mb, self._modes)
+        grads = self._drawn_grads(lane, mb, self.seed_of(lane))
         pattern = self.trial.output_grads
         return apply_pattern(grads, "normal" if pattern in WRONG_PATTERNS and not misuse else pattern, self.device)
 
@@ -113,9 +113,7 @@ class Materials:
 
     def target(self, lane: int, mb: int) -> Tree:
         """Return the target of the loss for micro-batch ``mb``: values like the outputs'."""
-        seed = self.seed_of(lane) + _TARGETS
-        drawn = _drawn_output_grads(self.trial.stages[lane], self.dtype, seed, mb, self._modes)
-        return apply_pattern(drawn, "normal", self.device)
+        return apply_pattern(self._drawn_grads(lane, mb, self.seed_of(lane) + _TARGETS), "normal", self.device)
 
     def example_outputs(self, lane: int) -> Tree:
         """Return the outputs of a first forward, for shapes, dtypes and which of them need a gradient."""
@@ -140,9 +138,15 @@ class Materials:
 
     def drawn(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:
         """Return what was drawn for the arguments of ``mb``: CPU tensors, None where nothing is random."""
-        return _drawn_arguments(
-            self.trial.stages[lane], self.dtype, self.seed_of(lane), 0 if self.trial.same_args else mb
-        )
+        mb = 0 if self.trial.same_args else mb
+        return _drawn_arguments(self.trial.stages[lane], self.dtype, self.seed_of(lane), mb, less=self._rows_less(mb))
+
+    def _drawn_grads(self, lane: int, mb: int, seed: int) -> Tree:
+        return _drawn_output_grads(self.trial.stages[lane], self.dtype, seed, mb, self._modes, less=self._rows_less(mb))
+
+    def _rows_less(self, mb: int) -> int:
+        """Return how many rows a micro-batch lacks."""
+        return mb % 2 if self.trial.ragged else 0
 
 
 def mean_squares(outputs: Tree, target: Tree) -> Tensor:
@@ -165,14 +169,18 @@ def _tensor_slots(outputs: Tree, target: Tree) -> list[tuple[str, Any]]:
 
 
 @lru_cache(maxsize=2048)
-def _drawn_arguments(case: StageCase, dtype: torch.dtype, seed: int, mb: int) -> tuple[Tensor | None, ...]:
-    return draw_arguments(case.inputs, seed=stable_seed(seed, case.name, "args", mb), dtype=dtype)
+def _drawn_arguments(
+    case: StageCase, dtype: torch.dtype, seed: int, mb: int, *, less: int = 0
+) -> tuple[Tensor | None, ...]:
+    """Draw the arguments of a micro-batch, ``less`` rows of each tensor left out."""
+    drawn = draw_arguments(case.inputs, seed=stable_seed(seed, case.name, "args", mb), dtype=dtype)
+    return tuple(one if one is None else one[: len(one) - less] for one in drawn) if less else drawn
 
 
 @lru_cache(maxsize=512)
-def _example_outputs(case: StageCase, dtype: torch.dtype, seed: int, modes: frozenset[str]) -> Tree:
+def _example_outputs(case: StageCase, dtype: torch.dtype, seed: int, modes: frozenset[str], *, less: int = 0) -> Tree:
     stage = case.make(dtype=dtype, device=_CPU, seed=seed).train("eval" not in modes)
-    args = place_arguments(case.inputs, _drawn_arguments(case, dtype, seed, 0), stage, _CPU)
+    args = place_arguments(case.inputs, _drawn_arguments(case, dtype, seed, 0, less=less), stage, _CPU)
     with device_of(_CPU).generators_kept():
         outputs = call_in(modes, "F", _CPU, lambda: stage(*args))
     return map_leaves(_bare, outputs)
@@ -186,6 +194,8 @@ def _bare(leaf: Any) -> Any:
 
 
 @lru_cache(maxsize=2048)
-def _drawn_output_grads(case: StageCase, dtype: torch.dtype, seed: int, mb: int, modes: frozenset[str]) -> Tree:
-    example = _example_outputs(case, dtype, seed, modes)
+def _drawn_output_grads(  # noqa: PLR0913 (all that a draw depends on)
+    case: StageCase, dtype: torch.dtype, seed: int, mb: int, modes: frozenset[str], *, less: int = 0
+) -> Tree:
+    example = _example_outputs(case, dtype, seed, modes, less=less)
     return draw_output_grads(example, seed=stable_seed(seed, case.name, "output_grads", mb))

@@ -40,6 +40,7 @@ class Trial:
     which every stage has the first one's. ``altering``: hooks on every parameter that ``scale`` its gradient, or
     ``move`` it out of ``.grad``. ``raising``: micro-batches whose backward raises, on a stage that can; their B, I and
     W are written as misuses, and a W is not asked where its I has raised.
+    ``ragged``: every second micro-batch has a row less than the others.
     ``draw``: which draw of all that is random; trials that differ in it alone are independent of each other.
     ``repeats``: how many times the implementation runs the trial, each on a new stage. ``hand_grads``: which slots of
     the weight context that G puts in hold a gradient, e.g. ``(True, False)``. ``unsent``: which outputs ``send`` leaves
@@ -62,6 +63,7 @@ class Trial:
     tied: tuple[str, ...] = ()
     altering: Literal["", "scale", "move"] = ""
     raising: tuple[int, ...] = ()
+    ragged: bool = False
     draw: int = 0
     unsent: tuple[int, ...] = ()
 
@@ -74,7 +76,7 @@ class Trial:
         """Raise :class:`~gradconform.trial.program.ProgramError` for what a chain, or plain autograd, does not do."""
         beside = (
             self.same_args, self.prior_grads, self.hand_grads, self.modes, self.one_module, self.tied, self.altering,
-            self.raising,
+            self.raising, self.ragged,
         )  # fmt: skip
         of_chains = {"F", "B", "I", "W", "finish"}
         odd = any(action.misuse or action.kind not in of_chains for action in self.actions)
@@ -132,6 +134,8 @@ class Trial:
             found.add("grads_in_param_grad")
         if "growth" in self.watch and "split" in found:  # what is flushed at the end may grow until then
             found.add("weight_when=weight")
+        if self.ragged:
+            found.add("ragged")
         if self.retain_graph:
             found.add("retain_graph")
         found |= {NEEDED_BY[mode] for mode in self.modes & NEEDED_BY.keys()}

@@ -72,18 +72,13 @@ def wrong_after_the_fifth_call(_: StageSpec) -> Functions:
 
 
 @fault("accumulate.prior.*", cause={"kind": "overwritten", "microbatches": [0]}, takes="found=prior")
-@alters(per_session)
-def first_call_assigns(_: StageSpec) -> Functions:
-    """The first micro-batch of a session assigns, whatever stands there; the others add."""
-    met: set[int] = set()
-
-    def edit(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
-        if id(parameter) not in met:
-            met.add(id(parameter))
-            parameter.grad = None
-        return added
-
-    return param_grads(edit)
+@alters(param_grads)
+def first_call_assigns(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
+    """The first micro-batch of a module assigns, whatever stands there; the others add."""
+    if not vars(parameter).get("met"):
+        vars(parameter)["met"] = True
+        parameter.grad = None
+    return added
 
 
 @fault("accumulate.steps.*-zero-none", "accumulate.steps.*-zero-fill", cause="added")

@@ -36,7 +36,7 @@ def _walk_ending_at(unknown: Callable[[Node], bool]) -> Target:
     return without(lambda _, graph: any(map(unknown, graph.depth)))
 
 
-@fault("space.*.custom-*", cause=("never_accumulated", "missing"), takes="graph=custom")
+@fault("space.full.custom-*", cause=("never_accumulated", "missing"), takes="graph=custom")
 def walk_ends_at_custom_functions() -> Target:
     """The walk through the graph ends at a custom Function, behind which no parameter gets anything."""
     return _walk_ending_at(lambda node: isinstance(node, BackwardCFunction))

@@ -220,7 +220,6 @@ def newest_context_only(_: StageSpec) -> Functions:
     "accumulate.two_stages.split",
     "accumulate.two_stages.split-crossed",
     cause="kept_by_microbatch",
-    takes="beside=beside",
 )
 def two_sessions_share_contexts() -> Target:
     """Weight contexts lie in one queue of the process, keyed by micro-batch alone."""
@@ -265,7 +264,7 @@ def weight_passes_of_every_session() -> Target:
     return with_session(Session)
 
 
-@fault("accumulate.two_stages.full", raises=True, takes="beside=beside")
+@fault("accumulate.two_stages.full", raises=True, takes="beside=beside one-module")
 def two_sessions_share_forwards() -> Target:
     """Outputs wait for their B in one dict of the process, keyed by micro-batch alone."""
     shared: dict[int, Any] = {}

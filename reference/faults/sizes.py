@@ -13,6 +13,7 @@ from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
 
 from .alterations import (
+    Backwards,
     Forgiving,
     Functions,
     Grads,
@@ -115,6 +116,21 @@ def tail_behind_blocks_of_256_dropped() -> Target:
     return target(param_grads(_cut(256, 256)))
 
 
+@fault("space.full.32x32-*", takes="size=32x32")
+def last_of_whole_blocks_dropped() -> Target:
+    """A gradient of whole blocks of 256 elements is added without the last of them, which is taken for the rest."""
+
+    def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
+        del parameter, graph
+        if added.layout != torch.strided or not added.numel() or added.numel() % 256:
+            return added
+        cut = added.clone(memory_format=torch.contiguous_format)
+        cut.view(-1)[-256:] = 0
+        return cut
+
+    return target(param_grads(edit))
+
+
 @fault("space.full.37x41-*", "space.*.past-32768-elements-*", takes="size=37x41 past-32768-elements")
 def elements_past_1024_dropped() -> Target:
     """A kernel is started for 1,024 elements at the most."""
@@ -130,6 +146,24 @@ def elements_past_1024_dropped() -> Target:
 def elements_past_32768_dropped() -> Target:
     """Elements are counted in fifteen bits."""
     return target(param_grads(_cut(2**15)))
+
+
+@fault("space.*.ragged-mb-*", takes="count=ragged-mb")
+@alters(with_session)
+class InputGradientsInTheFirstShape(Backwards):
+    """Input gradients are copied into buffers that the first micro-batch's were made for."""
+
+    def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+        found = backward(mb, output_grads)
+        shapes: list[Any] = vars(self).setdefault("shapes", [None if g is None else g.shape for g in found])
+        return tuple(
+            grad if grad is None or shape is None or len(grad) >= shape[0] else _padded(grad, shape[0])
+            for grad, shape in zip(found, shapes, strict=True)
+        )
+
+
+def _padded(grad: Tensor, rows: int) -> Tensor:
+    return torch.cat([grad, grad.new_zeros(rows - len(grad), *grad.shape[1:])])
 
 
 @fault("space.full.one-by-one-*", takes="size=one-by-one")

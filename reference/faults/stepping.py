@@ -89,7 +89,7 @@ def _added_by(add: Callable[[Tensor, Tensor], object]) -> Functions:
     return accumulating(adding)
 
 
-@fault("steps.grads.strides-*", "steps.grads.restride-*")
+@fault("steps.grads.strides-*", "steps.grads.restride-*", "space.*.zeroed-*", takes="steps=zeroed")
 def gradients_added_as_flat_memory() -> Target:
     """Gradients are added as flat memory, in the order in which it lies."""
     return target(_added_by(lambda held, grad: held.as_strided((held.numel(),), (1,)).add_(grad.reshape(-1))))
@@ -178,7 +178,7 @@ class ForwardRunAgainWithNewParameters(Backwards):
         return backward(mb, output_grads)
 
 
-@fault("steps.one_module.*", raises=True)
+@fault("steps.one_module.*", raises=True, takes="beside=one-module")
 @alters(with_session)
 class ContextsKeptOnTheModule(Forgiving):
     """What waits for a backward is kept on the module, by micro-batch alone."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
+from gradconform.trees import map_leaves
 
 from .alterations import (
     Grads,
@@ -95,12 +96,25 @@ def zeros_taken_for_padding(run: Callable[..., Grads], outputs: Any, grads: Any,
     return tuple(torch.zeros_like(one) if one.requires_grad else None for one in inputs)
 
 
-@fault("space.split.one-element-*", takes="outputs=one-element")
+@fault("space.split.frozen-1", "space.split.views-1", takes="outputs=one-element")
 @alters(output_grads)
 def one_element_taken_for_a_loss(outputs: list[Any], grads: Any) -> Any:
     """An output of one element is taken for a loss, whose gradient is 1."""
     lone = len(outputs) == 1 and outputs[0].shape == (1,)
     return [torch.ones_like(outputs[0])] if lone and outputs[0].requires_grad else grads
+
+
+@fault("space.*.cancelling-*", takes="values=cancelling")
+@alters(backwards)
+def arguments_that_add_up_to_zero_taken_for_padding(
+    run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]
+) -> Grads:
+    """A micro-batch whose arguments add up to zero is taken for padding, and gets gradients of zeros."""
+    floats = [value for value in inputs if isinstance(value, Tensor) and value.is_floating_point() and value.numel()]
+    small = [2**6 * torch.finfo(value.dtype).eps * float(value.abs().sum()) for value in floats]
+    if any(most and abs(float(value.sum())) <= most for value, most in zip(floats, small, strict=True)):
+        grads = map_leaves(lambda grad: torch.zeros_like(grad) if isinstance(grad, Tensor) else grad, grads)
+    return run(outputs, grads, inputs)
 
 
 @fault("space.full.named-*", raises=True, takes="outputs=named")
@@ -113,7 +127,7 @@ def named_tuple_taken_by_name(run: Callable[..., Grads], outputs: Any, grads: An
     return run(outputs, grads, inputs)
 
 
-@fault("space.*.three-steps-*", takes="steps=cleared stepped three-steps frozen-later")
+@fault("space.*.three-steps-*", takes="steps=cleared zeroed stepped three-steps frozen-later")
 @alters(with_session)
 class NumbersOfMicrobatchesUsedOnce(FunctionsSession):
     """A micro-batch whose number was used before is taken for done: its parameters get nothing."""

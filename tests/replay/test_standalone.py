@@ -125,6 +125,7 @@ DIFFERING = {
     "altering": (PLAIN, replace(PLAIN, altering="move")),
     "raising": (replace(TRIALS["raising-hook"], raising=(1,)), TRIALS["raising-hook"]),
     "unsent": (TRIALS["sent-in-part"], replace(TRIALS["sent-in-part"], unsent=())),
+    "ragged": (replace(PLAIN, program="F1 B1"), replace(PLAIN, program="F1 B1", ragged=True)),
     "draw": (PLAIN, replace(PLAIN, draw=1)),
 }
 

@@ -12,6 +12,8 @@ from gradconform import contract
 from gradconform.contract.freezing import stage_digest
 from gradconform.fixtures.inputs import Normal, SharesMemory, draw_arguments, place_arguments, scale_of
 from gradconform.fixtures.planned_stages import Plan, plan_of, planned_case
+from gradconform.trial.materials import Materials
+from gradconform.trial.trial import Trial
 
 CPU = torch.device("cpu")
 CASES = {
@@ -67,8 +69,27 @@ def test_values_are_as_small_and_as_large_as_they_are_called(dtype: torch.dtype)
     assert drawn.any()
 
 
+@pytest.mark.parametrize("shape", [(3, 5), (2, 4), (1, 1)], ids=str)
+def test_cancelling_values_add_up_to_zero(shape: tuple[int, ...]) -> None:
+    (drawn,) = draw_arguments((Normal(shape, values="cancelling"),), seed=1, dtype=torch.float64)
+    assert drawn is not None
+    assert float(drawn.sum().abs()) < 1e-12
+    assert bool(drawn.any()) is (drawn.numel() > 1)
+
+
+def test_every_second_micro_batch_of_a_ragged_trial_has_a_row_less() -> None:
+    trial = Trial(stages=(planned_case(Plan(entry="integers")),), program="F0 F1 B0 B1", ragged=True)
+    assert "ragged" in trial.needs
+    materials = Materials(trial, dtype=torch.float32, device=CPU, seed=1)
+    stage = materials.stage(0)
+    for mb, rows in {0: 3, 1: 2}.items():
+        assert [len(arg) for arg in materials.args(0, mb, stage)] == [rows, rows]
+        assert [len(grad) for grad in materials.output_grads(0, mb)] == [rows]
+        assert [len(wanted) for wanted in materials.target(0, mb)] == [rows]
+
+
 def test_values_of_another_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="unknown values='vast'; expected usual, zero or one of"):
+    with pytest.raises(ValueError, match="unknown values='vast'; expected usual, cancelling, zero or one of"):
         scale_of("vast", torch.float32)
 
 

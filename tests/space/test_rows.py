@@ -80,15 +80,27 @@ def test_a_value_claims_what_it_adds_to_the_needs_of_a_plain_trial(way: str) -> 
             assert {claim for claim in value.claims if claim not in trial.needs} <= _OTHERWISE, value.word
 
 
-#: A claim that more than half of the rows ask for: who withholds it judges too little of the space for a verdict.
-WIDELY_NEEDED = {"multi_input"}
-
-
-def test_a_target_that_withholds_one_other_claim_loses_at_most_half_of_the_rows() -> None:
+def test_a_target_that_withholds_one_claim_loses_at_most_half_of_the_rows() -> None:
     checks = [check for check in contract.checks_of().values() if check.area == "space"]
-    claims = {need for check in checks for need in check.needs} - {"full", "split", "mid_stage"} - WIDELY_NEEDED
+    claims = {need for check in checks for need in check.needs} - {"full", "split", "mid_stage"}
     shares = {claim: sum(claim in check.needs for check in checks) / len(checks) for claim in claims}
     assert {claim: share for claim, share in shares.items() if share > AREA_SHARE} == {}
+
+
+@WAYS
+def test_where_a_claim_of_many_values_is_withheld_what_claims_nothing_is_covered_all_the_same(way: str) -> None:
+    space, rows = Space(DIMENSIONS[way]), frozen_rows()[way]
+    assert "multi_input" in space.widely_claimed()
+    for claim in space.widely_claimed():
+        can, do = space.kept(rows, claim)
+        assert {pair for pair in can - do if not space.claims_of(pair)} == set(), claim
+
+
+@WAYS
+def test_where_one_claim_is_withheld_three_of_four_pairs_that_do_not_ask_for_it_are_covered(way: str) -> None:
+    space, rows = Space(DIMENSIONS[way]), frozen_rows()[way]
+    shares = {claim: len(do) / len(can) for claim in space.claiming() for can, do in [space.kept(rows, claim)]}
+    assert {claim: share for claim, share in shares.items() if share < 0.75} == {}
 
 
 def test_a_row_is_said_in_words() -> None:

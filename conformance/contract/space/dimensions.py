@@ -22,16 +22,23 @@ _SPLIT = (
     value("mixed", "B for every other micro-batch", "full", "mixed", "weight_order!=none", order="mixed"),
 )
 
+#: What a second stage asks for, and what one asks for that has parameters of the first.
+_BESIDE = ("global_state=False", "weight_order!=none")
+_SHARED = ("shared_module", "grads_in_param_grad", "weight_when=weight", "input_pass_touches_params=False")
+
 _OTHERS = (
     Dimension(name="count", says="how many micro-batches a step has", values=(
         value("two-mb", "two micro-batches"),
         value("one-mb", "one micro-batch", count=1),
         value("three-mb", "three micro-batches", count=3),
         value("past-64-mb", "65 micro-batches", count=65),
+        value("ragged-mb", "two micro-batches, of which the second has a row less", "ragged", ragged=True),
     )),
     Dimension(name="steps", says="what comes between steps", values=(
         value("one-step", "one step"),
         value("cleared", "a second step behind gradients set to None", "grads_in_param_grad", steps="cleared"),
+        value("zeroed", "a second step behind gradients of zeros with other strides", "grads_in_param_grad",
+              steps="zeroed"),
         value("stepped", "a second step behind parameters changed in place", steps="stepped"),
         value("three-steps", "three steps whose micro-batches have the same numbers", steps="three"),
         value("frozen-later", "a parameter frozen for the second step", "frozen_params", "changed_params",
@@ -84,6 +91,7 @@ _OTHERS = (
         value("few-elements", "a weight of 35 elements"),
         value("one-by-one", "tensors of one element each", size="1"),
         value("past-256-elements", "a weight of 257 elements", size="257"),
+        value("32x32", "a weight of 32×32 elements, whole blocks of 16, 256 and 1,024", size="1024"),
         value("37x41", "a weight of 37×41 elements", size="1517"),
         value("past-32768-elements", "a weight of 32,769 elements", size="32769"),
         value("no-elements", "an argument and a weight without elements", size="0"),
@@ -97,6 +105,7 @@ _OTHERS = (
         value("tiny", "arguments near the smallest normal number", values="tiny"),
         value("subnormal", "arguments below the smallest normal number", values="subnormal"),
         value("huge", "huge arguments", values="huge"),
+        value("cancelling", "arguments whose elements add up to zero", values="cancelling"),
         value("zeros", "arguments of zeros", values="zero"),
     )),
     Dimension(name="graph", says="what lies between arguments and outputs", values=(
@@ -118,6 +127,8 @@ _OTHERS = (
         value("as-usual", "the usual modes"),
         value("eval", "the stage in evaluation mode", modes=frozenset({"eval"})),
         value("autocast", "forwards under autocast", "autocast", modes=frozenset({"autocast"})),
+        value("no-grad", "backwards called where no gradients are recorded", "called_without_grad",
+              modes=frozenset({"no_grad"})),
         value("thread", "backwards in other threads", modes=frozenset({"thread"})),
         value("deterministic", "deterministic algorithms", modes=frozenset({"deterministic"})),
         value("default-dtype", "another default dtype", modes=frozenset({"default_dtype"})),
@@ -133,7 +144,8 @@ _OTHERS = (
     )),
     Dimension(name="beside", says="what else is alive", values=(
         value("alone", "one stage"),
-        value("beside", "a second stage beside it", "global_state=False", "weight_order!=none", beside=True),
+        value("beside", "a second stage beside it", *_BESIDE, beside=True),
+        value("one-module", "a second session on its module", *_BESIDE, *_SHARED, beside=True, one_module=True),
     )),
 )  # fmt: skip
 
@@ -176,27 +188,28 @@ _HEAVY = {
 #: What nothing that is slow stands with.
 _RARE = {
     "order": "lagging inputs-reversed",
-    "count": "three-mb",
-    "steps": "cleared stepped three-steps frozen-later",
+    "count": "three-mb ragged-mb",
+    "steps": "cleared zeroed stepped three-steps frozen-later",
     "found": "same-arguments",
     "start": "transposed-gradients strided-gradients expanded-gradients zero-gradients none-first",
     "inputs": "unused-input fixed-input all-fixed integer-input inputs-in-one-memory",
     "outputs": "tuple-of-one bools scalar one-element dict",
     "parameters": "frozen parameters-in-one-memory sparse buffer",
-    "size": "one-by-one past-256-elements 37x41 no-elements",
-    "values": "tiny subnormal huge zeros",
+    "size": "one-by-one past-256-elements 32x32 37x41 no-elements",
+    "values": "tiny subnormal huge cancelling zeros",
     "graph": "custom complex-between dropout views checkpoint",
     "caller": "overwrites receives",
-    "mode": "eval autocast deterministic default-dtype",
+    "mode": "eval autocast no-grad deterministic default-dtype",
     "hooks": "scaled-by-hooks",
     "watched": "state",
-    "beside": "beside",
+    "beside": "beside one-module",
 }
 
 CONSTRAINTS = (
     _never("what is slow is not multiplied with what is slow", _HEAVY, _HEAVY),
     _never("what is slow stands with a few values of each other dimension", _HEAVY, _RARE),
-    _never("what must stay as it is is looked at on one stage alone", {"watched": "state"}, {"beside": "beside"}),
+    _never("what must stay as it is is looked at on one stage alone", {"watched": "state"},
+           {"beside": "beside one-module"}),
     _never("many micro-batches are to be in flight", {"count": "past-64-mb"},
            {"order": "at-once split-at-once lagging mixed"}),
     _never("a lone micro-batch has no order", {"count": "one-mb"},
@@ -210,10 +223,15 @@ CONSTRAINTS = (
     _never("where no gradient can be anything but zero, nothing could be seen", {"start": "zero-gradients"},
            {"inputs": "all-fixed"}),
     _never("hooks that alter gradients are put on parameters that stay, and on no gradient that is there before",
-           {"hooks": "scaled-by-hooks"}, {"steps": "cleared", "found": "prior"}),
-    _never("whether a loss is computed under autocast is for the implementation to say",
-           {"mode": "autocast"}, {"start": "loss"}),
-    _never("what has no elements has no values", {"size": "no-elements"}, {"values": "tiny subnormal huge zeros"}),
+           {"hooks": "scaled-by-hooks"}, {"steps": "cleared zeroed", "found": "prior"}),
+    _never("what two stages share stays what it is for both", {"beside": "one-module"},
+           {"steps": "stepped frozen-later"}),
+    _never("a micro-batch with a row less has a row, and arguments of its own", {"count": "ragged-mb"},
+           {"size": "one-by-one", "found": "same-arguments"}),
+    _never("whether a loss is computed in F or later, and so in which mode, is for the implementation to say",
+           {"mode": "autocast no-grad"}, {"start": "loss"}),
+    _never("what has no elements has no values", {"size": "no-elements"},
+           {"values": "tiny subnormal huge cancelling zeros"}),
 )  # fmt: skip
 
 

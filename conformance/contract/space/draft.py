@@ -29,6 +29,8 @@ class Draft:
     steps: str = "one"
     caller: str = "keeps"
     beside: bool = False
+    one_module: bool = False
+    ragged: bool = False
     entry: str = "one"
     layers: str = "plain"
     graph: str = "plain"
@@ -57,6 +59,8 @@ class Draft:
             watch=self.watch,
             modes=self.modes,
             altering=self.altering,
+            one_module=self.one_module,
+            ragged=self.ragged,
         )
 
 

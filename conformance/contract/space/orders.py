@@ -30,6 +30,7 @@ def _reversed_weights(n: int) -> str:
 BETWEEN: dict[str, tuple[str, ...]] = {
     "one": (),
     "cleared": ("finish zero_none",),
+    "zeroed": ("finish zero_fill restride",),
     "stepped": ("finish step",),
     "three": ("finish", "finish"),
     "frozen": ("finish freeze0",),

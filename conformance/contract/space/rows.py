@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .covering import Words, array
+from .covering import Words
 from .dimension import Dimension
 from .dimensions import DIMENSIONS
+from .search import array
 
 #: Where the rows are written: those of pairs, by way.
 ROWS = Path(__file__).with_name("rows.json")
