@@ -78,7 +78,7 @@ def _constants(check: Check, capabilities: Capabilities, read: set[str]) -> dict
 def _misuse(trial: Trial) -> dict[str, bool]:
     """Return the questions that only a misuse answers with yes, and whether this is one."""
     misuse = any(action.misuse for action in trial.actions)
-    asked = ("wanted.keys() != given.keys()", "got['misuse']", "step['misuse']")
+    asked: tuple[str, ...] = ("wanted.keys() != given.keys()", "got['misuse']", "step['misuse']")
     asked += ("token.endswith('!')", "token.endswith('finish!')")
     return dict.fromkeys(asked, misuse) | {
         "output_grads is None": trial.loss or misuse,
