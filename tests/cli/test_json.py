@@ -18,7 +18,7 @@ CHECK = ("--checks", "full.gradients.mlp")
 
 def test_the_report_is_written_as_json(command: Command, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    done = command("run", "torch", "--checks", "split.gradients.linear-3d", "--json", str(path))
+    done = command("run", "torch", "--checks", "split.gradients.output-view", "--json", str(path))
     report = json.loads(path.read_text(encoding="utf-8"))
     assert (done.code, report["verdict"], report["conforms"]) == (1, "does not conform", False)
     assert (report["schema"], report["schema_version"], report["contract"]) == (SCHEMA, SCHEMA_VERSION, "1.0")
@@ -26,7 +26,7 @@ def test_the_report_is_written_as_json(command: Command, tmp_path: Path) -> None
     assert report["target"]["name"] == "torch"
     assert report["summary"]["planned"] == report["summary"]["failed"] == 1
     (result,) = report["results"]
-    assert (result["check"], result["level"], result["status"]) == ("split.gradients.linear-3d", "MUST", "failed")
+    assert (result["check"], result["level"], result["status"]) == ("split.gradients.output-view", "MUST", "failed")
 
 
 def test_the_file_is_replaced_and_nothing_is_left_beside_it(command: Command, tmp_path: Path) -> None:

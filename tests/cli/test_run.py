@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from expecttest import assert_expected_inline
 
 Command = Callable[..., Any]
@@ -23,8 +24,8 @@ def test_a_target_that_conforms_gives_0_and_says_so_last(command: Command) -> No
 def test_a_target_that_does_not_conform_gives_1_and_names_every_failed_check(command: Command) -> None:
     done = command("run", "torch", "--checks", "split.gradients.*")
     assert done.code == 1
-    assert re.fullmatch(r"torch 2\.13\.0\S* does NOT conform: \d+ MUST failed, .*", done.last)
-    for check in ("linear-3d", "output-view", "tied-apart", "embedding", "duplicate-input"):
+    assert re.fullmatch(rf"torch {re.escape(torch.__version__)} does NOT conform: \d+ MUST failed, .*", done.last)
+    for check in ("output-slice", "output-view", "tied-apart", "embedding", "duplicate-input"):
         assert f"split.gradients.{check}: " in done.out
 
 
@@ -38,7 +39,7 @@ def test_no_failed_check_is_left_out(command: Command, tmp_path: Path) -> None:
 
 
 def test_failures_with_one_cause_are_told_together(command: Command) -> None:
-    done = command("run", "torch", "--checks", "split.gradients.output-[tv]*,split.gradients.linear-3d")
+    done = command("run", "torch", "--checks", "split.gradients.output-[tv]*,split.gradients.output-slice")
     assert "[1] 3 checks: I raised RuntimeError: Can't detach views in-place." in done.out
     told = done.out[done.out.index("    program") : done.out.rindex("\n3 of")]
     assert_expected_inline(
@@ -47,13 +48,13 @@ def test_failures_with_one_cause_are_told_together(command: Command) -> None:
     program F0 I0 F1 I1 W0 W1, raised at I0
     I MUST return every input gradient, and W accumulate every parameter
     gradient, of plain autograd on the stage ...
-      split.gradients.linear-3d: linear-3d (a Linear on a 3-D input, whose
-          output is a view)
+      split.gradients.output-slice: output-slice (an output that is a slice: a
+          part of what was computed is dropped)
       split.gradients.output-transposed: output-transposed (an output that is a
           transpose, hence not contiguous)
       split.gradients.output-view: output-view (an output that is a view of
           another shape)
-    again: gradconform replay split.gradients.linear-3d torch
+    again: gradconform replay split.gradients.output-slice torch
 """,
     )
 
@@ -66,7 +67,7 @@ def test_wrong_values_are_told_with_their_numbers_and_of_many_the_names(command:
 
 def test_what_is_judged_is_told_before_anything_runs(command: Command) -> None:
     lines = command("run", "torch", "--checks", "full.gradients.mlp").out.splitlines()
-    assert lines[0].startswith("gradconform 0.1.0 judges torch 2.13.0")
+    assert lines[0].startswith(f"gradconform 0.1.0 judges torch {torch.__version__}")
     assert re.fullmatch(r"file +\S+_backward\.py", lines[1])
     assert re.fullmatch(r"contract  1\.0, profile standard: 1 of \d+ checks on cpu float32, seed 20", lines[2])
 

@@ -24,7 +24,7 @@ from gradconform.reading.comparison import (
 from gradconform.report.comparison import comparison_lines, comparison_markdown
 from gradconform.results import Report, Result
 
-MLP, LINEAR, EMBEDDING = "full.gradients.mlp", "split.gradients.linear-3d", "split.gradients.embedding"
+MLP, TIED, EMBEDDING = "full.gradients.mlp", "split.gradients.tied-apart", "split.gradients.embedding"
 
 
 def changed(report: Report, check: str, **values: Any) -> Report:
@@ -50,8 +50,8 @@ CHANGES: list[tuple[str, Change, dict[str, list[str]], bool]] = [
     ("nothing", lambda new: new, {}, False),
     ("a pass that fails", lambda new: changed(new, MLP, **FAILED), {"new_failures": [MLP]}, True),
     ("an error", lambda new: changed(new, MLP, status="error", kind="kit"), {"new_failures": [MLP]}, True),
-    ("a failure mended", lambda new: changed(new, LINEAR, **PASSED), {"fixed": [LINEAR]}, False),
-    ("another failure", lambda new: changed(new, LINEAR, kind="missing"), {"other_failures": [LINEAR]}, False),
+    ("a failure mended", lambda new: changed(new, TIED, **PASSED), {"fixed": [TIED]}, False),
+    ("another failure", lambda new: changed(new, TIED, kind="missing"), {"other_failures": [TIED]}, False),
     (
         "unsupported",
         lambda new: changed(new, MLP, status="unsupported"),
@@ -60,8 +60,8 @@ CHANGES: list[tuple[str, Change, dict[str, list[str]], bool]] = [
     ),
     ("not run", lambda new: changed(new, MLP, status="not_run"), {"lost": [MLP], "newly_not_run": [MLP]}, True),
     ("no result", lambda new: without(new, MLP), {"lost": [MLP], "newly_not_run": [MLP]}, True),
-    ("a failure that is lost", lambda new: without(new, LINEAR), {"lost": [LINEAR], "newly_not_run": [LINEAR]}, True),
-    ("waived", lambda new: changed(new, LINEAR, status="waived"), {"newly_waived": [LINEAR]}, False),
+    ("a failure that is lost", lambda new: without(new, TIED), {"lost": [TIED], "newly_not_run": [TIED]}, True),
+    ("waived", lambda new: changed(new, TIED, status="waived"), {"newly_waived": [TIED]}, False),
     ("a larger error", lambda new: changed(new, MLP, headroom=0.2), {"headroom_drift": [MLP]}, False),
     ("a larger error below the floor", lambda new: changed(new, MLP, headroom=0.09), {}, False),
     ("slower", lambda new: changed(new, MLP, duration_s=9.0), {"slower": [MLP]}, False),
@@ -82,8 +82,8 @@ def test_each_change_is_told_and_only_what_is_worse_decides(
 
 
 def test_a_check_that_is_new_and_fails_is_a_new_failure(real: Report) -> None:
-    assert names(compare(without(real, LINEAR), real))["new_failures"] == [LINEAR]
-    assert "new_failures" not in names(compare(without(real, LINEAR), real, intersection=True))
+    assert names(compare(without(real, TIED), real))["new_failures"] == [TIED]
+    assert "new_failures" not in names(compare(without(real, TIED), real, intersection=True))
 
 
 def test_a_check_that_was_lost_is_none_of_an_intersection(real: Report) -> None:
@@ -178,14 +178,14 @@ def test_each_name_of_the_language_is_a_count(real: Report) -> None:
 @pytest.fixture
 def small(real: Report) -> tuple[Report, Report]:
     """Two reports of four checks in a made-up environment, the second one worse."""
-    kept = {MLP, LINEAR, EMBEDDING, "hooks.post_accumulate.mlp-split"}
+    kept = {MLP, TIED, EMBEDDING, "hooks.post_accumulate.mlp-split"}
     results = [replace(result, duration_s=0.5) for result in real.results if result.check in kept]
     base = replace(
         real, results=results, planned=4, manifest=4, environment={"torch": "2.13.0", "devices": [{"name": "cpu"}]},
         target={"text": "mine", "name": "mine", "version": "1.0"},
     )  # fmt: skip
     new = changed(base, MLP, **{**FAILED, "message": "program F0 B0\nwrong | <b> `y`\n[z](w)", "programs": ("F0 B0",)})
-    new = changed(without(new, LINEAR), EMBEDDING, **PASSED)
+    new = changed(without(new, TIED), EMBEDDING, **PASSED)
     return base, replace(new, environment={"torch": "2.13.1", "devices": [{"name": "cuda"}]})
 
 
@@ -201,7 +201,7 @@ new failures: 1 check
   full.gradients.mlp[cpu-float32]: passed, 0.50 s -> failed, mismatch, 0.50 s; wrong | <b> `y`
 
 judged before, not run now: 1 check
-  split.gradients.linear-3d[cpu-float32]: failed, error, 0.50 s -> no result
+  split.gradients.tied-apart[cpu-float32]: failed, error, 0.50 s -> no result
 
 fixed: 1 check
   split.gradients.embedding[cpu-float32]: failed, missing, 0.50 s -> passed, 0.50 s
@@ -235,7 +235,7 @@ def test_markdown_is_a_table_per_change_and_free_text_is_escaped(small: tuple[Re
 
 | check | before | now | |
 |---|---|---|---|
-| split.gradients.linear-3d\\[cpu-float32\\] | failed, error, 0.50 s | no result |  |
+| split.gradients.tied-apart\\[cpu-float32\\] | failed, error, 0.50 s | no result |  |
 
 ### Fixed: 1
 

@@ -17,7 +17,7 @@ from gradconform.report.page.pages import report_markdown, report_page, runs_mar
 from gradconform.report.sentences import replay_command
 from gradconform.results import Report
 
-LINEAR, MLP = "split.gradients.linear-3d", "full.gradients.mlp"
+TIED, MLP = "split.gradients.tied-apart", "full.gradients.mlp"
 
 #: Markup of every sort, in text that somebody else writes: a target, a message, a waiver, an environment.
 MARKUP = "</script><img src=x onerror=alert({0})>\"'&amp;`{{{{7*7}}}}`</pre><b>{0}"
@@ -257,7 +257,7 @@ Change = Callable[[Report], Report]
     [
         (lambda report: with_status(report, MLP, status="failed", kind="missing"), "1 new failures"),
         (lambda report: without(report, MLP), "1 judged before, not run now"),
-        (lambda report: with_status(report, LINEAR, status="passed", kind=None, findings=()), "1 fixed"),
+        (lambda report: with_status(report, TIED, status="passed", kind=None, findings=()), "1 fixed"),
     ],
 )
 def test_several_runs_stand_side_by_side_with_what_changed(real: Report, change: Change, told: str) -> None:
@@ -267,9 +267,8 @@ def test_several_runs_stand_side_by_side_with_what_changed(real: Report, change:
     assert page.shown.count("No check changed.") == 1
     assert page.attributes.count(("data-differs", "yes")) == 1
     assert len(page.ids) == len(set(page.ids))
-    assert re.search(
-        r"\| split\\?\.gradients\.linear-3d|\| full\.gradients\.mlp", runs_markdown(side_by_side([real, change(real)]))
-    )
+    markdown = runs_markdown(side_by_side([real, change(real)]))
+    assert re.search(r"\| split\\?\.gradients\.tied-apart|\| full\.gradients\.mlp", markdown)
 
 
 def test_only_what_all_runs_have_is_looked_at_with_intersection(real: Report) -> None:
