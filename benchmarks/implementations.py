@@ -78,6 +78,14 @@ def tables() -> dict[str, dict[str, Any]]:
     return {path.parent.name: tomllib.loads(path.read_text(encoding="utf-8")) for path in found}
 
 
+def of_this_torch(table: dict[str, Any]) -> bool:
+    """Tell whether a table tells of a library of its own, or of the torch that is here."""
+    return "distribution" in table or torch.__version__.partition("+")[0] in {
+        table["version"],
+        *table.get("same_on", []),
+    }
+
+
 def scripts_of(folder: str, known: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
     """Return the patterns of every script that may explain a failure, by path under tests/quality."""
     table = known[folder]
@@ -167,7 +175,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write docs/implementations.md")
     write = parser.parse_args().write
     known = tables()
-    outcomes = [judged(folder, known) for folder in known]
+    outcomes = [judged(folder, known) for folder in known if of_this_torch(known[folder])]
     absent = [outcome for outcome in outcomes if isinstance(outcome, str)]
     found = [outcome for outcome in outcomes if isinstance(outcome, Implementation)]
     for text in absent:

@@ -1,11 +1,12 @@
-"""What fails on torch 2.13.0, in every dtype and profile, is what the scripts of torch_2_13 confirm."""
+"""What fails on torch's functions, in every dtype and profile, is what the scripts of its release confirm."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,28 +21,42 @@ else:
 
 Judge = Callable[..., Report]
 
-TABLE = tomllib.loads(Path(__file__).with_name("torch_2_13").joinpath("explained.toml").read_text(encoding="utf-8"))
-PATTERNS = [pattern for globs in TABLE["scripts"].values() for pattern in globs]
-EXPLAINED = {check for check in contract.checks_of() for pattern in PATTERNS if fnmatchcase(check, pattern)}
+TABLES: dict[str, dict[str, Any]] = {
+    path.parent.name: tomllib.loads(path.read_text(encoding="utf-8"))
+    for path in Path(__file__).parent.glob("*/explained.toml")
+}
+BY_RELEASE = {table["version"]: name for name, table in TABLES.items() if table["target"] == "torch"}
+RELEASE = torch.__version__.partition("+")[0]
 
-on_torch_2_13_0 = pytest.mark.skipif(
-    torch.__version__.partition("+")[0] != TABLE["version"],
-    reason=f"the scripts tell of torch {TABLE['version']}; this is {torch.__version__}",
+of_this_release = pytest.mark.skipif(
+    RELEASE not in BY_RELEASE,
+    reason=f"scripts tell of torch {' and '.join(sorted(BY_RELEASE))}; this is {torch.__version__}",
 )
 
 
-@on_torch_2_13_0
+def ids_matching(globs: Iterable[str]) -> set[str]:
+    return {check for check in contract.checks_of() for pattern in globs if fnmatchcase(check, pattern)}
+
+
+def explained(name: str) -> set[str]:
+    """Return the checks that a release's scripts explain, and those of an older one that are not spared."""
+    table = TABLES[name]
+    own = ids_matching([glob for globs in table["scripts"].values() for glob in globs])
+    return own | (explained(table["inherits"]) - ids_matching(table["spared"])) if "inherits" in table else own
+
+
+@of_this_release
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_checks_that_fail_on_torch_are_exactly_those_that_a_script_explains(dtype: str, judge: Judge) -> None:
     report = judge("torch", dtype=dtype)
     failed = {result.check for result in report.failures}
-    explained = {check for check in EXPLAINED if contract.checks_of()[check].profile != "full"}
-    assert sorted(explained - failed) == []
-    assert sorted(failed - explained) == []
+    known = {check for check in explained(BY_RELEASE[RELEASE]) if contract.checks_of()[check].profile != "full"}
+    assert sorted(known - failed) == []
+    assert sorted(failed - known) == []
     assert [result.check for result in report.results if result.status == "error"] == []
 
 
-@on_torch_2_13_0
+@of_this_release
 def test_what_profile_full_probes_beyond_the_claims_accuses_of_nothing_more(judge: Judge) -> None:
     report = judge("torch", profile="full")
-    assert {result.check for result in report.failures} - EXPLAINED == set()
+    assert {result.check for result in report.failures} - explained(BY_RELEASE[RELEASE]) == set()

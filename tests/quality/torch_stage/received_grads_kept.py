@@ -32,7 +32,8 @@ for full in (True, False):
         stage.get_local_bwd_output(mb)  # it is handed on, and nobody else holds it
         if not full:
             stage.backward_weight_one_chunk(mb)
-    held[full] = sum(infos[0].buffer.grad is not None for infos in stage.args_recv_info.values())
+    buffers = [infos[0].buffer for infos in stage.args_recv_info.values()]  # None on torch 2.15, which lets go of them
+    held[full] = sum(buffer is not None and buffer.grad is not None for buffer in buffers)
 dist.destroy_process_group()
 print(f"expected: {held[True]} input gradients held after 50 micro-batches, as after full backwards")
 print(f"got: {held[False]} held")
