@@ -9,7 +9,7 @@ from gradconform.contract import checks_of
 from gradconform.contract.freezing import freeze
 from gradconform.contract.frozen import file_of
 from gradconform.contract.plan import make_plan
-from gradconform.contract.space.rows import ROWS, made_anew, text
+from gradconform.contract.space.rows import made_anew, text
 from gradconform.exits import EXIT_CONFORMS
 from gradconform.report.checks import as_json, explanation, lines, matching, rows
 from gradconform.report.contract_page import contract_page
@@ -54,9 +54,9 @@ def contract(arguments: argparse.Namespace) -> int:
 
 def _cover() -> int:
     """Write the rows of the space, and say how many there are now."""
-    rows = made_anew()
-    ROWS.write_text(text(rows), encoding="utf-8")
-    write_text(f"{ROWS}: {', '.join(f'{len(some)} rows of {way}' for way, some in rows.items())}")
+    for file, found in made_anew().items():
+        file.write_text(text(found), encoding="utf-8")
+        write_text(f"{file}: {', '.join(f'{len(some)} rows of {way}' for way, some in found.items())}")
     return EXIT_CONFORMS
 
 

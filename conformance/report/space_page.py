@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gradconform.contract.space.covering import Space, Words, covered
 from gradconform.contract.space.dimension import Dimension
 from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS
-from gradconform.contract.space.rows import frozen_rows, named
+from gradconform.contract.space.rows import ROWS, TRIPLES, frozen_rows, named
+from gradconform.contract.space.triples import MOST_CLAIMS, SHARE
+from gradconform.extent import AREA_SHARE
 
 from .page.rendering import render
 
 
 def space_page() -> str:
     """Return the text of docs/space.md."""
-    rows = frozen_rows()
+    rows, beyond = frozen_rows(ROWS), frozen_rows(TRIPLES)
     text = render(
         "space.md.j2",
-        ways=[(way, len(rows[way]), *_shares(way, rows[way])) for way in DIMENSIONS],
+        ways=[told for way in DIMENSIONS for told in _ways(way, rows[way], beyond[way])],
+        share=f"{SHARE:.0%}",
+        most_claims=MOST_CLAIMS,
+        area_share=f"{AREA_SHARE:.0%}",
         wide=sorted({claim for some in DIMENSIONS.values() for claim in Space(some).widely_claimed()}),
         claim_columns=["claim", *(column for way in DIMENSIONS for column in (f"rows of {way}", "pairs left"))],
         claims=_claims(rows),
@@ -26,13 +31,20 @@ def space_page() -> str:
         constraints=[(one.because, _words(one.these), _words(one.those)) for one in CONSTRAINTS],
         names=["", *_names()[1:]],
         pairs=[(way, _pairs(DIMENSIONS[way], rows[way])) for way in DIMENSIONS],
-        rows=[_row(way, name, row) for way in DIMENSIONS for name, row in named(DIMENSIONS[way], rows[way]).items()],
+        rows=[line for way in DIMENSIONS for line in _rows(way, "space.{}.{}", rows[way])],
+        beyond=[line for way in DIMENSIONS for line in _rows(way, "space.triples.{}-{}", beyond[way])],
     )
     return text.rstrip() + "\n"
 
 
 def _names() -> list[str]:
     return list(dict.fromkeys(dimension.name for some in DIMENSIONS.values() for dimension in some))
+
+
+def _ways(way: str, rows: Sequence[Words], beyond: Sequence[Words]) -> Iterator[tuple[str, ...]]:
+    """Yield a line per profile: how many rows a way has there, and what they cover."""
+    for profile, some in (("standard", rows), ("full", [*rows, *beyond])):
+        yield way, profile, str(len(some)), *_shares(way, some)
 
 
 def _shares(way: str, rows: Sequence[Words]) -> tuple[str, str]:
@@ -86,6 +98,9 @@ def _pairs(dimensions: Sequence[Dimension], rows: Sequence[Words]) -> list[list[
     ]
 
 
-def _row(way: str, name: str, row: Words) -> tuple[str, str]:
+def _rows(way: str, check: str, rows: Sequence[Words]) -> Iterator[tuple[str, str]]:
+    """Yield a line per row: its check, and what is not plain in it."""
     plain = [dimension.values[0].word for dimension in DIMENSIONS[way]]
-    return f"`space.{way}.{name}`", ", ".join(word for word, usual in zip(row, plain, strict=True) if word != usual)
+    for name, row in named(DIMENSIONS[way], rows).items():
+        told = ", ".join(word for word, usual in zip(row, plain, strict=True) if word != usual)
+        yield f"`{check.format(way, name)}`", told

@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 from gradconform.contract.check import Judge, family
 from gradconform.judge import whole
 from gradconform.trial.trial import Trial
 
+from . import rows
 from .covering import Words
 from .dimensions import DIMENSIONS
 from .draft import Row, draft_of
-from .rows import frozen_rows, named
 
-_ROWS = {way: named(DIMENSIONS[way], rows) for way, rows in frozen_rows().items()}
-
-
-#: The way and the row of each check, by the check's id.
-ROWS: dict[str, tuple[str, Row]] = {
-    f"space.{way}.{name}": (way, {one.name: word for one, word in zip(DIMENSIONS[way], row, strict=True)})
-    for way, rows in _ROWS.items()
-    for name, row in rows.items()
-}
+#: The way and the row of checks, by the check's id.
+Placed = Mapping[str, tuple[str, Row]]
 
 
-def _trials(way: str) -> dict[str, Trial]:
-    return {name: draft_of(ROWS[f"space.{way}.{name}"][1], DIMENSIONS[way]).trial() for name in _ROWS[way]}
+def _placed(file: Path, check: str) -> Placed:
+    """Return the rows of a file, ``check`` with the way and the row's name as the id of each."""
+    return {
+        check.format(way, name): (way, {one.name: word for one, word in zip(DIMENSIONS[way], row, strict=True)})
+        for way, some in rows.frozen_rows(file).items()
+        for name, row in rows.named(DIMENSIONS[way], some).items()
+    }
 
 
-def _said(way: str) -> dict[str, str]:
-    return {name: in_words(way, row) for name, row in _ROWS[way].items()}
+#: Every row of pairs, of profile standard.
+ROWS = _placed(rows.ROWS, "space.{}.{}")
+
+#: Every row of triples, which profile full has beyond them.
+BEYOND = _placed(rows.TRIPLES, "space.triples.{}-{}")
+
+
+def _of(placed: Placed, wanted: str) -> dict[str, Row]:
+    """Return the rows of one way by the last part of the check's id."""
+    return {check.rpartition(".")[2]: row for check, (way, row) in placed.items() if way == wanted}
+
+
+def _trials(placed: Placed, way: str) -> dict[str, Trial]:
+    return {case: draft_of(row, DIMENSIONS[way]).trial() for case, row in _of(placed, way).items()}
+
+
+def _said(placed: Placed, way: str) -> dict[str, str]:
+    return {case: in_words(way, tuple(row.values())) for case, row in _of(placed, way).items()}
 
 
 def in_words(way: str, row: Words) -> str:
@@ -40,25 +57,28 @@ def in_words(way: str, row: Words) -> str:
     return ", ".join(told) or "nothing special"
 
 
-@family("space.full", _trials("full"), said=_said("full"))
+@family("space.triples", _trials(BEYOND, "full"), said=_said(BEYOND, "full"), profile="full")
+@family("space.full", _trials(ROWS, "full"), said=_said(ROWS, "full"))
 def full() -> Judge:
     """B MUST give the gradients of plain autograd, and change nothing else, with {said}.
 
     What is right for each of two things need not be right for both. Every pair of values that can stand together does
-    so in one of these checks; docs/space.md shows which.
+    so in one of the checks of profile standard, and most triples do in those of profile full: docs/space.md has them.
 
-    Catches: a mistake that takes two things together, or one that no other check has.
+    Catches: a mistake that takes two or three things together, or one that no other check has.
     """
     return whole
 
 
-@family("space.split", _trials("split"), said=_said("split"))
+@family("space.triples", _trials(BEYOND, "split"), said=_said(BEYOND, "split"), profile="full")
+@family("space.split", _trials(ROWS, "split"), said=_said(ROWS, "split"))
 def split() -> Judge:
     """I and W MUST give the gradients of plain autograd, and change nothing else, with {said}.
 
     What is right for each of two things need not be right for both. Every pair of values that can stand together does
-    so in one of these checks, apart from those of B; docs/space.md shows which.
+    so in one of the checks of profile standard, and most triples do in those of profile full, apart from those of B:
+    docs/space.md has them.
 
-    Catches: a mistake of I or W that takes two things together, or one that no other check has.
+    Catches: a mistake of I or W that takes two or three things together, or one that no other check has.
     """
     return whole

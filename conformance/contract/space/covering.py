@@ -28,6 +28,11 @@ def covered(rows: Sequence[Words], strength: int) -> set[Together]:
     return {found for row in rows for found in combinations(enumerate(row), strength)}
 
 
+def in_order(one: Placed, other: Placed) -> Together:
+    """Return two values as a pair: in the order of their dimensions."""
+    return (one, other) if one < other else (other, one)
+
+
 class Space:
     """The values of dimensions, what they claim, and which two of them no row has together."""
 

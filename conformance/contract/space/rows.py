@@ -11,14 +11,16 @@ from .covering import Words
 from .dimension import Dimension
 from .dimensions import DIMENSIONS
 from .search import array
+from .triples import beyond
 
-#: Where the rows are written: those of pairs, by way.
-ROWS = Path(__file__).with_name("rows.json")
+#: Where the rows are written, by way: those of pairs, and those of triples beyond them.
+ROWS, TRIPLES = (Path(__file__).with_name(name) for name in ("rows.json", "triples.json"))
 
 
-def made_anew() -> dict[str, list[Words]]:
-    """Return the rows as the dimensions give them now; it takes allpairspy and a few seconds."""
-    return {way: array(dimensions) for way, dimensions in DIMENSIONS.items()}
+def made_anew() -> dict[Path, dict[str, list[Words]]]:
+    """Return the rows of each file as the dimensions give them now; it takes allpairspy and some seconds."""
+    pairs = {way: array(dimensions) for way, dimensions in DIMENSIONS.items()}
+    return {ROWS: pairs, TRIPLES: {way: beyond(dimensions, pairs[way]) for way, dimensions in DIMENSIONS.items()}}
 
 
 def text(rows: Mapping[str, Sequence[Words]]) -> str:
@@ -28,9 +30,9 @@ def text(rows: Mapping[str, Sequence[Words]]) -> str:
     return f"{{\n{ways}\n}}\n"
 
 
-def frozen_rows() -> dict[str, list[Words]]:
-    """Return the rows of the file."""
-    found = json.loads(ROWS.read_text(encoding="utf-8"))
+def frozen_rows(file: Path = ROWS) -> dict[str, list[Words]]:
+    """Return the rows of a file by way: those of pairs, or of :data:`TRIPLES`."""
+    found = json.loads(file.read_text(encoding="utf-8"))
     return {way: [tuple(row) for row in rows] for way, rows in found.items()}
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 
-from .covering import Space, Together, Words
+from .covering import Space, Together, Words, in_order
 from .dimension import Dimension
 
 #: How many rows are filled for each that is taken.
@@ -125,14 +125,10 @@ class _Search:
         for other in held.items():
             before &= self._bits[other]
         now = before & self._bits[one]
-        gain = sum((self.left.get(_pair(one, other), 0) & now).bit_count() for other in held.items())
+        gain = sum((self.left.get(in_order(one, other), 0) & now).bit_count() for other in held.items())
         if lost := before & ~now:
             gain -= sum((self.left.get(pair, 0) & lost).bit_count() for pair in combinations(sorted(held.items()), 2))
         return gain
-
-
-def _pair(one: tuple[int, str], other: tuple[int, str]) -> Together:
-    return (one, other) if one < other else (other, one)
 
 
 def _needed(search: _Search, rows: Sequence[Words]) -> list[Words]:
