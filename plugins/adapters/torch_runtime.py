@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, ScheduleInterleavedZeroBubble, SplitPoint, pipeline
 
+from gradconform.adapter import UnsupportedError
 from gradconform.pipeline.stage_objects import DwBuilder, StageObject
 from gradconform.torch_releases import pipelining
-from gradconform.torch_releases.names import require
+from gradconform.torch_releases.names import installed, require
 
 from .torch_stage import group_of_one
 
@@ -106,9 +107,17 @@ class TorchStageObjects:
         return [TorchStageObject(stage) for stage in stages]
 
     def split_schedule(self, stages: Sequence[StageObject], microbatches: int) -> object:
-        """Return torch's zero-bubble schedule of the stages."""
+        """Return torch's zero-bubble schedule of the stages.
+
+        It is made without a loss, and so takes their backward from the stages that it accepts: what it makes of them
+        cannot be run here. Raises :class:`~gradconform.adapter.UnsupportedError` then.
+        """
         own = [stage._stage for stage in stages if isinstance(stage, TorchStageObject)]  # noqa: SLF001 (its own class)
-        return ScheduleInterleavedZeroBubble(own, microbatches)
+        schedule = ScheduleInterleavedZeroBubble(own, microbatches)
+        if not all(stage.has_backward for stage in own):
+            msg = f"torch {installed()} accepts these stages in {type(schedule).__name__}, which runs on a loss alone"
+            raise UnsupportedError(msg)
+        return schedule
 
 
 class TorchScheduleText:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from gradconform.cli import main
@@ -15,6 +16,7 @@ from gradconform.pipeline.extra import run_extra
 from gradconform.pipeline.stage_objects import DwBuilder, StageObject
 from gradconform.pipeline.stage_objects.checks import CHECKS
 from gradconform.plugins.adapters.torch_runtime import TorchStageObject, TorchStageObjects
+from gradconform.results import Result
 
 
 class Wrong(TorchStageObjects):
@@ -113,6 +115,16 @@ class RefusesCompiledWithoutAWord(TorchStageObjects):
         raise RuntimeError(message)
 
 
+class AcceptsWhatIsCompiled(TorchStageObjects):
+    """As torch 2.6: the schedule refuses nothing and, without a loss, takes their backward from the stages."""
+
+    def split_schedule(self, stages: Sequence[StageObject], microbatches: int) -> object:
+        for stage in stages:
+            stage._stage.submod = nn.Identity()  # type: ignore[attr-defined] # nothing that torch.compile made
+            stage._stage.has_backward = False  # type: ignore[attr-defined] # as 2.6's schedule does
+        return super().split_schedule(stages, microbatches)
+
+
 def failed(subject: TorchStageObjects) -> set[str]:
     return {result.check for result in run_extra(subject, CHECKS, dtype="float32") if result.status == "failed"}
 
@@ -144,6 +156,29 @@ def test_torch_does_all_of_it() -> None:
 
 def test_a_split_of_what_is_compiled_that_is_right_is_as_good_as_a_refusal() -> None:
     assert failed(SplitsWhatIsCompiled()) == set()
+
+
+def of_compiled_split(subject: TorchStageObjects) -> Result:
+    (checks,) = [{clause: judge} for clause, judge in CHECKS.items() if clause.id == "stage.refuses.compiled-split"]
+    (result,) = run_extra(subject, checks, dtype="float32")
+    return result
+
+
+def test_a_split_that_is_accepted_and_cannot_be_run_is_unsupported() -> None:
+    result = of_compiled_split(AcceptsWhatIsCompiled())
+    assert result.status == "unsupported"
+    assert "accepts these stages in ScheduleInterleavedZeroBubble, which runs on a loss alone" in result.message
+
+
+def test_where_torch_compile_does_not_work_nobody_is_accused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_nothing(*_: object, **__: object) -> None:
+        message = "torch.compile is not supported on this Python"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    result = of_compiled_split(TorchStageObjects())
+    expected = "torch.compile does not work here: torch.compile is not supported on this Python"
+    assert (result.status, result.message) == ("unsupported", expected)
 
 
 @pytest.mark.parametrize(

@@ -194,19 +194,32 @@ def _hook_shape(subject: StageObjects) -> Iterator[Finding]:
     yield from _hooked(subject, lambda output: output[1:], str(ROWS), str(ROWS - 1))
 
 
+def _compiled(block: nn.Module) -> nn.Module:
+    """Return a block as torch.compile makes it; raise UnsupportedError where that does not work here by itself."""
+    try:
+        # This backend takes no compiler.
+        compiled: nn.Module = torch.compile(block, backend="aot_eager")  # type: ignore[assignment] # of a module it is one
+        compiled(_example()[0].requires_grad_())
+    except Exception as error:
+        msg = f"torch.compile does not work here: {' '.join(str(error).split())[:300]}"
+        raise UnsupportedError(msg) from error
+    return compiled
+
+
 @register(CHECKS, "stage.refuses.compiled-split")
-def _compiled(subject: StageObjects) -> Judged:
+def _compiled_split(subject: StageObjects) -> Judged:
     """A schedule that splits the backward MUST refuse a stage that torch.compile made, or give what the model gives."""
     model, data = Whole(blocks=2), batches()
     first, last = copy.deepcopy(model).blocks
-    # Not the first: where no input needs a gradient, there may be nothing to split. This backend takes no compiler.
-    compiled: nn.Module = torch.compile(last, backend="aot_eager")  # type: ignore[assignment] # of a module it is one
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the compiler, on the Python that it runs on
-        stages = subject.manual([first, compiled], _example(), MICROBATCHES)
+        # Not the first: where no input needs a gradient, there may be nothing to split.
+        stages = subject.manual([first, _compiled(last)], _example(), MICROBATCHES)
         try:
             subject.split_schedule(stages, MICROBATCHES)
-        except Exception as error:  # noqa: BLE001 (whatever it raises is looked at)
+        except UnsupportedError:
+            raise
+        except Exception as error:  # noqa: BLE001 (whatever else it raises is looked at)
             if "compile" not in str(error):
                 text = f"does not say what is refused: {' '.join(str(error).split())[:300]}"
                 yield Finding("no_error", "the error", "", text)
