@@ -1,8 +1,8 @@
 """What works on which release of torch, and which defect of torch's stage backward is in which: docs/torch-versions.md.
 
-Makes an environment per release, runs every command there, every script of tests/quality/torch_2_13 and of
-tests/quality/torch_releases, and deletes it: about 5 GB and a quarter of an hour each. Each thing is kept as it is
-found in torch_versions.json, so that releases, and commands of a release, can be run one by one:
+Makes an environment per release, runs every command there, every script that tells a defect of torch (in
+tests/quality/torch_releases and the folders torch_2_13), and deletes it: about 5 GB and a quarter of an hour each. Each
+thing is kept as it is found in torch_versions.json, so that releases, and commands of a release, can be run one by one:
 
     python benchmarks/torch_versions.py 2.15.0 --only pipeline --only scripts --write docs/torch-versions.md
 
@@ -48,13 +48,15 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 
 def made(release: str, folder: Path) -> Path:
-    """Make an environment with a release of torch, or take what is there, and install the kit; return its commands."""
+    """Make an environment with a release of torch, or take what is there, and install the kit; return its commands.
+
+    The release is named whatever is there: an environment that was left half made would get the newest instead.
+    """
     scripts = folder / "bin"
     pip = [str(scripts / "pip"), "install", "-q", "--no-cache-dir"]
     if not folder.exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        subprocess.run([*pip, f"torch=={release}"], check=True)
-    subprocess.run([*pip, "-c", "constraints.txt", "pytest", "."], check=True, cwd=ROOT)
+    subprocess.run([*pip, "-c", "constraints.txt", f"torch=={release}", "pytest", "."], check=True, cwd=ROOT)
     return scripts
 
 

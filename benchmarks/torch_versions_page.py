@@ -12,13 +12,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SCRIPTS = [
     path
-    for folder in ("torch_releases", "torch_2_13")
-    for path in sorted((ROOT / "tests" / "quality" / folder).glob("*.py"))
+    for folder in ("quality/torch_releases", "quality/torch_2_13", "schedule_text/torch_2_13")
+    for path in sorted((ROOT / "tests" / folder).glob("*.py"))
 ]
 EXIT_ENVIRONMENT = 4
 #: Those that judge torch, whose defects they tell: right where they end with 1 as well as with 0.
 OF_TORCH = frozenset({"contract", "pipeline", "stage objects", "schedule text", "replay"})
 SHOWN = "×"
+NOT_RUN = "not run"
 _FIGURE = re.compile(
     r"\d+ of \d+ (?:extra )?checks \w+|\d+ MUST(?: and \d+ SHOULD)? failed|\d+ passed|\d+ trials|\d+ of \d+ faults"
 )
@@ -69,7 +70,7 @@ def ended_by_release(kept: Mapping[str, Mapping[str, Mapping[str, object]]]) -> 
 def cell(name: str, outcome: Ended | None) -> str:
     """Return what the table says of a command: works, unavailable, or what it ended with."""
     if outcome is None:
-        return "not run"
+        return NOT_RUN
     if outcome.code == EXIT_ENVIRONMENT:
         return "unavailable"
     figure = _FIGURE.search(outcome.line)
@@ -83,7 +84,7 @@ def cell(name: str, outcome: Ended | None) -> str:
 def defect(outcome: Ended | None) -> str:
     """Return whether a release shows a defect: its script ends with 1, having said what it expected."""
     if outcome is None:
-        return "not run"
+        return NOT_RUN
     if outcome.code < 0:
         return "crashes"
     if outcome.raised:
@@ -102,14 +103,16 @@ def minor(release: str) -> str:
 
 
 def spans(cells: Sequence[str], releases: Sequence[str]) -> tuple[str, str]:
-    """Return in which release a defect appeared, and in which it was gone, for each time that it did."""
-    appeared, gone = [], []
-    for place, (one, now) in enumerate(zip(releases, cells, strict=True)):
-        before = cells[place - 1] if place else ""
+    """Return in which release a defect appeared, and in which it was gone, for each time that it did, where it ran."""
+    appeared, gone, before = [], [], ""
+    for one, now in zip(releases, cells, strict=True):
+        if now == NOT_RUN:
+            continue
         if now == SHOWN and before != SHOWN:
-            appeared.append(minor(one) if place else f"{minor(one)} or before")
+            appeared.append(minor(one) if one != releases[0] else f"{minor(one)} or before")
         if now != SHOWN and before == SHOWN:
             gone.append(minor(one))
+        before = now
     return ", ".join(appeared), ", ".join(gone)
 
 
@@ -165,7 +168,7 @@ def page(found: Found, releases: Sequence[str], commands: Mapping[str, Sequence[
         "the kit. *Unavailable* is what the release lacks or cannot do, with the reason below.", "",
         *table(["", *known], [pythons, *command_rows(found, known, commands)]), "",
         *reasons(found, known, list(commands)), "",
-        "## Which defect of torch's stage backward is in which release", "",
+        "## Which defect of torch's stage backward, and of what is around it, is in which release", "",
         f"Each row is a script that uses torch alone; {SHOWN} says that it shows its defect on that release. *Raises*",
         "says that the release ends it with another error before its defect can show, *crashes* that its process died.",
         "",

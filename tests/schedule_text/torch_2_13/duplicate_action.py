@@ -1,4 +1,4 @@
-"""torch alone: a schedule that has an action twice passes the validation, which counts sets of micro-batches.
+"""A schedule that has an action twice passes the validation, which counts sets of micro-batches.
 
 The runtime raises when it comes to the second one (there is nothing in its cache any more), in the middle of a step.
 """
