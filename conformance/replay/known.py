@@ -98,7 +98,6 @@ def _trial(check: Check) -> dict[str, bool]:
         "got['lane'] not in LANES": len(lanes(check)) < len(trial.stages),
         "any((isinstance(arg, nn.Parameter) for arg in self._forwards[mb][0]))": "parameter_input" in trial.needs,
         "recomputes(roots)": "recomputes" in trial.needs,
-        "isinstance(output, GradientEdge)": "edge_roots" in trial.needs,
         "isinstance(tree, GradientEdge)": "edge_roots" in trial.needs,
     }
 

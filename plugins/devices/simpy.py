@@ -25,6 +25,7 @@ known_limits = {
     "convolution": "torch asks an accelerator for it as a whole, and there is no kernel",
     "lstm": "as convolution, and nn.GRU as well",
     "copy.deepcopy": "of a tensor that is no parameter ends the process: there is no allocator of storages",
+    "errors": "one that a backward raises ends the process, as torch 2.10 to 2.15 guard the streams of such a device",
     "torch.save": "a tensor has to be on the CPU",
     "peak_memory": "nothing counts its memory",
 }

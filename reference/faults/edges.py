@@ -79,7 +79,7 @@ def none_among_the_roots_refused(roots: list[Any], grads: list[Any]) -> tuple[li
     return roots, grads
 
 
-@fault("edges.none.first-*", cause="none_shifts", raises=True)
+@fault("edges.none.first-*", raises=True)
 @alters(_roots)
 def none_shifts_the_gradients_of_edges(roots: list[Any], grads: list[Any]) -> tuple[list[Any], list[Any]]:
     """None is filtered out of the gradients of edges, so that those behind it move up."""

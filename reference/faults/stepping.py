@@ -89,10 +89,18 @@ def _added_by(add: Callable[[Tensor, Tensor], object]) -> Functions:
     return accumulating(adding)
 
 
-@fault("steps.grads.strides-*", "steps.grads.restride-*", "space.*.zeroed-*", takes="steps=zeroed")
+@fault(
+    "steps.grads.strides-*",
+    "steps.grads.restride-*",
+    "space.full.zeroed-*",
+    "space.split.zeroed-1",
+    takes="steps=zeroed",
+)
 def gradients_added_as_flat_memory() -> Target:
     """Gradients are added as flat memory, in the order in which it lies."""
-    return target(_added_by(lambda held, grad: held.as_strided((held.numel(),), (1,)).add_(grad.reshape(-1))))
+    return target(
+        _added_by(lambda held, grad: held.as_strided((held.numel(),), (1,)).add_(grad.to_dense().reshape(-1)))
+    )
 
 
 @fault("steps.grads.bucket-*")

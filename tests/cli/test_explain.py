@@ -32,6 +32,8 @@ why          Zero-bubble schedules split the backward in two, and the second
 catches      a parameter gradient dropped or counted twice in W, an input
              gradient that I gives another value than B.
 needs        mid_stage, shared_params, split, weight_order!=none
+seed suite   test_stage_backward_weight_shared_weights (torch,
+             test/distributed/pipelining/test_backward.py)
 program      F0 I0 F1 I1 W0 W1
              on tied-apart; output gradients: normal
              (F forward, I input-gradient backward, W weight-gradient backward;

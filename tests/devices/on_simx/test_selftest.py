@@ -15,8 +15,10 @@ from gradconform.selftest.subject import Outcome, Role, SelftestOptions, judge
 DEVICE, CPU = SelftestOptions(device="simx:0", profile="quick"), SelftestOptions(profile="quick")
 SIMX_ORACLES, CPU_ORACLES = OracleCache(), OracleCache()
 
+#: What it loses is what Python's collector happens upon.
+BY_CHANCE = {"contexts-held-weakly-in-a-cycle"}
 #: Some faults: all of them take minutes, and `gradconform selftest --device simx:0` runs them.
-SOME = sorted(FAULTS)[::20]
+SOME = sorted(FAULTS.keys() - BY_CHANCE)[::20]
 
 
 @lru_cache
