@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from .exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, EXIT_INCOMPLETE, EXIT_KIT, EXIT_USAGE
 from .extent import Extent, Lack, extent, impossible_shares
 from .finding_text import finding_line
+from .sinks import for_terminal
 from .version import CONTRACT_VERSION, KIT_VERSION
 
 SCHEMA = "gradconform-report"
@@ -340,13 +341,14 @@ class Report:
         if not decisive and (counts["not_run"] or not counts["ran"]):
             unsupported = next((f"; the first: {r.check}: {r.message}" for r in self.results if r.message), "")
             msg = f"{counts['ran']} of {self.planned} checks were judged on {self.target['name']}{unsupported}"
-            raise NonConformingError(msg)
+            raise NonConformingError(for_terminal(msg))
         if not decisive and self.extent is not None and self.lacks:
             msg = f"too little was judged on {self.target['name']} for a verdict: {'; '.join(map(str, self.lacks))}"
-            raise NonConformingError(msg)
+            raise NonConformingError(for_terminal(msg))
         if decisive:
             lines = [f"{len(decisive)} checks decide against {self.target['name']}:"]
-            raise NonConformingError("\n".join([*lines, *(f"{result.check}: {result.message}" for result in decisive)]))
+            lines += [f"{result.check}: {result.message}" for result in decisive]
+            raise NonConformingError(for_terminal("\n".join(lines)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""

@@ -10,8 +10,9 @@ from gradconform.bundle.archive import Sources, bundle_files, packed, statement,
 from gradconform.bundle.verifying import reasons_against
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, UsageError
 from gradconform.reading.report import read_report
+from gradconform.report.lines import Line
 
-from .console import hand_over, write_text
+from .console import hand_over, write
 
 
 class BundleError(UsageError):
@@ -30,7 +31,7 @@ def bundle(arguments: argparse.Namespace) -> int:
         return _tell_reasons(f"{arguments.report} supports no statement", reasons)
     code = hand_over(arguments.output, packed(files), code=EXIT_CONFORMS, what="bundle")
     if code == EXIT_CONFORMS:
-        write_text(f"{arguments.output}: {_statement(files)}")
+        write([Line(f"{arguments.output}: {_statement(files)}")])
     return code
 
 
@@ -61,7 +62,7 @@ def verify(arguments: argparse.Namespace) -> int:
     if reasons:
         return _tell_reasons("NOT VALID", reasons)
     failed = [result.place.name for result in read_report(files["report.json"]).failures]
-    write_text("\n".join([f"VALID: {_statement(files)}", *(f"  - failed SHOULD: {name}" for name in failed)]))
+    write([Line(f"VALID: {_statement(files)}"), *(Line(f"  - failed SHOULD: {name}") for name in failed)])
     return EXIT_CONFORMS
 
 
@@ -81,5 +82,5 @@ def _statement(files: dict[str, bytes]) -> str:
 
 def _tell_reasons(head: str, reasons: list[str]) -> int:
     count = f"{head}: {len(reasons)} {'reason' if len(reasons) == 1 else 'reasons'}"
-    write_text("\n".join([count, *(f"  - {reason}" for reason in reasons)]))
+    write([Line(count), *(Line(f"  - {reason}") for reason in reasons)])
     return EXIT_DOES_NOT

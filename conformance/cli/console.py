@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -14,6 +15,7 @@ from gradconform.exits import EXIT_ENVIRONMENT, UsageError
 from gradconform.report.lines import Line, Role
 from gradconform.report.terminal import closing
 from gradconform.results import Report
+from gradconform.sinks import for_json, for_terminal, line_for_terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,25 +47,30 @@ def terminal() -> Console:
 
 
 def write(lines: Iterable[Line], console: Console | None = None) -> None:
-    """Print lines, with colour on a terminal."""
+    """Print lines, with colour on a terminal. What would be more than one line is shown as one."""
     if not on_terminal():
         for line in lines:
-            _print(line.text)
+            _print(line_for_terminal(line.text))
         return
     out = console or terminal()
     for line in lines:
-        out.print(line.text, style=_STYLES[line.role] or None)
+        out.print(line_for_terminal(line.text), style=_STYLES[line.role] or None)
 
 
 def write_text(text: str) -> None:
-    """Print text as it is."""
-    _print(text.rstrip("\n"))
+    """Print text of the kit's own making: what somebody else says in it breaks no line."""
+    _print(for_terminal(text.rstrip("\n")))
+
+
+def write_json(values: object) -> None:
+    """Print values as JSON text, each as it is."""
+    _print(for_json(json.dumps(values, indent=2)))
 
 
 def complain(text: str) -> None:
     """Print one message of the command to the standard error."""
     sys.stdout.flush()
-    print(f"gradconform: {text.rstrip()}", file=sys.stderr, flush=True)  # noqa: T201 (a command talks)
+    print(for_terminal(f"gradconform: {text.rstrip()}"), file=sys.stderr, flush=True)  # noqa: T201 (a command talks)
 
 
 def _print(text: str) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import os
 import platform
 from collections.abc import Iterable
@@ -23,7 +22,7 @@ from gradconform.records import as_json
 from gradconform.report.health import Health, TargetState, health_lines
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
-from .console import width, write, write_text
+from .console import width, write, write_json
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -31,7 +30,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     with current_folder_first():
         health = examine(arguments.device or ["all"], arguments.device_plugins or ())
     if arguments.json:
-        write_text(json.dumps(as_json(health), indent=2))
+        write_json(as_json(health))
     else:
         write(health_lines(health, width()))
     useless = arguments.device is not None and any(probe.reason is not None or probe.faults for probe in health.devices)

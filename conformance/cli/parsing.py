@@ -16,6 +16,7 @@ from typing import Any
 
 from gradconform.naming import count_read
 from gradconform.run.options import OPTIONS
+from gradconform.sinks import for_terminal
 
 EXIT_CODES = """\
 exit codes:
@@ -70,7 +71,7 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(wrong[1], commands, n=1)
             hint = f", did you mean {near[0]}?" if near else "."
             message = f"unknown command {wrong[1]!r}{hint} Expected one of {', '.join(commands)}"
-        self.exit(2, f"{self.prog}: {message}\nSee '{self.prog} --help'.\n")
+        self.exit(2, for_terminal(f"{self.prog}: {message}\nSee '{self.prog} --help'.\n"))
 
     # argparse types two overloads for this one behaviour.
     def parse_args(  # type: ignore[override] # as said above

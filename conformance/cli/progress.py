@@ -14,6 +14,7 @@ from gradconform.records import started
 from gradconform.report.sentences import crashed
 from gradconform.report.terminal import opening, tally_line
 from gradconform.results import Place
+from gradconform.sinks import line_for_terminal
 
 from .console import on_terminal, terminal, width, write
 
@@ -189,13 +190,15 @@ def progress_bar(
     )
     # Beyond the standard output nothing is redirected: what the target prints stays where it belongs.
     with Progress(*columns, console=console, transient=True, expand=True, redirect_stderr=False) as progress:
-        task = progress.add_task(first, total=total, count=0, more="")
+        task = progress.add_task(line_for_terminal(first), total=total, count=0, more="")
         count = 0
 
         def tell(name: str | None = None, *, done: bool = False, counts: bool = False, more: str = "") -> None:
             nonlocal count
             count += counts
-            progress.update(task, description=name, advance=int(done), count=count, more=more)
+            progress.update(
+                task, description=name and line_for_terminal(name), advance=int(done), count=count, more=more
+            )
 
         yield tell
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from gradconform.exits import EXIT_CONFORMS, EXIT_REGRESSED
 from gradconform.reading.comparison import compare
@@ -14,7 +13,7 @@ from gradconform.report.page import pages
 from gradconform.report.terminal import opening
 from gradconform.results import Report
 
-from .console import conclude, hand_over, width, write, write_text
+from .console import conclude, hand_over, width, write, write_json, write_text
 
 
 def compare_reports(arguments: argparse.Namespace) -> int:
@@ -27,7 +26,7 @@ def compare_reports(arguments: argparse.Namespace) -> int:
         slower_factor=arguments.slower_factor,
     )
     if arguments.format == "json":
-        write_text(json.dumps(comparison_values(found, arguments.fail_on), indent=2))
+        write_json(comparison_values(found, arguments.fail_on))
     elif arguments.format == "markdown":
         write_text(comparison_markdown(found, arguments.fail_on))
     else:

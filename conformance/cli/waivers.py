@@ -8,10 +8,11 @@ from typing import TypeVar
 
 from gradconform.exits import EXIT_CONFORMS
 from gradconform.reading.report import read_report
+from gradconform.report.lines import Line
 from gradconform.results import Report
 from gradconform.waivers.editing import added, pruned
 
-from .console import OutputFileError, refuse_unwritable, replace_file, write_text
+from .console import OutputFileError, refuse_unwritable, replace_file, write
 
 T = TypeVar("T")
 
@@ -20,7 +21,7 @@ def add(arguments: argparse.Namespace) -> int:
     """Append an entry for each failure that is not waived, to be filled in."""
     count = _edit(arguments, added)
     told = "fill in reason, issue, owner and expires" if count else "no failure of the run is without a waiver"
-    write_text(f"{arguments.waivers}: {count} added; {told}")
+    write([Line(f"{arguments.waivers}: {count} added; {told}")])
     return EXIT_CONFORMS
 
 
@@ -28,8 +29,8 @@ def prune(arguments: argparse.Namespace) -> int:
     """Remove the entries that a run has shown to be needless."""
     gone = _edit(arguments, pruned)
     for number, waiver in gone:
-        write_text(f"removed entry {number}: {waiver.check} ({waiver.reason})")
-    write_text(f"{arguments.waivers}: {len(gone)} removed")
+        write([Line(f"removed entry {number}: {waiver.check} ({waiver.reason})")])
+    write([Line(f"{arguments.waivers}: {len(gone)} removed")])
     return EXIT_CONFORMS
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import io
 import json
 import os
 import sys
@@ -15,11 +16,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, Literal
 
+from gradconform.sinks import for_terminal
+
 Message = Mapping[str, Any]
 
 _CHUNK = 1 << 20
 
-#: How much of the end of what is printed is kept, in characters.
+#: How much of the end of what is printed is kept, and how long a line may be before it is passed on unfinished, in
+#: characters.
 _KEPT = 4000
 
 
@@ -56,11 +60,14 @@ class Receiver:
 
 
 class Printed:
-    """A stream of a process: ``tail`` is the end of it; passed on to the stream of the same name here as it comes."""
+    """A stream of a process: ``tail`` is the end of it; passed on to the stream of the same name here by lines.
+
+    Nothing in it does anything to a terminal, or to a CI that reads the log. A bar has a line each time it is drawn.
+    """
 
     def __init__(self, stream: IO[bytes], name: Literal["stdout", "stderr"], *, passed_on: bool) -> None:
         """Begin to read."""
-        self.tail = ""
+        self.tail = self._line = ""
         self._stream, self._name, self._passed_on = stream, name, passed_on
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -70,13 +77,23 @@ class Printed:
         self._thread.join(seconds)
 
     def _read(self) -> None:
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
         with self._stream:
             while chunk := os.read(self._stream.fileno(), _CHUNK):
                 text = decoder.decode(chunk)
                 self.tail = (self.tail + text)[-_KEPT:]
-                if self._passed_on:
-                    self._pass_on(text)
+                self._add(text)
+        self._add(decoder.decode(b"", final=True), ended=True)
+
+    def _add(self, text: str, *, ended: bool = False) -> None:
+        """Pass on the lines that are whole; of one that does not end, what there is, with an end."""
+        if not self._passed_on:
+            return
+        whole, end, rest = (self._line + text).rpartition("\n")
+        cut = bool(rest) and (ended or len(rest) > _KEPT)
+        self._line = "" if cut else rest
+        if told := whole + end + (f"{rest}\n" if cut else ""):
+            self._pass_on(for_terminal(told))
 
     def _pass_on(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # a reader that went away stops no process

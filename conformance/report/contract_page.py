@@ -18,7 +18,7 @@ from gradconform.contract.check import Check
 from gradconform.naming import PROFILES
 
 from .checks import FORMULA, factors, mean_floors
-from .page.rendering import render
+from .page.rendering import render_own
 
 #: The rows of torch's own suite, in its order, and what each one does.
 SEED_SUITE = {
@@ -46,7 +46,7 @@ SEED_SUITE = {
 def contract_page(version: str) -> str:
     """Return the text of docs/contract.md for a version of the contract."""
     found = list(checks_of(version).values())
-    text = render(
+    text = render_own(
         "contract.md.j2",
         version=version,
         checks=found,

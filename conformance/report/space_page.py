@@ -12,13 +12,13 @@ from gradconform.contract.space.rows import ROWS, TRIPLES, frozen_rows, named
 from gradconform.contract.space.triples import MOST_CLAIMS, SHARE
 from gradconform.extent import AREA_SHARE
 
-from .page.rendering import render
+from .page.rendering import render_own
 
 
 def space_page() -> str:
     """Return the text of docs/space.md."""
     rows, beyond = frozen_rows(ROWS), frozen_rows(TRIPLES)
-    text = render(
+    text = render_own(
         "space.md.j2",
         ways=[told for way in DIMENSIONS for told in _ways(way, rows[way], beyond[way])],
         share=f"{SHARE:.0%}",

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from gradconform.sinks import for_terminal
+
 from .options import OPTIONS_KEY, RUNS_KEY
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ def _asked(find: Callable[[], T]) -> T:
     try:
         return find()
     except ValueError as error:
-        pytest.fail(str(error), pytrace=False)
+        pytest.fail(for_terminal(str(error)), pytrace=False)
 
 
 @pytest.fixture

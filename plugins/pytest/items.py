@@ -13,6 +13,7 @@ import pytest
 from gradconform.contract.plan import Item
 from gradconform.results import NonConformingError, Result
 from gradconform.run.options import RunOptions
+from gradconform.sinks import for_terminal
 from gradconform.trial.program import without_programs
 
 from .contract_run import ContractRun, make_runs, plain
@@ -80,28 +81,28 @@ class BoundCheck:
         run = self.contract_run.run
         result = self.result = run.run_item(self.item)
         if result.status == "unsupported":
-            pytest.skip(result.message)
+            pytest.skip(for_terminal(result.message))
         if result.status not in {"failed", "error", "waived"}:
             return
         if result.status == "waived":
             pytest.xfail(waived_because(result))
         if not (result.decisive or (run.options.strict and result.status == "failed")):
             seen = without_programs(result.message, result.programs)
-            pytest.xfail(f"{result.requirement} {seen[0] if seen else result.status}")
+            pytest.xfail(for_terminal(f"{result.requirement} {seen[0] if seen else result.status}"))
         # reached by --runxfail as well, which lets xfail return
         raise CheckFailedError(told_in_full(result, str(run.target.text)))
 
 
 def waived_because(result: Result) -> str:
     """Return why a failure is expected."""
-    return "waived: {reason} ({issue}, {owner}, until {expires})".format(**result.waiver or {})
+    return for_terminal("waived: {reason} ({issue}, {owner}, until {expires})".format(**result.waiver or {}))
 
 
 def told_in_full(result: Result, target: str) -> str:
     """Return the requirement, the level, where it was tried, and what was seen."""
     status = f"error ({result.kind})" if result.status == "error" else result.status
     place = f"{result.level} {status}: {target} on {result.device} in {result.dtype}"
-    return f"{result.requirement}\n{place}\n{result.message}"
+    return for_terminal(f"{result.requirement}\n{place}\n{result.message}")
 
 
 def properties(result: Result) -> list[tuple[str, object]]:
@@ -114,7 +115,8 @@ def properties(result: Result) -> list[tuple[str, object]]:
         "headroom": result.headroom,
         "waiver": None if result.waiver is None else result.waiver["issue"],
     }
-    return [(name, value) for name, value in values.items() if value is not None]
+    shown = {name: for_terminal(value) if isinstance(value, str) else value for name, value in values.items()}
+    return [(name, value) for name, value in shown.items() if value is not None]
 
 
 class ContractCollector(pytest.Collector):
@@ -253,8 +255,7 @@ def parametrize(metafunc: pytest.Metafunc, mark: pytest.Mark, options: RunOption
     try:
         runs = make_runs(metafunc.config, options.but(**mark.kwargs), where)
     except ValueError as error:
-        msg = f"{where}: {error}"
-        raise pytest.Collector.CollectError(msg) from error
+        raise pytest.Collector.CollectError(for_terminal(f"{where}: {error}")) from error
     bound = [BoundCheck(run, position) for run in runs for position in range(len(run.items))]
     register_writer(metafunc.config)
     metafunc.parametrize("check", bound, ids=[check.name for check in bound])

@@ -77,8 +77,9 @@ def _prepare(config: pytest.Config, options: Options, reporter: Reporter | None)
             return
         runs = make_runs(config, options.run, ZERO_LINES)
     except ValueError as error:
-        msg = f"gradconform: {error}"
-        raise pytest.UsageError(msg) from error
+        from gradconform.sinks import for_terminal  # noqa: PLC0415 (only a message needs it)
+
+        raise pytest.UsageError(for_terminal(f"gradconform: {error}")) from error
     config.stash[RUNS_KEY] = runs
     config.stash[NAMES_KEY] = take_named(config, [item.name for run in runs for item in run.items])
     register_writer(config)

@@ -14,6 +14,7 @@ from gradconform.report.lines import Line, Role
 from gradconform.report.terminal import closing, opening
 from gradconform.results import Report, Result
 from gradconform.run.execution import RecordFile
+from gradconform.sinks import for_terminal, line_for_terminal
 
 from .options import ZERO_LINES
 
@@ -107,8 +108,7 @@ class RecordKeeper:
             self._file = RecordFile(path)
             self._file.begin(replace(run.run.header(), report=run.header["report"]))
         except RecordsError as error:
-            msg = f"--gradconform-ndjson: {error}"
-            raise pytest.UsageError(msg) from error
+            raise pytest.UsageError(for_terminal(f"--gradconform-ndjson: {error}")) from error
         self._key = run.header["key"]
 
     def add(self, key: str, result: Result) -> None:
@@ -132,21 +132,22 @@ def write_summary(terminal: pytest.TerminalReporter, recorder: Recorder, written
     for run in recorder:
         report = run.report()
         if run.added:
-            terminal.write_sep("=", f"gradconform: {run.header['key']}")
+            terminal.write_sep("=", line_for_terminal(f"gradconform: {run.header['key']}"))
             _write(terminal, _added(run))
             continue
         terminal.write_sep("=", "gradconform")
         _write(terminal, [*opening(report, run.cells, width), *closing(report, width)])
     for path in written:
-        terminal.write_line(f"gradconform: JSON report in {path}")
+        terminal.write_line(line_for_terminal(f"gradconform: JSON report in {path}"))
 
 
 def _added(run: RunRecord) -> list[Line]:
     counts = run.report().summary
     told = ", ".join(f"{counts[status]} {status}" for status in ("passed", "failed", "unsupported", "error", "not_run"))
     failures = [
-        Line(f"{result.check} [{result.device} {result.dtype}]: {result.message}", "bad")
+        Line(line, "bad")
         for result in run.report().failures
+        for line in f"{result.check} [{result.device} {result.dtype}]: {result.message}".split("\n")
     ]
     count = f"{counts['planned']} checks on added stages, no part of the contract: {told.replace('_', ' ')}"
     return [*failures, Line(count)]
@@ -154,4 +155,4 @@ def _added(run: RunRecord) -> list[Line]:
 
 def _write(terminal: pytest.TerminalReporter, lines: Sequence[Line]) -> None:
     for line in lines:
-        terminal.write_line(line.text, **_MARKUP[line.role])
+        terminal.write_line(line_for_terminal(line.text), **_MARKUP[line.role])

@@ -178,7 +178,7 @@ def test_half_a_surrogate_pair_can_be_written(real: Report, tmp_path: Path) -> N
     report = replace(real, results=[replace(real.results[0], message="\ud800 and \x00", status="error", kind="kit")])
     written = tmp_path / "page.html"
     written.write_text(report_page(report), encoding="utf-8")
-    assert "? and" in Page(written.read_text(encoding="utf-8")).shown
+    assert "\\ud800 and \\x00" in Page(written.read_text(encoding="utf-8")).shown
 
 
 def test_a_schedule_of_ones_own_has_no_command_and_its_own_program(real: Report) -> None:

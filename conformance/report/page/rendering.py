@@ -1,60 +1,61 @@
-"""Templates, filled in: what is put into one of HTML is escaped, and what stands in a page is all that it needs."""
+"""Templates, filled in: what is put into one is escaped for it, and what stands in a page is all that it needs."""
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from gradconform.sinks import Markdown, fenced, for_html_in_markdown, for_markdown, printable
 from gradconform.version import KIT_VERSION
 
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a template filled in; a name that it has and ``values`` lack is an error, not an empty place."""
-    text = _environment().get_template(template).render(values)
-    # A report read from JSON may hold half of a surrogate pair, which no file can.
-    return text.encode("utf-8", "replace").decode("utf-8")
+    """Return a template filled in; a name that it has and ``values`` lack is an error, not an empty place.
+
+    What is put into one of HTML or of Markdown is shown there letter by letter, whether or not the template says so.
+    """
+    return _environment("markdown" if template.endswith(".md.j2") else "html").get_template(template).render(values)
+
+
+def render_own(template: str, **values: Any) -> str:
+    """Return a template of Markdown filled in with sentences of the kit's own, whose Markdown stays what it is."""
+    return _environment("own").get_template(template).render(values)
 
 
 def _own(name: str) -> Markup:
     return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))  # noqa: S704 (the kit's own file, no input)
 
 
-@lru_cache(maxsize=1)
-def _environment() -> Environment:
+def _into_html(value: object) -> object:
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _into_markdown(value: object) -> object:
+    return value if isinstance(value, Markdown) else for_markdown(value)
+
+
+@lru_cache(maxsize=3)
+def _environment(into: Literal["html", "markdown", "own"]) -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=select_autoescape(enabled_extensions=("html.j2",), default=False),
         undefined=StrictUndefined,
+        finalize={"html": _into_html, "markdown": _into_markdown, "own": None}[into],
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     environment.globals.update(kit=KIT_VERSION, own=_own)
-    environment.filters.update(
-        md=escaped, fenced=fenced, words=methodcaller("replace", "_", " "), number="{:.2g}".format, seconds=_seconds
-    )
+    environment.filters.update(words=methodcaller("replace", "_", " "), number="{:.2g}".format, seconds=_seconds)
+    environment.filters.update(html=for_html_in_markdown, fenced=fenced)
     return environment
-
-
-def escaped(value: object) -> str:
-    """Return text for a line or a table of Markdown: no markup, no line break, no bar that would end a cell."""
-    text = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", text)
-
-
-def fenced(text: str, language: str = "text") -> str:
-    """Return a Markdown block of code around ``text``, with a fence that is longer than any in it."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{text}\n{fence}"
 
 
 def _seconds(value: float) -> str:
