@@ -43,8 +43,18 @@ class Needed:
     compared: int = 0
     refused: int = 0
 
-    def add(self, stage: str, got: Tensor, oracle: Tensor, reference: Tensor | None, scale: Partials) -> None:
-        """Take one tensor."""
+    def add(  # noqa: PLR0913 (a tensor, what it is held against, and how much room it has)
+        self,
+        stage: str,
+        got: Tensor,
+        oracle: Tensor,
+        reference: Tensor | None,
+        scale: Partials,
+        *,
+        spread: float,
+        factor: float,
+    ) -> None:
+        """Take one tensor, with the spread and the factor that the rule is given."""
         self.compared += 1
         wide = torch.complex128 if oracle.is_complex() else torch.float64
         eps = torch.finfo(oracle.dtype).eps
@@ -53,7 +63,7 @@ class Needed:
         scale = scale.with_(exact)
         most = 0.0
         for size, peak in ((_largest, scale.peak), (_rms, scale.rms)):
-            excess = size(error) - 2 * size(oracle_error)
+            excess = size(error) / factor - 2 * size(oracle_error) - spread
             if excess > 0:
                 most = max(most, excess / (eps * peak) if peak else math.inf)
         self.by_stage[stage] = max(self.by_stage.get(stage, 0.0), most)
@@ -77,9 +87,17 @@ def _rms(tensor: Tensor) -> float:
 def recording(needed: Needed, stage: str) -> Iterator[None]:
     """Write down what every comparison would need."""
 
-    def judge(got: Tensor, oracle: Tensor, reference: Tensor | None, scale: Partials) -> Judgement:
-        needed.add(stage, got, oracle, reference, scale)
-        return judge_by_rule(got, oracle, reference, scale)
+    def judge(  # noqa: PLR0913 (as the function that it stands for)
+        got: Tensor,
+        oracle: Tensor,
+        reference: Tensor | None,
+        scale: Partials,
+        *,
+        spread: float = 0.0,
+        factor: float = 1.0,
+    ) -> Judgement:
+        needed.add(stage, got, oracle, reference, scale, spread=spread, factor=factor)
+        return judge_by_rule(got, oracle, reference, scale, spread=spread, factor=factor)
 
     judging.judge_numbers = judge
     try:

@@ -18,12 +18,13 @@ _NEEDS = ("weight_when=weight",)  # what a finish does later cannot be told from
 
 @family("errors.surface", _TRIALS)
 def surface() -> Judge:
-    """What raises in a backward MUST be raised by B, or by I or W, in {program} on {stage}.
+    """What is raised in a backward MUST be raised by B, or by I or W, itself or as a cause, in {program} on {stage}.
 
     A hook that finds a gradient of NaN, a custom function that is out of memory, saved activations that cannot be
-    fetched again: a run that goes on trains on what is missing.
+    fetched again: a run that goes on trains on what is missing. Who catches it decides by its type, and who reads the
+    traceback by its place: another exception may stand for it only where it was raised from it, or while handling it.
 
-    Catches: an exception that is logged and swallowed.
+    Catches: an exception that is logged and swallowed, or replaced by one that hides it.
     """
     return surfaces
 

@@ -31,7 +31,7 @@ class Raised:
 
     ``memory`` says that it tells of memory that is used up, ``broken`` that it says nothing of an operation: the device
     is out of memory, or gone. ``file`` and ``line`` are where it was raised, or where torch or the standard library was
-    called that did.
+    called that did. ``chain`` are the types of all that a traceback of it shows: what it was raised from, or while.
     """
 
     type: str
@@ -40,10 +40,12 @@ class Raised:
     broken: bool = False
     file: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
+    chain: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
     def of(cls, error: BaseException) -> Raised:
         """Return the first cause of ``error``, which wrappers bury; addresses are left out, so that runs compare."""
+        chain = frozenset(type(one).__name__ for one in _shown_with(error))
         met = {id(error)}  # causes can form a ring: ``raise error from error``
         while error.__cause__ is not None and id(error.__cause__) not in met:
             error = error.__cause__
@@ -56,6 +58,7 @@ class Raised:
             broken=isinstance(error, ends_the_process()),
             file=file,
             line=line,
+            chain=chain,
         )
 
     def __str__(self) -> str:
@@ -63,6 +66,17 @@ class Raised:
         words = " ".join(self.message.split())
         words = words if len(words) <= _SHOWN else f"{words[:_SHOWN]} …"
         return f"{self.type}: {words}" if words else self.type
+
+
+def _shown_with(error: BaseException) -> list[BaseException]:
+    """Return an exception and all that a traceback of it shows: what each was raised from or, unless hidden, while."""
+    found: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and all(following is not one for one in found):
+        found.append(following)
+        during = None if following.__suppress_context__ else following.__context__
+        following = during if following.__cause__ is None else following.__cause__
+    return found
 
 
 def _place_of(error: BaseException) -> tuple[str, int]:

@@ -20,15 +20,19 @@ Grads = Mapping[str, Tensor | None]
 
 
 def surfaces(evidence: Evidence) -> Iterator[Finding]:
-    """Yield every micro-batch of which neither B, nor I or W, raised what was raised in its backward."""
+    """Yield every micro-batch of which neither B, nor I or W, raised what was raised in its backward.
+
+    What is raised is it, or was raised from it or while it was handled, so that a traceback shows it.
+    """
     for step in evidence.oracle.steps:
         if not _raises(evidence, step) or step.raised is None:
             continue
         own = [one for one in evidence.observation.steps if _is_of(evidence, one, step.action.stage, step.action.mb)]
-        if own and all(one.raised is None for one in own):
+        raised = [one.raised for one in own if one.raised is not None]
+        if own and not any(step.raised.type in one.chain for one in raised):
             asked = " and ".join(str(one.action) for one in own)
-            text = f"raised nothing; under plain autograd {step.raised} surfaces"
-            yield Finding("no_error", "the action", asked, text)
+            instead = f"raised {raised[0]}, behind which nothing shows it" if raised else "raised nothing"
+            yield Finding("no_error", "the action", asked, f"{instead}; under plain autograd {step.raised} surfaces")
 
 
 @by_numeric_rule

@@ -33,6 +33,32 @@ def raised_in_a_backward_and_swallowed() -> Target:
     return target(weight_passes(weighing, backwards(around)))
 
 
+def _told_otherwise(tell: Callable[[RuntimeError], Exception]) -> Target:
+    """Return a target that raises something else in place of what a stage raises in its backward, and hides that."""
+
+    def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        try:
+            return run(outputs, grads, inputs)
+        except RuntimeError as error:
+            if "told to raise" not in str(error):
+                raise
+            raise tell(error) from None
+
+    return target(backwards(around))
+
+
+@fault("errors.surface.*")
+def raised_in_a_backward_and_replaced() -> Target:
+    """What a stage raises in its backward is replaced by an exception that says only that something went wrong."""
+    return _told_otherwise(lambda _: ValueError("the backward of a stage failed"))
+
+
+@fault("errors.surface.*")
+def raised_in_a_backward_and_told_as_text() -> Target:
+    """What a stage raises in its backward is kept as the text of another exception, without its type and traceback."""
+    return _told_otherwise(lambda error: RuntimeError(f"the backward of a stage failed: {error}"))
+
+
 def _after_an_error(act: Callable[[FunctionsSession], object]) -> type[FunctionsSession]:
     """Return a session that does something more where the stage raises in its backward."""
 

@@ -117,6 +117,40 @@ def test_an_exception_of_a_device_is_known_by_what_it_is_and_not_by_its_name(err
     assert Raised.of(error).broken == broken
 
 
+def handled(*, cause: bool = False, hidden: bool = False) -> ValueError:
+    """Return what is raised while a KeyError is handled: from it, not from it, or hiding it."""
+    first = KeyError("first")
+    other = ValueError("other")
+    try:
+        try:
+            raise first
+        except KeyError:
+            if cause or hidden:
+                raise other from (first if cause else None)
+            raise other  # noqa: B904 (what is not said is the case)
+    except ValueError as found:
+        return found
+
+
+@pytest.mark.parametrize(
+    ("options", "chain"),
+    [
+        ({"cause": True}, {"ValueError", "KeyError"}),
+        ({}, {"ValueError", "KeyError"}),
+        ({"hidden": True}, {"ValueError"}),
+    ],
+    ids=["from it", "while it was handled", "hidden"],
+)
+def test_an_exception_is_known_with_all_that_its_traceback_shows(options: dict[str, bool], chain: set[str]) -> None:
+    assert Raised.of(handled(**options)).chain == chain
+
+
+def test_a_ring_of_causes_ends() -> None:
+    error, other = ValueError("one"), KeyError("other")
+    error.__cause__, other.__cause__ = other, error
+    assert Raised.of(error).chain == {"ValueError", "KeyError"}
+
+
 def test_the_first_step_that_raised_and_is_no_misuse_is_the_one() -> None:
     error = Raised("ValueError", "")
     steps = (
