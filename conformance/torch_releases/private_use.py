@@ -12,7 +12,7 @@ from .names import Name, UnavailableError, installed
 
 _IN_PYTHON = "makes a device in Python alone"
 _ANY = "makes a device of one's own"
-#: Not in 2.8 and before.
+#: Not in 2.9 and before.
 SET_UP = Name("torch.utils.backend_registration", ("_setup_privateuseone_for_python_backend",), _IN_PYTHON)
 EMPTY = Name("torch:_C._acc", ("create_empty_tensor",), _IN_PYTHON)
 STORAGE_AT = Name("torch:_C", ("_construct_storage_from_data_pointer",), _IN_PYTHON)

@@ -35,6 +35,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceIndex deviceCount() const noexcept override {
     return static_cast<c10::DeviceIndex>(options()->devices);
   }
+#if __has_include(<c10/core/DeviceCapability.h>) // torch 2.9 asks no device which dtypes it has
   c10::DeviceCapability getDeviceCapability(c10::Device) const override {
     c10::DeviceCapability capability;
     auto& bits = capability.capability_data.capability_bits;
@@ -47,6 +48,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     bits = all;
     return capability;
   }
+#endif
 
   c10::Stream getStream(c10::Device device) const override {
     auto index = with_index(device).index();

@@ -98,7 +98,8 @@ struct Allocator final : c10::DeviceAllocator {
   void resetPeakStats(c10::DeviceIndex index) override {
     each_stat(index, [](c10::CachingAllocator::Stat& stat) { stat.reset_peak(); });
   }
-  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
+  // Not "override": torch 2.9 does not ask.
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) {
     constexpr size_t unlimited = size_t(1) << 40;
     auto limit = options()->memory_limit;
     auto total = limit == 0 ? unlimited : limit;
