@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,6 +28,15 @@ from torch_versions_page import EXIT_ENVIRONMENT, ROOT, SCRIPTS, Ended, Found, p
 
 #: How much is kept of a line.
 _LINE = 400
+#: Where a rank stood: its number, a stage, a chunk, an action, an address.
+_PLACE = re.compile(
+    r" \(\[[\d.]+\]:.*?\)|rank \d+ |\[\d+\] (?:for chunk \d+ )?|,? (?:to stage \d+ )?"
+    r"at (?:\d+[BIWF]\d+|the start of the case)"
+)
+#: How many reasons are kept why checks are unsupported, and how much of each.
+_REASONS, _REASON = 3, 240
+#: What judges torch's runtime: there, what is unsupported is what the release lacks, not what a target does not claim.
+_OF_RUNTIMES = frozenset({"gradconform pipeline", "gradconform stage-objects", "gradconform schedule-text"})
 FOUND = Path(__file__).with_suffix(".json")
 RELEASES = ("2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
 #: What no command of the kit takes, and no script.
@@ -83,7 +93,28 @@ def told_in(log: Path, code: int, seconds: int, words: Sequence[str]) -> Ended:
     told = lines[-1:]
     if code == EXIT_ENVIRONMENT:  # what could not be judged is told above, by cause
         told += [line for line in lines if re.match(r"\[\d+\] \d+ checks?: ", line)]
-    return Ended(code, "; ".join(told)[:_LINE], seconds, " ".join(words), raised=raised)
+    apart, why = unsupported_in(lines) if " ".join(words[:2]) in _OF_RUNTIMES else (0, ())
+    return Ended(code, "; ".join(told)[:_LINE], seconds, " ".join(words), raised, apart, why)
+
+
+def unsupported_in(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
+    """Return how many checks a command tells to be unsupported, and the reasons of most of them, with how many each.
+
+    What differs from process to process in a reason (ports, stages, micro-batches) is left out of it.
+    """
+    heads = [place for place, line in enumerate(lines) if re.match(r"=+ unsupported: \d+ check", line)]
+    found: list[list[str]] = []
+    for line in lines[heads[0] + 1 :] if heads else []:
+        if re.match(r" {1,4}\d+  \S", line):
+            found.append(line.split(maxsplit=1))
+        elif found and line.startswith("       "):
+            found[-1][1] += f" {line.strip()}"
+        else:
+            break
+    counts: Counter[str] = Counter()
+    for count, reason in found:
+        counts[_PLACE.sub("", reason)[:_REASON]] += int(count)
+    return sum(counts.values()), tuple(f"{count} {reason}" for reason, count in counts.most_common(_REASONS))
 
 
 def scripts_ended(scripts: Path, paths: Sequence[Path], logs: Path) -> Iterator[tuple[str, Ended]]:

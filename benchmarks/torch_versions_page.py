@@ -20,6 +20,8 @@ EXIT_ENVIRONMENT = 4
 OF_TORCH = frozenset({"contract", "pipeline", "stage objects", "schedule text", "replay"})
 SHOWN = "×"
 NOT_RUN = "not run"
+#: What a release lacks for a part of a command.
+_APART = re.compile(r"(\d+) checks? could not be judged")
 _FIGURE = re.compile(
     r"\d+ of \d+ (?:extra )?checks \w+|\d+ MUST(?: and \d+ SHOULD)? failed|\d+ passed|\d+ trials|\d+ of \d+ faults"
 )
@@ -27,13 +29,18 @@ _FIGURE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended: exit code, last line, seconds, its words, and whether Python told an error of its own."""
+    """How a command ended: exit code, last line, seconds, its words, and whether Python told an error of its own.
+
+    ``apart`` is how many checks the release cannot do, and ``why`` the reasons of most of them, with how many each.
+    """
 
     code: int
     line: str
     seconds: int
     words: str
     raised: bool = False
+    apart: int = 0
+    why: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -72,9 +79,11 @@ def cell(name: str, outcome: Ended | None) -> str:
     if outcome is None:
         return NOT_RUN
     if outcome.code == EXIT_ENVIRONMENT:
-        return "unavailable"
+        apart = _APART.search(outcome.line)
+        return "unavailable" if apart is None else f"works ({apart[1]} unavailable)"
     figure = _FIGURE.search(outcome.line)
-    told = f" ({figure[0]})" if figure else ""
+    told = ", ".join([*([figure[0]] if figure else []), *([f"{outcome.apart} unavailable"] if outcome.apart else [])])
+    told = f" ({told})" if told else ""
     if "--faults" in outcome.words:
         told = f"{told} with `{outcome.words[outcome.words.index('--faults') :]}`"
     right = outcome.code == 0 or (outcome.code == 1 and name in OF_TORCH and not outcome.raised)
@@ -145,13 +154,21 @@ def script_rows(found: Found, releases: Sequence[str]) -> list[list[str]]:
 
 
 def reasons(found: Found, releases: Sequence[str], commands: Sequence[str]) -> list[str]:
-    """Return why a command is unavailable, release by release."""
+    """Return why a command, or a part of it, is unavailable, release by release."""
     return [
-        f"- torch {one}, {name}: {outcome.line.removeprefix('gradconform: ')}"
+        f"- torch {one}, {name}: {reason}"
         for one in releases
         for name in commands
-        if (outcome := found.commands.get(one, {}).get(name)) and outcome.code == EXIT_ENVIRONMENT
+        if (outcome := found.commands.get(one, {}).get(name))
+        for reason in reasons_of(outcome)
     ]
+
+
+def reasons_of(outcome: Ended) -> list[str]:
+    """Return why a command, or a part of it, is unavailable, nothing where all of it is there."""
+    if outcome.code == EXIT_ENVIRONMENT:
+        return [outcome.line.removeprefix("gradconform: ")]
+    return [f"{outcome.apart} of its checks: {'; '.join(outcome.why)}"] if outcome.apart else []
 
 
 def page(found: Found, releases: Sequence[str], commands: Mapping[str, Sequence[str]]) -> str:
@@ -165,7 +182,8 @@ def page(found: Found, releases: Sequence[str], commands: Mapping[str, Sequence[
         "Written by `python benchmarks/torch_versions.py`, on Linux, with the wheels of PyPI, on a CPU.",
         *([f"Not run: torch {', '.join(missing)}."] if missing else []), "",
         "A command *works* where it ends as it is to; those that judge torch itself tell the defects of torch, not of",
-        "the kit. *Unavailable* is what the release lacks or cannot do, with the reason below.", "",
+        "the kit. *Unavailable* is what the release lacks or cannot do, a command or so many of its checks, with the",
+        "reason below.", "",
         *table(["", *known], [pythons, *command_rows(found, known, commands)]), "",
         *reasons(found, known, list(commands)), "",
         "## Which defect of torch's stage backward, and of what is around it, is in which release", "",
