@@ -124,6 +124,29 @@ def test_nan_and_inf_stand_where_plain_autograd_has_them(got: complex, expected:
     assert not findings(torch.tensor([2.0, got]), torch.tensor([2.0, got]))[0]
 
 
+@pytest.mark.parametrize(
+    ("got", "expected", "exact", "accused"),
+    [
+        (-54080.0, -math.inf, -54080.0, False),  # plain autograd's sum went past the largest number on its way
+        (-65504.0, -math.inf, -80000.0, True),  # clipped
+        (-65504.0, -math.inf, -math.inf, True),
+        (-54080.0, -math.inf, -math.inf, True),
+        (math.inf, 65504.0, 65500.0, False),  # a rounding away from it
+        (-math.inf, 65504.0, 65500.0, True),
+        (math.inf, 60000.0, 60000.0, True),
+        (math.inf, 65504.0, math.inf, True),
+        (math.nan, -math.inf, -54080.0, True),
+        (-54080.0, math.nan, -54080.0, True),
+    ],
+)
+def test_an_overflow_that_hangs_on_the_order_of_a_sum_accuses_nobody(
+    got: float, expected: float, exact: float, *, accused: bool
+) -> None:
+    one, other = (torch.tensor([2.0, number], dtype=torch.float16) for number in (got, expected))
+    found, _ = findings(one, other, lambda: (torch.tensor([2.0, exact], dtype=torch.float64), Partials()))
+    assert [finding.kind for finding in found] == ["nonfinite"] * accused
+
+
 def test_what_is_bit_equal_has_a_headroom_of_zero_and_asks_for_no_reference() -> None:
     def reference() -> tuple[Tensor, Partials]:
         pytest.fail("reference64 was computed for a gradient that is bit-equal")
