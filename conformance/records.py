@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .exits import EXIT_USAGE, UsageError
+from .given_files import content
 from .results import Place, Report, Result
 from .version import KIT_VERSION
 
@@ -32,6 +33,9 @@ SCHEMA = "gradconform-records"
 SCHEMA_VERSION = 1
 
 Record = Mapping[str, Any]
+
+#: That of a run with 5,000 results has about 5 MB.
+_LARGEST_FILE = 256 * 2**20
 
 #: What of a result is known before its check is run.
 _STARTED = (*Place._fields, "level", "requirement", "core", "unclaimed")
@@ -182,12 +186,12 @@ def read_run(path: str | Path) -> RecordedRun:
     """
     where = Path(path)
     try:
-        content = where.read_bytes()
+        held = content(where, _LARGEST_FILE)
     except OSError as error:
         msg = f"{str(path)!r} cannot be read: {error.strerror}"
         raise RecordsError(msg) from error
-    whole = content.rfind(b"\n") + 1
-    lines = content[:whole].splitlines() or [b"{}"]
+    whole = held.rfind(b"\n") + 1
+    lines = held[:whole].splitlines() or [b"{}"]
     number = 1
     try:
         run = RecordedRun(path=where, header=Header.from_record(_record(lines[0])), whole=whole)

@@ -12,9 +12,10 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from gradconform.exits import UsageError
+from gradconform.given_files import content, opened
 from gradconform.kit_files import kit_files
 from gradconform.reading.report import read_report
 from gradconform.results import Report
@@ -36,13 +37,13 @@ def bundle_files(sources: Sources, *, today: dt.date | None = None) -> dict[str,
 
     Raises ``OSError`` for a file that cannot be read, and :class:`~gradconform.reading.report.ReportError`.
     """
-    content = sources.report.read_bytes()
+    held = content(sources.report, _LARGEST)
     report = read_report(sources.report)
-    files = {REPORT: content, ENVIRONMENT: _json(report.environment), KIT: _json(kit_files())}
+    files = {REPORT: held, ENVIRONMENT: _json(report.environment), KIT: _json(kit_files())}
     if sources.waivers is not None:
-        files[WAIVERS] = sources.waivers.read_bytes()
+        files[WAIVERS] = content(sources.waivers, _LARGEST)
     if sources.records is not None:
-        files[RECORDS] = sources.records.read_bytes()
+        files[RECORDS] = content(sources.records, _LARGEST)
     day = today or dt.datetime.now(dt.timezone.utc).date()
     return {STATEMENT: _json(_stated(report, files, day)), **files}
 
@@ -56,7 +57,7 @@ def _stated(report: Report, files: Mapping[str, bytes], day: dt.date) -> dict[st
         "kit": report.kit,
         "contract": report.contract,
         "target": dict(report.target),
-        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+        "files": {name: hashlib.sha256(held).hexdigest() for name, held in files.items()},
     }
 
 
@@ -87,6 +88,9 @@ REQUIRED = (STATEMENT, REPORT, ENVIRONMENT, KIT)
 
 #: A report of 5,000 results has about 5 MB, and packs to a twentieth of that.
 _LARGEST, _MOST_PACKED = 256 * 2**20, 1000
+#: The last bytes of an archive without a comment, which say how long the list of its files is; before them stands in a
+#: large one where to look instead.
+_END, _LOCATOR, _LONGEST_LIST = 22, 20, 4096
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 _PACKED = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _ENCRYPTED, _KIND, _ORDINARY = 0x1, 0o170000, {0, 0o100000}
@@ -118,16 +122,34 @@ def unpacked(path: str | os.PathLike[str]) -> dict[str, bytes]:
     try:
         if Path(path).stat().st_size > _LARGEST:
             _refuse(path, f"is larger than {_LARGEST} bytes, as no bundle is")
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            _refuse_foreign(path, entries)
-            return {entry.filename: _content(path, archive, entry) for entry in entries}
+        with opened(path) as file:
+            _refuse_long_lists(path, file)
+            file.seek(0)
+            return _unpacked(path, file)
     except OSError as error:
         _refuse(path, f"cannot be read: {error.strerror or error}")
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error) as error:
         if isinstance(error, ArchiveError):
             raise
         _refuse(path, f"is no zip archive that can be read: {error}")
+
+
+def _unpacked(path: object, file: BinaryIO) -> dict[str, bytes]:
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        _refuse_foreign(path, entries)
+        return {entry.filename: _content(path, archive, entry) for entry in entries}
+
+
+def _refuse_long_lists(path: object, file: BinaryIO) -> None:
+    """Refuse an archive that lists a million files, before zipfile makes an object of each."""
+    file.seek(-min(_END + _LOCATOR, file.seek(0, os.SEEK_END)), os.SEEK_END)
+    tail = file.read()
+    locator, end = tail[:-_END], tail[-_END:]
+    if not end.startswith(b"PK\x05\x06") or not end.endswith(b"\0\0") or locator.startswith(b"PK\x06\x07"):
+        _refuse(path, "is no zip archive that can be read: it does not end as a bundle does")
+    if (listed := int.from_bytes(end[12:16], "little")) > _LONGEST_LIST:
+        _refuse(path, f"lists its files in {listed} bytes, as no bundle does")
 
 
 def _refuse_foreign(path: object, entries: list[zipfile.ZipInfo]) -> None:
@@ -143,6 +165,8 @@ def _refuse_foreign(path: object, entries: list[zipfile.ZipInfo]) -> None:
         _refuse(path, f"has no {', '.join(missing)}")
     for entry in entries:
         _refuse_odd(path, entry)
+    if sum(entry.file_size for entry in entries) > _LARGEST:
+        _refuse(path, f"has more than {_LARGEST} bytes in all, as no bundle has")
 
 
 def _refuse_odd(path: object, entry: zipfile.ZipInfo) -> None:
@@ -158,10 +182,10 @@ def _refuse_odd(path: object, entry: zipfile.ZipInfo) -> None:
 def _content(path: object, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     """Return the content of an entry; what its header says of its size is not believed."""
     with archive.open(entry) as file:
-        content = file.read(entry.file_size + 1)
-    if len(content) != entry.file_size:
+        held = file.read(entry.file_size + 1)
+    if len(held) != entry.file_size:
         _refuse(path, f"has {entry.filename!r} of another size than it says")
-    return content
+    return held
 
 
 def _refuse(path: object, problem: str) -> NoReturn:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 from pathlib import Path
 
 from gradconform.bundle.archive import Sources, bundle_files, packed, statement, unpacked
 from gradconform.bundle.verifying import reasons_against
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, UsageError
+from gradconform.given_files import sha256
 from gradconform.reading.report import read_report
 from gradconform.report.lines import Line
 
@@ -38,7 +38,7 @@ def bundle(arguments: argparse.Namespace) -> int:
 def _sources(arguments: argparse.Namespace) -> Sources:
     report = read_report(arguments.report)
     file, judged = report.target.get("file"), report.target.get("sha256")
-    if file and judged and Path(file).is_file() and _sha256(Path(file)) != judged:
+    if file and judged and Path(file).is_file() and sha256(file) != judged:
         msg = f"{file} was changed since the run: its SHA-256 is not the report's; expected the code that was judged"
         raise BundleError(msg)
     named = arguments.waivers or (None if report.waivers is None else report.waivers["file"])
@@ -68,12 +68,8 @@ def verify(arguments: argparse.Namespace) -> int:
 
 def _of_target(files: dict[str, bytes], path: Path) -> list[str]:
     judged = read_report(files["report.json"]).target["sha256"]
-    found = _sha256(path)
+    found = sha256(path)
     return [] if found == judged else [f"{path} is not what was judged: its SHA-256 is {found}"]
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _statement(files: dict[str, bytes]) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from gradconform.adapter import is_option
 from gradconform.contract.frozen import FrozenCheck, FrozenContract, frozen
 from gradconform.exits import UsageError
+from gradconform.given_files import content
 from gradconform.naming import PROFILES, nearest
 from gradconform.results import SCHEMA, SCHEMA_VERSION, Place, Report, Result
 
@@ -58,11 +59,11 @@ def _is_text(given: object) -> bool:
 def _text(given: str | bytes | os.PathLike[str]) -> str:
     if isinstance(given, str) and _is_text(given):
         return given
-    name, content = named(given), given if isinstance(given, bytes) else _content(Path(given))
+    name, held = named(given), given if isinstance(given, bytes) else _content(Path(given))
     try:
-        return content.decode("utf-8-sig")
+        return held.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        _refuse(name, f"byte {error.start} is {content[error.start : error.start + 1]!r}; expected text in UTF-8")
+        _refuse(name, f"byte {error.start} is {held[error.start : error.start + 1]!r}; expected text in UTF-8")
 
 
 def _content(path: Path) -> bytes:
@@ -70,7 +71,7 @@ def _content(path: Path) -> bytes:
         size = path.stat().st_size
         if size > _LARGEST_FILE:
             _refuse(str(path), f"has {size} bytes; expected a report, which has no more than {_LARGEST_FILE}")
-        return path.read_bytes()
+        return content(path, _LARGEST_FILE)
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         reason = getattr(error, "strerror", None) or str(error)
         _refuse(str(path), f"cannot be read: {reason}; expected a report that gradconform run --json has written")

@@ -19,6 +19,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from gradconform.exits import UsageError
 from gradconform.finding_text import finding_line
+from gradconform.given_files import content
 from gradconform.naming import nearest
 from gradconform.reading.report import schema
 from gradconform.records import as_json, tupled
@@ -28,6 +29,9 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+#: An entry has about 200 bytes.
+_LARGEST_FILE = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +207,8 @@ def refuse_unknown_checks(waivers: Waivers, known: Collection[str]) -> None:
 def read_tables(path: Path) -> tuple[bytes, list[dict[str, Any]]]:
     """Return what a waiver file holds, and its entries; raise :class:`WaiverError` where it holds anything else."""
     try:
-        content = path.read_bytes()
-        values = tomllib.loads(content.decode("utf-8"))
+        held = content(path, _LARGEST_FILE)
+        values = tomllib.loads(held.decode("utf-8"))
     except OSError as error:
         _refuse(path, [f"cannot be read: {error.strerror}; expected a TOML file of [[waiver]] entries"])
     except ValueError as error:  # no UTF-8, or no TOML
@@ -213,7 +217,7 @@ def read_tables(path: Path) -> tuple[bytes, list[dict[str, Any]]]:
     if values or not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         found = ", ".join(values) or "a waiver that is no [[waiver]] table"
         _refuse(path, [f"holds {found}; expected [[waiver]] entries and nothing else"])
-    return content, tables
+    return held, tables
 
 
 def _problems(table: Mapping[str, Any], today: dt.date) -> Iterator[str]:

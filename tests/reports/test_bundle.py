@@ -344,6 +344,9 @@ HOSTILE: list[tuple[str, bytes, str]] = [
     ("foreign", zipped(*RIGHT, ("run.sh", b"x")), "holds 'run.sh', which is no file of a bundle"),
     ("missing", zipped(*RIGHT[:3]), "has no kit.json"),
     ("link", zipped(*RIGHT[:3], (link("kit.json"), b"/etc/passwd")), "has 'kit.json' as a link"),
+    ("comment", zipped(*RIGHT)[:-2] + b"\1\0x", "does not end as a bundle does"),
+    ("large", zipped(*RIGHT)[:-22] + b"PK\x06\x07" + bytes(16) + zipped(*RIGHT)[-22:], "does not end as a bundle does"),
+    ("list", zipped(*RIGHT, *((f"{number}", b"") for number in range(99))), "lists its files in "),
     ("bomb", zipped(*RIGHT[:3], ("kit.json", bytes(2 * 10**7))), "has 'kit.json' of 20000000 bytes packed into "),
 ]  # fmt: skip
 

@@ -1,0 +1,54 @@
+"""A file that somebody named: opened without waiting for anybody, and read no further than what it can be.
+
+A pipe that nobody writes to holds up whoever opens it, and a device such as ``/dev/zero`` has no end. Both are refused,
+as ``OSError``, like a file that is not there.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+_CHUNK = 1 << 20
+
+
+def opened(path: str | os.PathLike[str], *, pipe: bool = False) -> BinaryIO:
+    """Return the ordinary file at ``path``, open for reading; with ``pipe`` also what a shell hands over as a file.
+
+    Raises ``OSError`` for anything else, as for what is not there, and ``ValueError`` for a path that cannot be one.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(file).st_mode
+    # A pipe of the shell is no name in any folder: its writer is there.
+    if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode) and not Path(path).resolve().exists())):
+        os.close(file)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EINVAL, "no ordinary file", str(path))
+    os.set_blocking(file, True)
+    return os.fdopen(file, "rb")
+
+
+def content(path: str | os.PathLike[str], most: int) -> bytes:
+    """Return what the file at ``path`` holds, ``most`` bytes of it.
+
+    Raises ``OSError`` where there is more, and as :func:`opened`.
+    """
+    with opened(path, pipe=True) as file:
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise OSError(errno.EFBIG, f"more than {most} bytes", str(path))
+    return found
+
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of an ordinary file. Raises as :func:`opened`."""
+    digest = hashlib.sha256()
+    with opened(path) as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
