@@ -26,7 +26,7 @@ from gradconform.results import finite
 from gradconform.target.functions import FULL, SPLIT, FunctionsAdapter
 from gradconform.target.resolve import resolve
 from gradconform.torch_releases.names import UnavailableError
-from gradconform.torch_releases.pipelining import EVALUATION, wait_for_all
+from gradconform.torch_releases.pipelining import EVALUATION, connect, wait_for_all
 
 from .cases import BY_NAME, Case
 from .exchange import Job, Marker, Outcome
@@ -127,7 +127,9 @@ class RankProcess:
         cases = stage_cases(scenario, stages)
         modules = {i: make_stage(cases[i], i, dtype=self.dtype, device=self.device, seed=seed) for i in own}
         group = self.alone if scenario.alone else None
-        schedule = make_schedule(case, scenario, make_stages(modules, stages, self.device, group, self.marker))
+        made = make_stages(modules, stages, self.device, group, self.marker)
+        schedule = make_schedule(case, scenario, made)
+        connect(made, dist.get_backend())
         steps = {"train": schedule.step}
         if "eval" in scenario.steps:
             steps["eval"] = EVALUATION.find(schedule)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from .names import Name, UnavailableError, installed, require
@@ -34,6 +35,10 @@ ORDER = Name(_SCHEDULES, ("pipeline_order",), "is the order of a schedule", of_i
 EVALUATION = Name(_SCHEDULES, ("eval",), "runs a schedule without its backward", of_instances=True)
 #: Not in 2.6, which waits for the last of several transfers alone: enough where a backend makes one of them, as NCCL.
 WAIT_FOR_ALL = Name(_SCHEDULES, ("_wait_batch_p2p",), "waits for each of several transfers: schedules hang without it")
+#: What stages send to get connected with their neighbours: not in 2.8 and before, nor in 2.15.
+CONNECTS = Name(f"{_STAGE}:_PipelineStageBase", ("_get_init_p2p_neighbors_ops",), "connects stages with neighbours")
+#: From 2.12 to 2.14, what schedules do in place of it.
+VOTES = Name(f"{_SCHEDULES}:_PipelineSchedule", ("_warmup_p2p",), "has stages vote, which connects them")
 RUNTIME = Name(_SCHEDULES, ("_PipelineScheduleRuntime",), "runs a schedule that a file says")
 LOAD_CSV = Name(f"{_SCHEDULES}:_PipelineScheduleRuntime", ("_load_csv",), "reads a schedule from a file")
 
@@ -144,6 +149,24 @@ def wait_for_all(backend: str) -> None:
     """Raise :class:`~.names.UnavailableError` where schedules do not wait for each transfer of a backend, and hang."""
     if backend == "gloo":
         WAIT_FOR_ALL.find()
+
+
+def connect(stages: Sequence[Any], backend: str) -> None:
+    """Raise :class:`~.names.UnavailableError` where a backend cannot carry what connects stages with neighbours.
+
+    With gloo, 2.9 sends more than is awaited, which ends the process, and up to 2.11 a stage sends to itself where its
+    neighbour is on the same rank, which raises. Every rank finds the same.
+    """
+    if backend != "gloo" or VOTES.there() or not CONNECTS.there():
+        return
+    for stage in stages:
+        if len({message.tensor.nbytes for message in CONNECTS.find(stage)()}) > 1:
+            msg = f"torch {installed()} connects stages by messages larger than those awaited, which end gloo"
+            raise UnavailableError(msg)
+        ranks = [rank for _, rank in sorted(stage.stage_index_to_group_rank.items())]
+        if any(rank == after for rank, after in pairwise(ranks)):
+            msg = f"torch {installed()} connects neighbours on one rank by a message to itself, which gloo refuses"
+            raise UnavailableError(msg)
 
 
 def launch_options(config: Callable[..., Any], seconds: float) -> Mapping[str, Any]:

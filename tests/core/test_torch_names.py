@@ -7,7 +7,9 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,7 +48,7 @@ IN_PART: dict[tuple[Name, ...], tuple[str, ...]] = {
 APART = {
     *precision.PRECISIONS.values(), accelerator.MEMORY, accelerator.LOST, dispatch.MODE, saved.PACKED,
     saved.ASKED_FIRST, *private_use.IN_PYTHON, *private_use.IN_CPP, private_use.HAS_KERNEL, pipelining.EVALUATION,
-    pipelining.WAIT_FOR_ALL, settings.TOP, settings.POP, edges.EDGE,
+    pipelining.WAIT_FOR_ALL, pipelining.CONNECTS, pipelining.VOTES, settings.TOP, settings.POP, edges.EDGE,
 }  # fmt: skip
 
 
@@ -195,6 +197,33 @@ def test_where_an_edge_keeps_no_graph_alive_no_functions_are_asked_to_take_one(
     take_away(edges.EDGE)
     functions = {"stage_backward": split.stage_backward}
     assert not FunctionsAdapter("some", functions, {}).capabilities.edge_roots
+
+
+def connecting(ranks: list[int], *messages: torch.Tensor) -> Any:
+    sent = [SimpleNamespace(tensor=message) for message in messages]
+    placed = dict(enumerate(ranks))
+    return SimpleNamespace(stage_index_to_group_rank=placed, **{pipelining.CONNECTS.spellings[0]: lambda: sent})
+
+
+@pytest.mark.parametrize(
+    ("stage", "expected"),
+    [
+        (connecting([0, 1], torch.zeros(1), torch.tensor(1)), "larger than those awaited"),
+        (connecting([0, 1, 1, 0], torch.zeros(1)), "to itself"),
+        (connecting([0, 1, 0, 1], torch.zeros(1)), None),
+        (connecting([0]), None),
+    ],
+    ids=["sizes", "itself", "apart", "alone"],
+)
+def test_stages_that_gloo_cannot_connect_are_unavailable_where_they_do_not_vote(
+    stage: Any, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipelining.connect([stage], "gloo")  # this torch's stages vote
+    monkeypatch.delattr(pipelining.VOTES.home(), pipelining.VOTES.spellings[0], raising=False)
+    monkeypatch.setattr(pipelining.CONNECTS.home(), pipelining.CONNECTS.spellings[0], None, raising=False)
+    pipelining.connect([stage], "nccl")
+    with nullcontext() if expected is None else pytest.raises(UnavailableError, match=expected):
+        pipelining.connect([stage], "gloo")
 
 
 def test_every_name_is_taken_away_by_a_test() -> None:
