@@ -31,6 +31,9 @@ from .parsing import (
 
 #: How long one check may take, in seconds; one of the contract takes milliseconds.
 CHECK_TIMEOUT = 120.0
+
+#: What importing the target and making the plan may take, in seconds: some build an extension first.
+START_TIMEOUT = 600.0
 _NO_TIME = "no time; expected seconds, such as 30 or 0.5"
 
 
@@ -78,6 +81,14 @@ def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
         default=CHECK_TIMEOUT,
         metavar="SECONDS",
         help=f"what one check may take; one that takes longer has hung (default: {CHECK_TIMEOUT:g})",
+    )
+    one.add_argument(
+        "--start-timeout",
+        type=partial(number_given, fits=lambda seconds: seconds > 0, otherwise=_NO_TIME),
+        default=START_TIMEOUT,
+        metavar="SECONDS",
+        help="what may pass until a process begins a check: importing the target, making ready the device and the plan "
+        f"(default: {START_TIMEOUT:g})",
     )
     add_count(one, "-n", "--workers", default=1, help="how many processes share the checks")
 

@@ -69,6 +69,7 @@ def _execution(arguments: argparse.Namespace, options: RunOptions) -> Execution:
         {"options": options.to_json(), "choice": choice.to_dict()},
         workers=arguments.workers,
         check_timeout=arguments.check_timeout,
+        start_timeout=arguments.start_timeout,
     )
 
 

@@ -32,9 +32,9 @@ class Ending:
     result: Result | None = None
 
     @classmethod
-    def of(cls, exit_: Exit) -> Ending:
-        """Return what the end of a process means for its check."""
-        kind, text = _cause(exit_)
+    def of(cls, exit_: Exit, *, at_check: bool = True) -> Ending:
+        """Return what the end of a process means for its check, or for the run where it was at none."""
+        kind, text = _cause(exit_, at_check=at_check)
         words = exit_.complaints.strip().splitlines()[-_WORDS:]
         return cls(kind=kind, text=text, details=(*words, *_stack_lines(exit_.stacks)))
 
@@ -47,7 +47,12 @@ class Ending:
         return cls(kind="memory" if memory else "device_lost", text=f"{what}: {message['text']}", result=result)
 
 
-def _cause(exit_: Exit) -> tuple[EndKind, str]:
+def _cause(exit_: Exit, *, at_check: bool) -> tuple[EndKind, str]:
+    if exit_.limit is not None and not at_check:
+        return "hang", (
+            f"a worker began no check within {exit_.limit:g} s: importing the target, making ready the device or the "
+            "plan has no end, or the process was stopped; --start-timeout allows more"
+        )
     if exit_.limit is not None:
         return "hang", f"the check had no end within {exit_.limit:g} s"
     if exit_.code is None or exit_.code >= 0:

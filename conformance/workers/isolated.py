@@ -30,7 +30,7 @@ _AT_A_TIME = 16
 
 @dataclass(slots=True)
 class CheckWorker:
-    """A worker that runs checks, each in at most ``limit`` seconds.
+    """A worker that runs checks, each in at most ``limit`` seconds, and begins each in at most ``start_limit``.
 
     ``given`` are the places that it has no result of, ``begun`` is the check that it is at, ``header`` what it says of
     the run, once it has made the plan; it has to be ``expected`` where that is known.
@@ -39,6 +39,7 @@ class CheckWorker:
     process: Worker
     number: int
     limit: float
+    start_limit: float
     expected: Header | None = None
     header: Header | None = None
     given: deque[Place] = field(default_factory=deque)
@@ -48,6 +49,8 @@ class CheckWorker:
     def give(self, places: Sequence[Place], *, oracle: bool = False, again: bool = False) -> None:
         """Let the worker run ``places`` after what it has."""
         self.given.extend(places)
+        if self.begun is None:
+            self._expect_a_start()
         self.process.send(places_to_run(list(places), oracle=oracle, again=again))
 
     def listen(self) -> Iterator[Result | Ending]:
@@ -56,7 +59,10 @@ class CheckWorker:
         Raises as :meth:`gradconform.process.worker.Worker.listen` does.
         """
         for heard in self.process.listen():
-            found = (self._announced or Ending.of(heard)) if isinstance(heard, Exit) else self._take(heard)
+            if isinstance(heard, Exit):
+                found: Result | Ending | None = self._announced or Ending.of(heard, at_check=self.begun is not None)
+            else:
+                found = self._take(heard)
             if found is not None:
                 yield found
 
@@ -71,13 +77,18 @@ class CheckWorker:
             self.begun = Result.from_dict({**told, "status": "not_run"})
             return self.begun
         if record == "result":
-            self.process.expect(None)
             result = as_result(message)
             self.begun = None
             self.given.remove(result.place)
+            self._expect_a_start()
             return result
         self.header = self._as_expected(Header.from_record(message))
+        self._expect_a_start()
         return None
+
+    def _expect_a_start(self) -> None:
+        """Let the plan, or else the next check, begin in time; a worker that has nothing to do may wait."""
+        self.process.expect(None if self.header is not None and not self.given else self.start_limit)
 
     def _as_expected(self, header: Header) -> Header:
         """Return ``header`` where it is of the run that the first worker began: a file may have changed since."""
@@ -95,9 +106,10 @@ class IsolatedRun:
     Raises :class:`~gradconform.exits.RunRefusedError` where the target, or what else was asked for, is refused.
     """
 
-    def __init__(self, options: Mapping[str, Any], *, workers: int, check_timeout: float) -> None:
+    def __init__(self, options: Mapping[str, Any], *, workers: int, check_timeout: float, start_timeout: float) -> None:
         """Start the first worker, which resolves the target and makes the plan."""
-        self._options, self._count, self._limit = options, workers, check_timeout
+        self._options, self._count = options, workers
+        self._limit, self._start_limit = check_timeout, start_timeout
         self._live: list[CheckWorker] = []
         self._waiting: deque[Place] = deque()
         self._crashes = self._idle_ends = 0
@@ -153,7 +165,8 @@ class IsolatedRun:
         taken = {worker.number for worker in self._live}
         number = next(number for number in itertools.count() if number not in taken)
         process = Worker("gradconform.workers.serving:serve", {**self._options, "worker": number})
-        self._live.append(CheckWorker(process, number, self._limit, self._expected))
+        self._live.append(CheckWorker(process, number, self._limit, self._start_limit, self._expected))
+        process.expect(self._start_limit)
         return self._live[-1]
 
     def _end(self, worker: CheckWorker) -> None:
@@ -207,8 +220,11 @@ class IsolatedRun:
     def _replace_idle(self, worker: CheckWorker, ending: Ending) -> CheckWorker:
         """Return a worker for one that was at no check.
 
-        Raises :class:`~gradconform.exits.RunStoppedError` where that goes on.
+        Raises :class:`~gradconform.exits.RunStoppedError` where that goes on, or where it hung: that takes too long to
+        be tried again.
         """
+        if ending.kind == "hang":
+            raise RunStoppedError("\n".join([ending.text, *ending.details]), EXIT_ENVIRONMENT)
         self._idle_ends += 1
         if self._idle_ends >= _IDLE_ENDS:
             told = "\n".join([ending.text, *ending.details])

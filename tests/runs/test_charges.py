@@ -118,7 +118,7 @@ def test_a_crash_can_be_waived_and_a_run_of_crashes_is_given_up(
     monkeypatch.chdir(tmp_path)
     options = RunOptions.of(name, checks="full.gradients.*", waivers="waivers.toml", max_crashes=2).to_json()
     choice = choose(["cpu"], ["float32"]).to_dict()
-    run = IsolatedRun({"options": options, "choice": choice}, workers=1, check_timeout=60)
+    run = IsolatedRun({"options": options, "choice": choice}, workers=1, check_timeout=60, start_timeout=60)
     places = [place for place in run.header.places if place.check.endswith((".conv2d", ".linear-3d", ".mlp"))]
     seen: list[Result] = []
     with pytest.raises(RunStoppedError, match=r"2 checks ended their process, the last of them full\.grad"):

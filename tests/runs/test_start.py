@@ -1,0 +1,47 @@
+"""A process that begins no check: the command waits for it no longer than it is told to."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from gradconform.devices.choice import choose
+from gradconform.exits import EXIT_ENVIRONMENT, RunStoppedError
+from gradconform.run.options import RunOptions
+from gradconform.workers.isolated import IsolatedRun
+
+Judged = Callable[..., Any]
+Target = Callable[[str], str]
+
+
+@pytest.mark.parametrize("trouble", ["time.sleep(1000)", "os.kill(os.getpid(), signal.SIGSTOP)"])
+def test_a_target_that_hangs_when_it_is_imported_ends_the_command(judged: Judged, target: Target, trouble: str) -> None:
+    run = judged(target(trouble), "--start-timeout", "1")
+    assert (run.code, run.report) == (EXIT_ENVIRONMENT, {})
+    assert "a worker began no check within 1 s: importing the target, making ready the device or the plan" in run.err
+    assert "--start-timeout allows more" in run.err
+
+
+def test_a_worker_that_is_stopped_before_it_begins_the_next_check_ends_the_run_with_what_it_has(
+    target: Target, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = target("def trouble(outputs):\n    pass")
+    options = RunOptions.of(name, checks="full.gradients.mlp").to_json()
+    choice = choose(["cpu"], ["float32"]).to_dict()
+    with closing(
+        IsolatedRun({"options": options, "choice": choice}, workers=1, check_timeout=60, start_timeout=300)
+    ) as run:
+        (worker,) = run._workers
+        os.kill(worker.process.process, signal.SIGSTOP)
+        worker.start_limit = 0.1
+        with pytest.raises(RunStoppedError, match=r"began no check within 0\.1 s") as caught:
+            run.run(lambda _: None, on_start=lambda _: None, places=run.header.places)
+        assert caught.value.exit_code == EXIT_ENVIRONMENT
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker.process.process, 0)
