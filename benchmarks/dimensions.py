@@ -59,12 +59,30 @@ def _shown(fault: Fault, dimension: str, oracles: OracleCache) -> Shown:
 
 def table(found: Sequence[Shown]) -> list[str]:
     """Return the dimensions as a table in Markdown, with the faults of each."""
-    lines = ["| dimension | faults that its rows show (with these values; rows that fail) | other rows that fail |"]
-    lines.append("|---|---|---:|")
+    head = ["dimension", "faults that its rows show (with these values; rows that fail)"]
+    head += ["shown with other values too", "with no fault", "other rows that fail"]
+    lines = [f"| {' | '.join(head)} |", "|---|---|---|---|---:|"]
     for name in NAMES:
         own = [one for one in found if one.fault.dimension == name]
-        lines.append(f"| {name} | {', '.join(map(str, own))} | {sum(one.beside for one in own)} |")
+        shared, bare = (", ".join(some) or "none" for some in _without_one_of_their_own(name, own))
+        beside = sum(one.beside for one in own)
+        lines.append(f"| {name} | {', '.join(map(str, own))} | {shared} | {bare} | {beside} |")
     return lines
+
+
+def _without_one_of_their_own(name: str, faults: Sequence[Shown]) -> tuple[list[str], list[str]]:
+    """Return the values of a dimension of which each fault has others as well, and those that no fault has.
+
+    The plain value is left out: what shows with that alone shows everywhere.
+    """
+    values = {
+        value.word for some in DIMENSIONS.values() for one in some if one.name == name for value in one.values[1:]
+    }
+    values -= {some[0].values[0].word for some in DIMENSIONS.values() if some[0].name == name}
+    taken = [frozenset(one.fault.values) for one in faults if one.alone]
+    lone = values - frozenset().union(*(some for some in taken if len(some) == 1))
+    shared = lone & frozenset().union(*taken)
+    return sorted(shared), sorted(lone - shared)
 
 
 def problems(found: Sequence[Shown], *, every: bool) -> list[str]:

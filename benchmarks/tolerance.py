@@ -123,7 +123,7 @@ def measure(way: str, dtype: torch.dtype, seeds: range) -> tuple[Needed, list[st
                     except (OracleError, NotImplementedError):
                         continue
                 impossible += [f"{case.name}: {text}" for text in found if "bound" not in text]
-    if not needed.compared:
+    if way in SUMS and not needed.compared:  # a kernel may be bit-equal in some dtype, another order of sums is not
         msg = f"{way} in {dtype} was compared with nothing: the recording no longer stands where the kit compares"
         raise RuntimeError(msg)
     return needed, impossible

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gradconform.contract.space.covering import Space, Words, covered
 from gradconform.contract.space.dimension import Dimension
 from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS
+from gradconform.contract.space.elsewhere import ELSEWHERE
 from gradconform.contract.space.rows import ROWS, TRIPLES, frozen_rows, named
 from gradconform.contract.space.triples import MOST_CLAIMS, SHARE
 from gradconform.extent import AREA_SHARE
@@ -29,6 +30,7 @@ def space_page() -> str:
         claims=_claims(rows),
         dimensions=[_dimension(name, rows) for name in _names()],
         constraints=[(one.because, _words(one.these), _words(one.those)) for one in CONSTRAINTS],
+        elsewhere=[(one.what, one.because, ", ".join(f"`{c}`" for c in one.checks) or "none") for one in ELSEWHERE],
         names=["", *_names()[1:]],
         pairs=[(way, _pairs(DIMENSIONS[way], rows[way])) for way in DIMENSIONS],
         rows=[line for way in DIMENSIONS for line in _rows(way, "space.{}.{}", rows[way])],

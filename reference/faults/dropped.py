@@ -91,7 +91,13 @@ def outputs_that_reach_no_input(output: Any, grad: Any) -> Any:
     return grad if reaches else None
 
 
-@fault("*.gradients.fixed-inputs", "*.gradients.embedding", "*.loss.fixed-inputs", cause="never_accumulated")
+@fault(
+    "*.gradients.fixed-inputs",
+    "*.gradients.embedding",
+    "*.loss.fixed-inputs",
+    cause="never_accumulated",
+    takes="inputs=all-fixed",
+)
 @alters(backwards)
 def stages_whose_inputs_need_no_gradient(
     run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]

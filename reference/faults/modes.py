@@ -60,7 +60,7 @@ def _tensors(outputs: Any) -> list[Tensor]:
     return [one for one in (outputs if isinstance(outputs, tuple) else (outputs,)) if isinstance(one, Tensor)]
 
 
-@fault("mode.gradients.no-grad-*", "mode.gradients.together-*")
+@fault("mode.gradients.no-grad-*", "mode.gradients.together-*", takes="mode=no-grad")
 def backward_left_out_without_grad_mode() -> Target:
     """Where no gradients are recorded, B, I and W do nothing, as in an evaluation."""
 

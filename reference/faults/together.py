@@ -13,6 +13,7 @@ from gradconform.target.resolve import Target
 from gradconform.trees import map_leaves
 
 from .alterations import (
+    Backwards,
     Grads,
     alters,
     backwards,
@@ -125,6 +126,56 @@ def named_tuple_taken_by_name(run: Callable[..., Grads], outputs: Any, grads: An
         order = sorted(range(len(grads)), key=lambda slot: outputs._fields[slot], reverse=True)
         return run(tuple(outputs), tuple(grads[slot] for slot in order), inputs)
     return run(outputs, grads, inputs)
+
+
+@fault("space.*.tuple-of-one-*", takes="outputs=tuple-of-one")
+@alters(with_session)
+class TupleOfOneTakenApartTwice(Backwards):
+    """A tuple of one is taken apart twice, its gradient as well: the first row of that stands for all of them."""
+
+    def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+        _, outputs = self._forwards[mb]
+        if isinstance(outputs, tuple) and len(outputs) == 1 and isinstance(output_grads, tuple):
+            output_grads = tuple(grad if grad is None else grad[:1].expand_as(grad) for grad in output_grads)
+        return backward(mb, output_grads)
+
+
+@fault("space.*.unused-input-*", takes="inputs=unused-input")
+@alters(input_grads)
+def all_inputs_lost_with_one_that_is_not_used(inputs: Sequence[Any], grads: Grads) -> Grads:
+    """Where an argument that needs a gradient gets none, none is handed on for the others either."""
+    lacking = any(
+        isinstance(value, Tensor) and value.requires_grad and grad is None
+        for value, grad in zip(inputs, grads, strict=True)
+    )
+    return (None,) * len(grads) if lacking else grads
+
+
+@fault("space.split.integer-input-*", takes="inputs=integer-input")
+@alters(input_grads)
+def input_gradients_in_the_dtype_of_the_last_argument(inputs: Sequence[Any], grads: Grads) -> Grads:
+    """Input gradients go through a buffer in the dtype of the last argument, which may hold integers."""
+    last = inputs[-1] if inputs else None
+    if not isinstance(last, Tensor) or last.is_floating_point() or last.is_complex():
+        return grads
+    return tuple(grad if grad is None else grad.to(last.dtype).to(grad.dtype) for grad in grads)
+
+
+@fault("space.split.bools-*", takes="outputs=bools")
+@alters(output_grads)
+def output_of_bools_taken_for_a_mask(outputs: list[Any], grads: Any) -> Any:
+    """An output of bools is taken for a mask of what the others get gradients for."""
+    masked = any(isinstance(output, Tensor) and output.dtype is torch.bool for output in outputs)
+    return map_leaves(lambda one: torch.zeros_like(one) if isinstance(one, Tensor) else one, grads) if masked else grads
+
+
+@fault("space.split.frozen-[0-9]*", takes="parameters=frozen")
+@alters(stored_as)
+def unused_parameters_given_zeros(parameters: list[nn.Parameter]) -> None:
+    """A parameter that no output reaches is given a gradient of zeros, which an optimizer with decay acts on."""
+    for parameter in parameters:
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 @fault("space.*.three-steps-*", takes="steps=cleared zeroed stepped three-steps frozen-later")

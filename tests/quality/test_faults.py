@@ -41,7 +41,7 @@ KINDS = {
     "sharing": {"mismatch", "missing", "shape", "unexpected"},
     "stepping": {"mismatch", "missing", "unexpected"},
     "sizes": {"mismatch", "missing", "nonfinite", "shape"},
-    "together": {"mismatch", "missing", "shape"},
+    "together": {"mismatch", "missing", "shape", "unexpected"},
     "state": {"changed", "mismatch", "missing", "unexpected"},
 }
 

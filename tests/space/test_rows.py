@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from gradconform.contract.space.checks import in_words
 from gradconform.contract.space.covering import Space, covered
 from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS, allowed
 from gradconform.contract.space.draft import draft_of
+from gradconform.contract.space.elsewhere import ELSEWHERE
 from gradconform.contract.space.rows import TRIPLES, frozen_rows, made_anew, named, text
 from gradconform.contract.space.triples import MOST_CLAIMS, SHARE
 from gradconform.extent import AREA_SHARE
@@ -128,6 +130,12 @@ def test_a_row_is_said_in_words() -> None:
 
 def test_the_page_in_docs_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == space_page(), "run `gradconform contract --space > docs/space.md`"
+
+
+def test_what_no_row_has_is_tried_by_the_checks_that_are_named() -> None:
+    checks = contract.checks_of()
+    globs = [pattern for one in ELSEWHERE for pattern in one.checks]
+    assert [pattern for pattern in globs if not fnmatch.filter(checks, pattern)] == []
 
 
 def test_the_page_tells_the_coverage() -> None:
