@@ -87,11 +87,11 @@ def huge_gradients_clipped() -> Target:
     return target(param_grads(edit))
 
 
-@fault("space.*.zeros-*", cause=("zero", "never_accumulated"), takes="values=zeros")
+@fault("space.full.zeros-*", cause=("zero", "never_accumulated"), takes="values=zeros")
 @alters(backwards)
 def zeros_taken_for_padding(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """A micro-batch with an argument of zeros is taken for padding, from which no gradient comes."""
-    floating = [one for one in inputs if isinstance(one, Tensor) and one.is_floating_point() and one.numel()]
+    floating = [one for one in inputs if isinstance(one, Tensor) and one.is_floating_point() and one.numel() > 1]
     if all(map(torch.Tensor.any, floating)):
         return run(outputs, grads, inputs)
     return tuple(torch.zeros_like(one) if one.requires_grad else None for one in inputs)
