@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SCRIPTS = [
     path
-    for folder in ("quality/torch_releases", "quality/torch_2_13", "schedule_text/torch_2_13")
+    for folder in ("quality/torch_releases", "quality/torch_2_13", "quality/torch_2_15", "schedule_text/torch_2_13")
     for path in sorted((ROOT / "tests" / folder).glob("*.py"))
 ]
 EXIT_ENVIRONMENT = 4
@@ -183,7 +183,9 @@ def page(found: Found, releases: Sequence[str], commands: Mapping[str, Sequence[
         *([f"Not run: torch {', '.join(missing)}."] if missing else []), "",
         "A command *works* where it ends as it is to; those that judge torch itself tell the defects of torch, not of",
         "the kit. *Unavailable* is what the release lacks or cannot do, a command or so many of its checks, with the",
-        "reason below.", "",
+        "reason below.",
+        "The kit's own tests run on another release by a line of [CONTRIBUTING.md](../CONTRIBUTING.md).",
+        "",
         *table(["", *known], [pythons, *command_rows(found, known, commands)]), "",
         *reasons(found, known, list(commands)), "",
         "## Which defect of torch's stage backward, and of what is around it, is in which release", "",
