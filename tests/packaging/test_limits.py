@@ -59,10 +59,10 @@ def test_none_of_twenty_thousand_right_trials_is_accused_in_any_dtype() -> None:
     assert {tuple(row[2:4]) for row in rows(found["false-alarms"])} == {("20,000", "0")}
 
 
-def test_every_dimension_has_a_fault_and_no_row_without_its_values_shows_one() -> None:
+def test_every_value_has_a_fault_and_no_row_without_the_values_of_a_fault_shows_it() -> None:
     found = rows(blocks(LIMITS)["dimensions"])
     assert [row[0] for row in found] == [dimension.name for dimension in DIMENSIONS["split"]]
-    assert all(row[1] and row[2] == "0" for row in found)
+    assert all(row[1] and row[3] == "none" and row[4] == "0" for row in found)
 
 
 def test_the_readme_tells_of_the_self_test_what_was_measured() -> None:
