@@ -135,8 +135,12 @@ def test_nan_and_inf_stand_where_plain_autograd_has_them(got: complex, expected:
         (-math.inf, 65504.0, 65500.0, True),
         (math.inf, 60000.0, 60000.0, True),
         (math.inf, 65504.0, math.inf, True),
-        (math.nan, -math.inf, -54080.0, True),
-        (-54080.0, math.nan, -54080.0, True),
+        (math.nan, -math.inf, -54080.0, False),  # two overflows that cancel
+        (-54080.0, math.nan, -54080.0, False),
+        (-math.inf, math.nan, -54080.0, False),
+        (-math.inf, math.nan, math.nan, True),
+        (math.nan, 60000.0, 60000.0, True),
+        (-40000.0, math.nan, -54080.0, True),
     ],
 )
 def test_an_overflow_that_hangs_on_the_order_of_a_sum_accuses_nobody(
