@@ -373,7 +373,9 @@ def run(functions: Any) -> list[Step]:
 def the_end(lanes: list[Lane], steps: list[Step]) -> Step:
     end: Step = {"token": "the end", "lane": LANES[0], "misuse": False, "raised": None}
     if "changed later:" in COMPARED:
-        end["changed later:"] = {name: not same(now, then, 0.0) for lane in lanes for name, now, then in lane.kept}
+        kept = [(name, not same(now, then, 0.0)) for lane in lanes for name, now, then in lane.kept]
+        # The same action of a later step has the same name: what changed comes last, and stays.
+        end["changed later:"] = dict(sorted(kept, key=lambda one: one[1]))
     if "whether called: the module hook of" in COMPARED:
         called = {name: True for step in steps for name in step.get("calls of the module hook of", ())}
         end["whether called: the module hook of"] = called

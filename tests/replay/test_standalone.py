@@ -337,6 +337,15 @@ def with_results(trial: Trial, observation: Observation) -> Observation:
     return replace(observation, steps=steps)
 
 
+def test_what_changed_is_not_hidden_by_the_same_action_of_a_later_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standalone, "COMPARED", {"changed later:"}, raising=False)
+    monkeypatch.setattr(standalone, "LANES", [0], raising=False)
+    one, other = torch.ones(2), torch.zeros(2)
+    kept = [("first", one, other), ("second", one, one), ("first", one, one), ("second", one, other)]
+    lane: Any = SimpleNamespace(kept=kept)
+    assert standalone.the_end([lane], [])["changed later:"] == {"first": True, "second": True}
+
+
 def test_every_kind_of_action_is_in_a_program_that_was_compared() -> None:
     assert {action.kind for trial in TRIALS.values() for action in trial.actions} == set(_ACTS)
 

@@ -38,8 +38,8 @@ OF_A_PROCESS = {"duration_s": 0, "bit_equal": None, "headroom": None, "oracle_sp
 
 def comparable(report: Report) -> Any:
     values = report.to_dict()
-    # Another test may have loaded a device into the process that runs this one.
-    values["environment"] = {**values["environment"], "accelerator": None}
+    # Another test may have loaded a device into the process that runs this one, or set what torch's backends do.
+    values["environment"] = {**values["environment"], "accelerator": None, "backends": None}
     return json.loads(json.dumps({**values, "results": [{**one, **OF_A_PROCESS} for one in values["results"]]}))
 
 
