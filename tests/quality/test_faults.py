@@ -106,7 +106,14 @@ def test_a_fault_is_caught_by_every_check_one_would_name(fault: Fault, judge: Ju
     assert all(SAID.get(fault.name, "") in result.message for result in report)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param("float64", marks=pytest.mark.nightly),
+        "bfloat16",
+        pytest.param("float16", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_fault_is_caught_by_every_check_one_would_name_in_the_other_dtypes(dtype: str, judge: Judge) -> None:
     here = [fault for fault in FAULTS.values() if in_dtype(fault, dtype)]
     missed, untried = [], []
