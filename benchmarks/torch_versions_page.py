@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = [
@@ -69,9 +70,9 @@ class Found:
         groups[group].setdefault(release, {})[name] = outcome
 
 
-def ended_by_release(kept: Mapping[str, Mapping[str, Mapping[str, object]]]) -> dict[str, dict[str, Ended]]:
+def ended_by_release(kept: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Ended]]:
     """Return what a file keeps of commands, or of scripts."""
-    return {one: {name: Ended(**how) for name, how in ended.items()} for one, ended in kept.items()}  # type: ignore[arg-type]
+    return {one: {name: Ended(**how) for name, how in ended.items()} for one, ended in kept.items()}
 
 
 def cell(name: str, outcome: Ended | None) -> str:

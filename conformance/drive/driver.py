@@ -26,12 +26,12 @@ from gradconform.trial.modes import call_in
 from gradconform.trial.program import Action
 
 from .adapter_mistake import mistake_in
-from .changes import CHANGES, tie
+from .caller_acts import CALLER_ACTS
+from .changes import tie
 from .lane import Lane
 from .observation import UNKNOWN, Observation, Raised, Sight, Step
 from .surroundings import Handed, put_back
 from .watches import (
-    HookWatch,
     Surroundings,
     address_of,
     collections,
@@ -193,7 +193,10 @@ class _Run:
         if self.trial.raising:  # in every action: a forward may be run again in a backward
             vars(lane.stage)["raising"] = action.mb in self.trial.raising
         try:
-            _ACTS[action.kind](self, lane, action.mb, sight)
+            if action.kind in CALLER_ACTS:
+                CALLER_ACTS[action.kind](lane, action.mb)
+            else:
+                _SESSION_ACTS[action.kind](self, lane, action.mb, sight)
             if not self.is_cpu:  # what the device reports late belongs to the action that it was asked in
                 self.device.synchronize()
         except UnsupportedError:
@@ -285,14 +288,6 @@ class _Run:
             raise UnsupportedError(msg)
         put(mb, node, self.materials.hand_grads(lane.index, mb))
 
-    def _zero(self, lane: Lane, mb: int, sight: Sight, *, set_to_none: bool) -> None:
-        del mb, sight
-        lane.stage.zero_grad(set_to_none=set_to_none)
-
-    def _drop(self, lane: Lane, mb: int, sight: Sight) -> None:
-        del sight
-        lane.let_go(mb)
-
     def _send(self, lane: Lane, mb: int, sight: Sight) -> None:
         del sight
         release = getattr(lane.session, "release_outputs", None)
@@ -308,33 +303,6 @@ class _Run:
         self.kept = [entry for entry in self.kept if not any(entry[1] is grad for grad in written)]
         for grad in written:
             write_over(grad)
-
-    def _receive(self, lane: Lane, mb: int, sight: Sight) -> None:
-        del self, sight
-        for grad in tensors(lane.output_grads[mb]):
-            write_over(grad)
-
-    def _hook(self, lane: Lane, mb: int, sight: Sight) -> None:
-        del mb, sight
-        lane.hooks = HookWatch(lane.stage, modules=False)
-
-    def _unhook(self, lane: Lane, mb: int, sight: Sight) -> None:
-        del mb, sight
-        if lane.hooks is not None:
-            lane.hooks.remove()
-            lane.hooks = None
-
-    def _set_frozen(self, lane: Lane, index: int, sight: Sight, *, frozen: bool) -> None:
-        del sight
-        list(lane.stage.parameters())[index].requires_grad_(not frozen)
-
-    def _change(self, lane: Lane, mb: int, sight: Sight, *, change: Callable[[nn.Module], None]) -> None:
-        del self, mb, sight
-        change(lane.stage)
-
-    def _collect(self, lane: Lane, mb: int, sight: Sight) -> None:
-        del self, lane, mb, sight
-        gc.collect(1)  # what a trial has made is young; to look at all there is takes a quarter of a second
 
     def _reopen(self, lane: Lane, mb: int, sight: Sight) -> None:
         del mb, sight
@@ -400,25 +368,17 @@ class _Run:
             )
 
 
-_ACTS: dict[str, Callable[[_Run, Lane, int, Sight], None]] = {
+_SESSION_ACTS: dict[str, Callable[[_Run, Lane, int, Sight], None]] = {
     "F": _Run._forward,  # noqa: SLF001 (the table belongs to the class)
     "B": partial(_Run._backward, method="backward"),  # noqa: SLF001 (as above)
     "I": partial(_Run._backward, method="backward_input"),  # noqa: SLF001 (as above)
     "W": _Run._weight,  # noqa: SLF001 (as above)
     "G": _Run._put_by_hand,  # noqa: SLF001 (as above)
-    "zero_none": partial(_Run._zero, set_to_none=True),  # noqa: SLF001 (as above)
-    "zero_fill": partial(_Run._zero, set_to_none=False),  # noqa: SLF001 (as above)
-    "drop": _Run._drop,  # noqa: SLF001 (as above)
     "send": _Run._send,  # noqa: SLF001 (as above)
     "overwrite": _Run._overwrite,  # noqa: SLF001 (as above)
-    "receive": _Run._receive,  # noqa: SLF001 (as above)
-    "hook": _Run._hook,  # noqa: SLF001 (as above)
-    "unhook": _Run._unhook,  # noqa: SLF001 (as above)
-    "freeze": partial(_Run._set_frozen, frozen=True),  # noqa: SLF001 (as above)
-    "unfreeze": partial(_Run._set_frozen, frozen=False),  # noqa: SLF001 (as above)
     "reopen": _Run._reopen,  # noqa: SLF001 (as above)
-    **{kind: partial(_Run._change, change=change) for kind, change in CHANGES.items()},  # noqa: SLF001 (as above)
-    "collect": _Run._collect,  # noqa: SLF001 (as above)
     "close": _Run._close,  # noqa: SLF001 (as above)
     "finish": _Run._finish,  # noqa: SLF001 (as above)
 }
+#: Every kind of action.
+KINDS = frozenset(_SESSION_ACTS) | frozenset(CALLER_ACTS)

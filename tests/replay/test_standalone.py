@@ -16,7 +16,7 @@ from torch import Tensor
 from gradconform.adapter import Adapter
 from gradconform.contract import checks_of
 from gradconform.contract.check import Judge
-from gradconform.drive.driver import _ACTS, drive
+from gradconform.drive.driver import KINDS, drive
 from gradconform.drive.observation import Observation, State, Step
 from gradconform.fixtures.grad_tuples import WRONG_PATTERNS
 from gradconform.fixtures.stages import ZOO
@@ -347,7 +347,7 @@ def test_what_changed_is_not_hidden_by_the_same_action_of_a_later_step(monkeypat
 
 
 def test_every_kind_of_action_is_in_a_program_that_was_compared() -> None:
-    assert {action.kind for trial in TRIALS.values() for action in trial.actions} == set(_ACTS)
+    assert {action.kind for trial in TRIALS.values() for action in trial.actions} == KINDS
 
 
 @pytest.mark.parametrize(("how", "kind"), [(STEP, Step), (STATE, State), (OBSERVATION, Observation)])

@@ -1,0 +1,70 @@
+"""What the caller of a stage does between the calls of its session: gradients zeroed, hooks put on, tensors dropped."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+
+from gradconform.trees import tensors
+
+from .changes import CHANGES
+from .lane import Lane
+from .watches import HookWatch, write_over
+
+
+def _zero(lane: Lane, mb: int, *, set_to_none: bool) -> None:
+    del mb
+    lane.stage.zero_grad(set_to_none=set_to_none)
+
+
+def _drop(lane: Lane, mb: int) -> None:
+    lane.let_go(mb)
+
+
+def _receive(lane: Lane, mb: int) -> None:
+    for grad in tensors(lane.output_grads[mb]):
+        write_over(grad)
+
+
+def _hook(lane: Lane, mb: int) -> None:
+    del mb
+    lane.hooks = HookWatch(lane.stage, modules=False)
+
+
+def _unhook(lane: Lane, mb: int) -> None:
+    del mb
+    if lane.hooks is not None:
+        lane.hooks.remove()
+        lane.hooks = None
+
+
+def _set_frozen(lane: Lane, index: int, *, frozen: bool) -> None:
+    list(lane.stage.parameters())[index].requires_grad_(not frozen)
+
+
+def _change(lane: Lane, mb: int, *, change: Callable[[nn.Module], None]) -> None:
+    del mb
+    change(lane.stage)
+
+
+def _collect(lane: Lane, mb: int) -> None:
+    del lane, mb
+    gc.collect(1)  # what a trial has made is young; to look at all there is takes a quarter of a second
+
+
+#: By the word of a program; each is given the stage's lane and the number that follows the word.
+CALLER_ACTS: dict[str, Callable[[Lane, int], None]] = {
+    "zero_none": partial(_zero, set_to_none=True),
+    "zero_fill": partial(_zero, set_to_none=False),
+    "drop": _drop,
+    "receive": _receive,
+    "hook": _hook,
+    "unhook": _unhook,
+    "freeze": partial(_set_frozen, frozen=True),
+    "unfreeze": partial(_set_frozen, frozen=False),
+    **{kind: partial(_change, change=change) for kind, change in CHANGES.items()},
+    "collect": _collect,
+}
