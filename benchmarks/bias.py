@@ -25,6 +25,7 @@ from gradconform.contract.areas import CHECKS
 from gradconform.contract.cases import DRAWS
 from gradconform.devices.dtypes import dtype_named
 from gradconform.drive.oracle import OracleError
+from gradconform.drive.reference64 import OracleCache
 from gradconform.fixtures.random_stages import SeededChoices
 from gradconform.judge.bias import BIAS, Draw
 from gradconform.judge.finding import findings_in
@@ -89,17 +90,20 @@ def of_check(way: str, dtype: str, seeds: int) -> Met:
     return met
 
 
-def of_random_trials(way: str, dtype: str, trials: int) -> Met:
-    """Run random trials, so many at a time as the check has draws, of which inputs and parameters are pooled."""
+def of_random_trials(way: str, dtype: str, trials: int, oracles: OracleCache) -> Met:
+    """Run random trials, so many at a time as the check has draws, of which inputs and parameters are pooled.
+
+    ``oracles`` holds what other ways have computed of plain autograd.
+    """
     met = Met()
-    drawn = _random_draws(way, dtype, trials)
+    drawn = _random_draws(way, dtype, trials, oracles)
     while draws := list(itertools.islice(drawn, DRAWS)):
         met.add(draws)
     return met
 
 
-def _random_draws(way: str, dtype: str, trials: int) -> Iterator[Draw]:
-    runner = Runner(resolve(WAYS[way]()), device=torch.device("cpu"), dtype=dtype_named(dtype))
+def _random_draws(way: str, dtype: str, trials: int, oracles: OracleCache) -> Iterator[Draw]:
+    runner = Runner(resolve(WAYS[way]()), device=torch.device("cpu"), dtype=dtype_named(dtype), oracles=oracles)
     for seed in range(trials):
         trial = draw_trial(SeededChoices(seed), runner.target.capabilities, way="full")
         try:
@@ -125,10 +129,11 @@ def main() -> int:
     print("|---|---|---|---:|---:|---:|---:|---:|")
     accused = 0
     for dtype in options.dtype or DTYPES:
+        oracles = OracleCache()
         for way in WAYS:
             for what, met in (
                 (f"{options.seeds} runs", of_check(way, dtype, options.seeds)),
-                (f"{options.trials} random trials", of_random_trials(way, dtype, options.trials)),
+                (f"{options.trials} random trials", of_random_trials(way, dtype, options.trials, oracles)),
             ):
                 accused += met.accused
                 print(f"| {dtype} | {way} | {what} | {met} |", flush=True)

@@ -20,7 +20,7 @@ def judge() -> Judge:
     """Judges a target as check_stage_backward does, with what is known of plain autograd by then."""
     oracles = OracleCache()
 
-    def run(target: object, **options: Any) -> Report:
-        return Run(RunOptions.of(target, **options), oracles=oracles).run()
+    def run(target: object, *, diagnose: bool = True, **options: Any) -> Report:
+        return Run(RunOptions.of(target, **options), diagnose=diagnose, oracles=oracles).run()
 
     return run

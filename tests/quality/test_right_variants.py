@@ -34,7 +34,13 @@ def part_of(name: str, dtype: str) -> list[str]:
 
 
 def assert_clean(report: Report, at_least: int = 500) -> None:
-    assert [(result.check, result.message) for result in report.failures] == []
+    """Nothing that is claimed fails, and it is unsupported only where plain autograd itself cannot do it.
+
+    Profile full tries what is not claimed too, and tells of wrong numbers there what they are, naming the claim.
+    """
+    claimed = [result for result in report if not result.unclaimed]
+    assert [(result.check, result.message) for result in claimed if result.status == "failed"] == []
+    assert {result.kind for result in claimed if result.status == "unsupported"} <= {"environment"}
     assert report.summary["error"] == 0
     assert report.summary["passed"] > at_least  # what is not claimed is unsupported, and must not be most of it
 
@@ -68,8 +74,8 @@ def test_a_right_variant_is_clean_in_all_of_profile_standard_in_other_dtypes(nam
 @pytest.mark.nightly
 @pytest.mark.parametrize("dtype", ["float32", *OTHER_DTYPES])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_right_variant_is_clean_in_the_whole_contract(name: str, dtype: str) -> None:
-    assert_conforms(check_stage_backward(VARIANTS[name](), dtype=dtype, profile="full", strict=True))
+def test_a_right_variant_is_clean_in_the_whole_contract(name: str, dtype: str, judge: Judge) -> None:
+    assert_clean(judge(VARIANTS[name](), dtype=dtype, profile="full", strict=True, diagnose=False), at_least=900)
 
 
 def test_there_are_variants_enough_to_differ_in() -> None:
