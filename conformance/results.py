@@ -196,6 +196,11 @@ class Report:
         return sum(result.ended is not None for result in self.results)
 
     @property
+    def lost_s(self) -> float:
+        """How long the checks took that ended their process, in seconds, with all that was run again for them."""
+        return sum(result.duration_s for result in self.results if result.ended is not None)
+
+    @property
     def failures(self) -> list[Result]:
         """The results that failed or could not be judged, without those that were waived; MUST before SHOULD."""
         found = [result for result in self.results if result.status in {"failed", "error"}]

@@ -34,6 +34,10 @@ CHECK_TIMEOUT = 120.0
 
 #: What importing the target and making the plan may take, in seconds: some build an extension first.
 START_TIMEOUT = 600.0
+
+#: What checks that end or hang their process may take in the whole run, in seconds: three that hang, and are run again.
+MAX_LOST_TIME = 1200.0
+
 _NO_TIME = "no time; expected seconds, such as 30 or 0.5"
 
 
@@ -89,6 +93,14 @@ def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="what may pass until a process begins a check: importing the target, making ready the device and the plan "
         f"(default: {START_TIMEOUT:g})",
+    )
+    one.add_argument(
+        "--max-lost-time",
+        type=partial(number_given, fits=lambda seconds: seconds > 0, otherwise=_NO_TIME),
+        default=MAX_LOST_TIME,
+        metavar="SECONDS",
+        help="run no more where checks that ended or hung their process have taken so long, with what they were run "
+        f"again (default: {MAX_LOST_TIME:g})",
     )
     add_count(one, "-n", "--workers", default=1, help="how many processes share the checks")
 

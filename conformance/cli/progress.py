@@ -107,19 +107,22 @@ def _area(of: Place | Result, *, several: bool) -> str:
 
 @dataclass(slots=True)
 class Crashes:
-    """How many checks have ended their process so far, of how many that may."""
+    """How many checks have ended their process so far, of how many that may, and how long they took, in seconds."""
 
     allowed: int | None
     times: int = 0
+    lost_s: float = 0.0
 
     def add(self, result: Result) -> None:
         """Count a result."""
-        self.times += result.ended is not None
+        if result.ended is not None:
+            self.times += 1
+            self.lost_s += result.duration_s
 
     @property
     def told(self) -> str:
         """What follows other counts; empty where no check has ended its process."""
-        return f", {crashed(self.times, self.allowed)}" if self.times else ""
+        return f", {crashed(self.times, self.lost_s, self.allowed)}" if self.times else ""
 
 
 class Areas:

@@ -70,6 +70,7 @@ def _execution(arguments: argparse.Namespace, options: RunOptions) -> Execution:
         workers=arguments.workers,
         check_timeout=arguments.check_timeout,
         start_timeout=arguments.start_timeout,
+        max_lost_time=arguments.max_lost_time,
     )
 
 

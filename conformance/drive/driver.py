@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from gradconform.adapter import Adapter, Tree, UnsupportedError
 from gradconform.devices.device import device_of
+from gradconform.process.forks import OneProcess
+from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.reference.autograd import leaf_of
 from gradconform.results import Sort
 from gradconform.trees import as_tuple, flattened, tensors
@@ -69,7 +71,8 @@ def drive(
     if "growth" in materials.trial.watch:
         materials.draw_all()
     collector = not materials.trial.watch & {"lifetime", "growth"}
-    with put_back(materials.device), _quiet(collector=collector), device_of(materials.device).generators_kept():
+    kept = device_of(materials.device).generators_kept()
+    with interrupts_seen(), put_back(materials.device), _quiet(collector=collector), kept:
         run = _Run(adapter, materials, loss_scale, log)
         try:
             changed_later = run.observe({step.position: step for step in known.steps})
@@ -123,6 +126,7 @@ class _Run:
         self.modules: dict[int, nn.Module] = {}
         self.steps: list[Step] = []
         self.ended = False
+        self.alone = OneProcess()
         self.kept: list[tuple[str, Tensor, Tensor]] = []
         self.collections = collections() if "growth" in self.trial.watch else 0
         self.overwrites = "overwrite" in self.trial.program
@@ -147,13 +151,18 @@ class _Run:
         errors = []
         for lane in self.lanes.values():
             try:
-                lane.close()
-            except Exception as error:  # noqa: BLE001, PERF203 (as in _act)
+                with self.alone:
+                    lane.close()
+            except BaseException as error:  # noqa: BLE001, PERF203 (as in _act)
                 errors.append(error)
         return self._raised(errors[0]) if errors else None
 
-    def _raised(self, error: Exception) -> Raised:
-        """Return an exception as what was seen; one that is a mistake of the kit's own adapter is no observation."""
+    def _raised(self, error: BaseException) -> Raised:
+        """Return an exception as what was seen; one that is a mistake of the kit's own adapter is no observation.
+
+        Neither is a person's ctrl-C: it is raised on.
+        """
+        pass_on_an_interrupt(error)
         mistake = mistake_in(self.adapter, error)
         if mistake is not None:
             raise mistake from error
@@ -167,10 +176,12 @@ class _Run:
         """Open the stage of an action; return None where that raises, which is seen the first time."""
         stage = sight.action.stage
         try:
-            self.lanes[stage] = Lane(stage, self._module(stage), self.adapter, self.materials, self.loss_scale)
+            module = self._module(stage)
+            with self.alone:
+                self.lanes[stage] = Lane(stage, module, self.adapter, self.materials, self.loss_scale)
         except UnsupportedError:
             raise
-        except Exception as error:  # noqa: BLE001 (whatever open raises is what is seen of it)
+        except BaseException as error:  # noqa: BLE001 (whatever open raises is what is seen of it)
             if any(before.action.stage == stage for before in self.steps):
                 return None
             sight.raised = self._raised(error)
@@ -201,7 +212,7 @@ class _Run:
                 self.device.synchronize()
         except UnsupportedError:
             raise
-        except Exception as error:  # noqa: BLE001 (what the implementation raises is an observation)
+        except BaseException as error:  # noqa: BLE001 (what the implementation raises is an observation)
             sight.raised = self._raised(error)
         if not self.is_cpu and action.kind in {"B", "I", "W"}:
             self.device.wait_for_autograd()  # what it has let go of counts neither as alive nor as memory
@@ -209,12 +220,12 @@ class _Run:
     def _call(self, kind: str, call: Callable[..., Any], *args: Any) -> Any:
         """Make a call of a session, logged, in the modes of the trial."""
         if not self.trial.modes:  # common, and quick
-            with self.log:
+            with self.log, self.alone:
                 return call(*args)
         return call_in(self.trial.modes, kind, self.materials.device, partial(self._logged, call, *args))
 
     def _logged(self, call: Callable[..., Any], *args: Any) -> Any:
-        with self.log:  # in the thread that runs it
+        with self.log, self.alone:  # in the thread that runs it
             return call(*args)
 
     def _forward(self, lane: Lane, mb: int, sight: Sight) -> None:
@@ -339,9 +350,10 @@ class _Run:
                 sight.seen["live_tensors"] = live_tensors(self.collections)
             return
         try:
-            stored = lane.param_grads if lane.closed else dict(lane.session.param_grads())
+            with self.alone:
+                stored = lane.param_grads if lane.closed else dict(lane.session.param_grads())
             stored = lane.altering.stored(stored) if lane.altering else stored
-        except Exception as error:  # noqa: BLE001 (as in _act)
+        except BaseException as error:  # noqa: BLE001 (as in _act)
             sight.raised = sight.raised or self._raised(error)
             return
         recorded = {name: grad for name, grad in stored.items() if grad is not None and grad.requires_grad}

@@ -94,7 +94,7 @@ class RankProcess:
             judged = self._judged(case)
         except UnavailableError as error:
             return Outcome(case=case.id, rank=self.rank, unsupported=f"unavailable: {error}")
-        except (Exception, SystemExit):  # noqa: BLE001 (whatever torch or the target raises is this case's verdict)
+        except BaseException:  # noqa: BLE001 (whatever torch or the target raises is this case's verdict)
             return Outcome(case=case.id, rank=self.rank, raised=traceback.format_exc(), at=time.time())
         found, headrooms = findings_in(judged), headrooms_in(judged)
         found = [replace(finding, where=f"rank {self.rank}, {finding.where}") for finding in found]

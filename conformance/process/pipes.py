@@ -2,6 +2,8 @@
 
 Pipes of our own: pytest-xdist's execnet takes the standard streams for itself and turns what a target prints into
 complaints, and the workers of multiprocessing may have no processes of their own, which a data loader needs.
+A target can meet them all the same: a library may write to every descriptor that there is, or fork. So what a process
+tells begins with its key, which no other process and no other code has.
 """
 
 from __future__ import annotations
@@ -27,36 +29,71 @@ _CHUNK = 1 << 20
 _KEPT = 4000
 
 
-class Sender:
-    """The writing end of a pipe."""
+#: How much of what is no message is quoted, in bytes.
+_QUOTED = 40
 
-    def __init__(self, file: int) -> None:
-        self._file = file
+
+class ForeignBytesError(Exception):
+    """What came through a pipe is no message of the process at its other end."""
+
+
+def key_of(word: str, process: int) -> str:
+    """Return what every message of a process begins with; ``word`` is drawn for it."""
+    return f"{word}.{process} "
+
+
+class Sender:
+    """The writing end of a pipe. Each message begins with ``key``."""
+
+    def __init__(self, file: int, key: str = "") -> None:
+        self._file, self._key, self._process = file, key.encode(), os.getpid()
 
     def send(self, message: Message) -> None:
-        """Send one message; raise ``OSError`` where the other side is gone."""
-        line = json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        """Send one message; raise ``OSError`` where the other side is gone.
+
+        A process that was forked from the one that made this has nothing to tell: it is ended.
+        """
+        if os.getpid() != self._process:
+            os._exit(1)
+        line = self._key + json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         while line:
             line = line[os.write(self._file, line) :]
 
 
 class Receiver:
-    """The reading end of a pipe. ``open`` until the other side is gone; a line that it left unfinished is dropped."""
+    """The reading end of a pipe. ``open`` until the other side is gone; a line that it left unfinished is dropped.
 
-    def __init__(self, file: int) -> None:
-        self._file, self._rest, self.open = file, b"", True
+    Each message has to begin with ``key``.
+    """
+
+    def __init__(self, file: int, key: str = "") -> None:
+        self._file, self._key, self._rest, self.open = file, key.encode(), b"", True
 
     def fileno(self) -> int:
         """Return the pipe, for whoever waits for several."""
         return self._file
 
     def receive(self) -> Iterator[Message]:
-        """Yield the messages that have come; waits for some where none has."""
+        """Yield the messages that have come; waits for some where none has.
+
+        Raises :class:`ForeignBytesError` where something else has come.
+        """
         chunk = os.read(self._file, _CHUNK)
         self.open = bool(chunk)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
-            yield json.loads(line)
+            yield self._message(line)
+        if not self._key.startswith(self._rest[: len(self._key)]):  # it may have no end
+            raise ForeignBytesError(repr(self._rest[:_QUOTED]))
+
+    def _message(self, line: bytes) -> Message:
+        try:
+            found = json.loads(line.removeprefix(self._key)) if line.startswith(self._key) else None
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ForeignBytesError(repr(line[:_QUOTED]))
+        return found
 
 
 class Printed:

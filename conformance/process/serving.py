@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import fcntl
 import importlib
 import os
 import queue
+import resource
 import signal
 import sys
 import threading
@@ -16,12 +18,17 @@ from typing import IO
 
 from gradconform.exits import refusal
 
-from .pipes import Message, Receiver, Sender
+from .interrupts import interrupted, interrupts_seen
+from .orphans import keep_what_is_started
+from .pipes import Message, Receiver, Sender, key_of
 
 Orders = Iterator[Message]
 Tell = Callable[[Message], None]
 
 _PR_SET_PDEATHSIG = 1
+
+#: Descriptors of this process's own lie so far below its limit, and below this one: a table of more takes memory.
+_ROOM, _FILES = 32, 1 << 16
 
 #: What a process is asked by for the stacks of its threads.
 STACK_SIGNAL = signal.SIGUSR1
@@ -33,26 +40,41 @@ _PERIOD = 0.5
 def main() -> None:
     """Do the work that the first argument names, ``module:function``, until there are no more orders.
 
-    The other arguments are the parent's process id, and file descriptors: orders, messages, stacks.
+    The other arguments are the parent's process id, the word of this process's key, and file descriptors: orders,
+    messages, stacks.
     """
-    work, parent, *given = sys.argv[1:6]
+    work, parent, word, *given = sys.argv[1:7]
     del sys.argv[1:]
-    orders, messages, stacks = files = tuple(map(int, given))
-    for file in files:
-        os.set_inheritable(file, False)  # noqa: FBT003 (its own way) a process that the target starts must not keep them open
+    orders, messages, stacks = map(_out_of_the_way, map(int, given))
     end_with(int(parent))
+    keep_what_is_started()
     write_stacks_to(stacks)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # it is the interpreter's own
-    tell = Sender(messages).send
+    tell = Sender(messages, key_of(word, os.getpid())).send
     module, _, function = work.partition(":")
     try:
-        getattr(importlib.import_module(module), function)(_orders(Receiver(orders)), tell)
+        with interrupts_seen():
+            getattr(importlib.import_module(module), function)(_orders(Receiver(orders)), tell)
     except KeyboardInterrupt:
+        if not interrupted():
+            raise  # a thread of the target, say
         tell({"interrupted": True})
     except Exception as error:  # noqa: BLE001 (told to the parent: each has an exit code of its own)
         message, code = refusal(error)
         tell({"refused": message, "exit_code": code})
     leave()
+
+
+def _out_of_the_way(file: int) -> int:
+    """Return another descriptor of an open file, which no target meets by chance, and close the one that it had.
+
+    It is near the highest that this process may have; a process that the target starts does not keep it open.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = _FILES if limit == resource.RLIM_INFINITY else min(limit, _FILES)
+    moved = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, highest - _ROOM)
+    os.close(file)
+    return moved
 
 
 def end_with(parent: int) -> None:
@@ -109,10 +131,12 @@ def _orders(receiver: Receiver) -> Orders:
     waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
 
     def listen_to_parent() -> None:
-        while receiver.open:
-            for order in receiver.receive():
-                waiting.put(order)
-        waiting.put(None)
+        try:
+            while receiver.open:
+                for order in receiver.receive():
+                    waiting.put(order)
+        finally:  # also where a target has closed the pipe
+            waiting.put(None)
 
     threading.Thread(target=listen_to_parent, name="listen to the parent", daemon=True).start()
     return iter(waiting.get, None)

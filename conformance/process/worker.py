@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -16,10 +17,10 @@ from typing import IO, cast
 
 from gradconform.exits import RunRefusedError
 
-from .pipes import Message, Printed, Receiver, Sender
+from .pipes import ForeignBytesError, Message, Printed, Receiver, Sender, key_of
 from .serving import STACK_SIGNAL
 
-_BOOT = "import sys; sys.path[:] = sys.argv[6:]; from gradconform.process.serving import main; main()"
+_BOOT = "import sys; sys.path[:] = sys.argv[7:]; from gradconform.process.serving import main; main()"
 
 #: How often workers are looked after where none says anything, in seconds.
 _LOOK = 0.25
@@ -35,11 +36,12 @@ class Exit:
 
     ``code`` is as :mod:`subprocess` gives it, and None where the process was ended because it took longer than
     ``limit`` seconds. ``complaints`` is the end of what it wrote to its standard error, ``stacks`` what faulthandler
-    wrote.
+    wrote. ``foreign`` quotes what came on the pipe of its messages and is none, for which it was ended.
     """
 
     code: int | None
     limit: float | None = None
+    foreign: str = ""
     complaints: str = ""
     stacks: str = ""
 
@@ -51,6 +53,8 @@ class Exit:
     @property
     def words(self) -> str:
         """The exit code in words."""
+        if self.foreign:
+            return f"{self.foreign} on the pipe on which the kit's own messages come"
         return exit_in_words(self.code)
 
     @property
@@ -92,9 +96,10 @@ class Worker:
         messages, theirs = os.pipe()
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 (the process writes to it as long as it lives)
         files = (orders, theirs, self._stacks.fileno())
+        word = secrets.token_hex(8)
         try:
             self._process = subprocess.Popen(  # noqa: S603 (this interpreter, with code of our own)
-                [sys.executable, "-c", _BOOT, work, *map(str, (os.getpid(), *files)), *_module_path()],
+                [sys.executable, "-c", _BOOT, work, *map(str, (os.getpid(), word, *files)), *_module_path()],
                 pass_fds=files,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -104,7 +109,8 @@ class Worker:
         finally:
             os.close(orders)
             os.close(theirs)
-        self._orders, self._receiver, self._to_close = Sender(ours), Receiver(messages), (ours, messages)
+        self._orders, self._receiver = Sender(ours), Receiver(messages, key_of(word, self._process.pid))
+        self._to_close = (ours, messages)
         self._printed = Printed(cast("IO[bytes]", self._process.stdout), "stdout", passed_on=not quiet)
         self._complaints = Printed(cast("IO[bytes]", self._process.stderr), "stderr", passed_on=not quiet)
         self._limit: float | None = None
@@ -136,6 +142,19 @@ class Worker:
         :class:`~gradconform.exits.RunRefusedError` with what else ended its work.
         """
         gone = not self._receiver.open or self._process.poll() is not None  # what it said before is read below
+        try:
+            yield from self._messages()
+        except ForeignBytesError as error:
+            stacks = self.close()
+            yield Exit(code=-signal.SIGKILL, foreign=str(error), complaints=self._complaints.tail, stacks=stacks)
+            return
+        if gone:
+            yield self._exit()
+        elif self._limit is not None and time.monotonic() - self._since > self._limit:
+            ask_for_stacks(self._process.pid, self._stacks)
+            yield self._exit(self._limit)
+
+    def _messages(self) -> Iterator[Message]:
         while self._receiver.open and select([self], [], [], 0)[0]:
             for message in self._receiver.receive():
                 if "interrupted" in message:
@@ -143,11 +162,6 @@ class Worker:
                 if "refused" in message:
                     raise RunRefusedError(message["refused"], message["exit_code"])
                 yield message
-        if gone:
-            yield self._exit()
-        elif self._limit is not None and time.monotonic() - self._since > self._limit:
-            ask_for_stacks(self._process.pid, self._stacks)
-            yield self._exit(self._limit)
 
     def told(self) -> Iterator[Message | Exit]:
         """Yield all messages as they come, to the end of the process, which is last."""
@@ -169,7 +183,7 @@ class Worker:
         """End the process, whatever it is at; return the stacks that it wrote down."""
         if self._stacks.closed:
             return ""
-        if self._process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):  # the process may be gone, and what it has started not
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._receiver.open, self._limit = False, None  # whoever listens hears no more

@@ -102,18 +102,19 @@ def against_manifest(report: Report) -> str:
 
 def _crashed(report: Report) -> str:
     """Return where a run stands of which checks ended their process, and what that cost."""
-    told, missing = crashed(report.crashes, report.options.get("max_crashes")), report.summary["not_run"]
+    told, missing = crashed(report.crashes, report.lost_s, report.options.get("max_crashes")), report.summary["not_run"]
     cost = f": {count(missing, 'check')} {'was' if missing == 1 else 'were'} not run" if missing else ""
     return f"; {told}{cost}" if told else ""
 
 
-def crashed(times: int, allowed: int | None) -> str:
-    """Return how often checks have ended their process, of how many times; empty where none did.
+def crashed(times: int, seconds: float, allowed: int | None) -> str:
+    """Return how often checks have ended their process, of how many times, and what it took; empty where none did.
 
     A run that was gone on with has had more than is ``allowed`` at a time.
     """
     of = f" of {allowed}" if allowed is not None and times <= allowed else ""
-    return f"crashed or hung {times}{of} times" if times else ""
+    lost = f" ({seconds:.0f} s lost)" if round(seconds) else ""
+    return f"crashed or hung {times}{of} times{lost}" if times else ""
 
 
 def numbers(report: Report) -> tuple[str, ...]:

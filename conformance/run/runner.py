@@ -27,6 +27,7 @@ from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust
 from gradconform.judge.finding import Finding, RefusedError, findings_in, headrooms_in
 from gradconform.judge.state import same_bits
 from gradconform.naming import DEFAULT_SEED
+from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Result
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import Target
@@ -102,7 +103,11 @@ class Runner:
         self.puts_back = diagnose
 
     def run(self, check: Check) -> Result:
-        """Return the verdict on one check. Never raises for what the target does."""
+        """Return the verdict on one check. Never raises for what the target does, only for a person's ctrl-C."""
+        with interrupts_seen():
+            return self._judged(check)
+
+    def _judged(self, check: Check) -> Result:
         started = time.perf_counter()
         measured = Measurements()
         try:
@@ -125,9 +130,8 @@ class Runner:
         except DeviceLostError as error:
             text = f"{self.device} failed: {error}"
             values = {"status": "error", "kind": "environment", "message": text, **_exhausted(error.raised)}
-        except SystemExit as error:  # else the target would choose this process's exit code, 0 for one
-            values = {"status": "error", "kind": "adapter", "message": f"the target ended the process: {error!r}"}
-        except Exception as error:  # noqa: BLE001 (a crash of the kit is a verdict of its own, never a pass)
+        except BaseException as error:  # noqa: BLE001 (a crash of the kit is a verdict of its own, never a pass)
+            pass_on_an_interrupt(error)
             text = "".join(traceback.format_exception(error)[-3:]).strip()
             lost = not self._oracle.answers
             values = {
@@ -228,7 +232,8 @@ class Runner:
         try:
             evidence = self._evidence.get(trial) or self._judgeable(trial)
             return findings_in(check.judge(replace(evidence, diagnose=False)))
-        except (Exception, SystemExit):  # noqa: BLE001 (the failure itself is told all the same)
+        except BaseException as error:  # noqa: BLE001 (the failure itself is told all the same)
+            pass_on_an_interrupt(error)
             return None
 
     def evidence(self, trial: Trial) -> Evidence:

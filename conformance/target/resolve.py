@@ -23,6 +23,8 @@ from typing import Any, cast
 
 from gradconform.adapter import Adapter, Capabilities, NotInstalledError
 from gradconform.exits import EXIT_ENVIRONMENT, UsageError
+from gradconform.process.forks import OneProcess
+from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.process.serving import Orders, Tell
 from gradconform.torch_releases.names import UnavailableError
 
@@ -130,7 +132,8 @@ def _split(text: str) -> tuple[str, str, str]:
 
 def _import(name: str, target: str, known: Mapping[str, object]) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        with interrupts_seen(), OneProcess():
+            return importlib.import_module(name)
     except (NotInstalledError, UnavailableError) as error:
         msg = f"target {target!r} is unsupported here: {error}"
         raise TargetNotInstalledError(msg) from error
@@ -146,7 +149,8 @@ def _import(name: str, target: str, known: Mapping[str, object]) -> ModuleType:
             "Expected a registered name, package.module[:object] or path/to/file.py[:object]"
         )
         raise TargetError(msg) from error
-    except (Exception, SystemExit) as error:  # a script that ends the process would end this one with its exit code
+    except BaseException as error:  # a script that ends the process would end this one with its exit code
+        pass_on_an_interrupt(error)
         msg = f"target {target!r} could not be imported: {type(error).__name__}: {error}"
         raise TargetError(msg) from error
 
@@ -167,8 +171,10 @@ def _load_file(where: str, target: str) -> ModuleType:
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent))
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # a script that ends the process would end this one with its exit code
+        with interrupts_seen(), OneProcess():
+            spec.loader.exec_module(module)
+    except BaseException as error:  # a script that ends the process would end this one with its exit code
+        pass_on_an_interrupt(error)
         sys.modules.pop(name, None)
         msg = f"target {target!r} could not be loaded: {type(error).__name__}: {error}"
         raise TargetError(msg) from error
@@ -205,8 +211,10 @@ def _from_object(found: object, text: str) -> Target:
 
 def _from_factory(factory: Callable[[], object], text: str) -> Target:
     try:
-        made = factory()
-    except Exception as error:
+        with interrupts_seen(), OneProcess():
+            made = factory()
+    except BaseException as error:
+        pass_on_an_interrupt(error)
         msg = (
             f"target {text!r} could not be called without arguments to make an adapter: {type(error).__name__}: {error}"
         )

@@ -9,6 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
+from gradconform.process.forks import OneProcess
+from gradconform.process.interrupts import pass_on_an_interrupt
+
 Function = Callable[..., Any]
 #: Runs B, or I and W, from a root with its gradient, for one input of a stage.
 Way = Callable[[object, Tensor, Tensor, nn.Module], Any]
@@ -22,10 +25,12 @@ def shown_by_split(split: tuple[Function, Function], device: torch.device, dtype
     stage, arg = _linear(device, dtype)
     try:
         output = stage(arg)
-        _, context = split[0]((output,), (torch.ones_like(output),), [arg], stage.parameters())
-        groups = _is_param_groups(context)
-        result = split[1](stage.parameters(), context)
-    except Exception:  # noqa: BLE001 (whatever they raise, the checks meet it and tell)
+        with OneProcess():
+            _, context = split[0]((output,), (torch.ones_like(output),), [arg], stage.parameters())
+            groups = _is_param_groups(context)
+            result = split[1](stage.parameters(), context)
+    except BaseException as error:  # noqa: BLE001 (whatever they raise, the checks meet it and tell)
+        pass_on_an_interrupt(error)
         return {}
     return {"param_groups": groups, "weight_result": isinstance(result, (tuple, list))}
 
@@ -39,8 +44,10 @@ def takes_edges(
     """
     ways = [*([_by_full(full)] if full else []), *([_by_split(*split)] if split else [])]
     try:
-        return bool(ways) and all(_is_right(way, device, dtype) for way in ways)
-    except Exception:  # noqa: BLE001 (to refuse an edge is no mistake of theirs)
+        with OneProcess():
+            return bool(ways) and all(_is_right(way, device, dtype) for way in ways)
+    except BaseException as error:  # noqa: BLE001 (to refuse an edge is no mistake of theirs)
+        pass_on_an_interrupt(error)
         return False
 
 

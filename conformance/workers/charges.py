@@ -55,6 +55,8 @@ def _cause(exit_: Exit, *, at_check: bool) -> tuple[EndKind, str]:
         )
     if exit_.limit is not None:
         return "hang", f"the check had no end within {exit_.limit:g} s"
+    if exit_.foreign:
+        return "crash", f"in the middle of the check came {exit_.words}; the process was ended"
     if exit_.code is None or exit_.code >= 0:
         return "crash", f"the process ended in the middle of the check, {exit_.words}"
     if -exit_.code == signal.SIGKILL:

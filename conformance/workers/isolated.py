@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gradconform.exits import EXIT_ENVIRONMENT, RunRefusedError, RunStoppedError
+from gradconform.process.orphans import Orphans
 from gradconform.process.pipes import Message
 from gradconform.process.worker import Exit, Worker, wait_for
 from gradconform.records import Header, as_result
@@ -32,8 +35,8 @@ _AT_A_TIME = 16
 class CheckWorker:
     """A worker that runs checks, each in at most ``limit`` seconds, and begins each in at most ``start_limit``.
 
-    ``given`` are the places that it has no result of, ``begun`` is the check that it is at, ``header`` what it says of
-    the run, once it has made the plan; it has to be ``expected`` where that is known.
+    ``given`` are the places that it has no result of, ``begun`` is the check that it is at, since ``begun_at``,
+    ``header`` what it says of the run, once it has made the plan; it has to be ``expected`` where that is known.
     """
 
     process: Worker
@@ -44,6 +47,7 @@ class CheckWorker:
     header: Header | None = None
     given: deque[Place] = field(default_factory=deque)
     begun: Result | None = None
+    begun_at: float = 0.0
     _announced: Ending | None = None
 
     def give(self, places: Sequence[Place], *, oracle: bool = False, again: bool = False) -> None:
@@ -74,7 +78,7 @@ class CheckWorker:
         if record == "started":
             self.process.expect(self.limit)
             told = {name: value for name, value in message.items() if name != "record"}
-            self.begun = Result.from_dict({**told, "status": "not_run"})
+            self.begun, self.begun_at = Result.from_dict({**told, "status": "not_run"}), time.monotonic()
             return self.begun
         if record == "result":
             result = as_result(message)
@@ -106,13 +110,26 @@ class IsolatedRun:
     Raises :class:`~gradconform.exits.RunRefusedError` where the target, or what else was asked for, is refused.
     """
 
-    def __init__(self, options: Mapping[str, Any], *, workers: int, check_timeout: float, start_timeout: float) -> None:
-        """Start the first worker, which resolves the target and makes the plan."""
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        *,
+        workers: int,
+        check_timeout: float,
+        start_timeout: float,
+        max_lost_time: float = math.inf,
+    ) -> None:
+        """Start the first worker, which resolves the target and makes the plan.
+
+        ``max_lost_time`` is what checks that end their process may take in the whole run, in seconds.
+        """
         self._options, self._count = options, workers
         self._limit, self._start_limit = check_timeout, start_timeout
         self._live: list[CheckWorker] = []
+        self._orphans = Orphans()
         self._waiting: deque[Place] = deque()
         self._crashes = self._idle_ends = 0
+        self._lost, self._may_lose = 0.0, max_lost_time
         self._expected: Header | None = None
         try:
             self._workers = [self._start()]
@@ -159,6 +176,7 @@ class IsolatedRun:
         """End all workers."""
         while self._live:
             self._end(self._live[0])
+        self._orphans.close()
 
     def _start(self) -> CheckWorker:
         """Start a worker; its number is the first that is free, so that workers share what they have to evenly."""
@@ -172,6 +190,7 @@ class IsolatedRun:
     def _end(self, worker: CheckWorker) -> None:
         worker.process.close()
         self._live.remove(worker)
+        self._orphans.end(other.process.process for other in self._live)
 
     def _give(self) -> None:
         """Give each worker that is nearly done some more checks; one that is alone gets all of them."""
@@ -203,18 +222,21 @@ class IsolatedRun:
         self._waiting.extendleft(reversed(worker.given))
         if result is not None:
             on_result(result)
-            self._give_up_in_time(result.place)
+            self._give_up_in_time(result)
 
-    def _give_up_in_time(self, last: Place) -> None:
-        """Count one more check that ended its process, against what the whole run allows.
+    def _give_up_in_time(self, last: Result) -> None:
+        """Count one more check that ended its process, and the time that it took, against what the whole run allows.
 
         Raises :class:`~gradconform.exits.RunStoppedError` where that is used up and there is more to run.
         """
         self._crashes += 1
+        self._lost += last.duration_s
         allowed = self._options["options"]["max_crashes"]
-        if self._crashes >= allowed and (self._waiting or any(worker.given for worker in self._workers)):
-            told = f"{self._crashes} checks ended their process, the last of them {last.name}"
-            msg = f"{told}; --max-crashes allows {allowed}"
+        limits = [f"--max-crashes allows {allowed}"] if self._crashes >= allowed else []
+        limits += [f"--max-lost-time allows {self._may_lose:g} s"] if self._lost >= self._may_lose else []
+        if limits and (self._waiting or any(worker.given for worker in self._workers)):
+            ended = "1 check ended its process" if self._crashes == 1 else f"{self._crashes} checks ended their process"
+            msg = f"{ended}, {self._lost:.0f} s lost, the last of them {last.place.name}; {' and '.join(limits)}"
             raise RunStoppedError(msg)
 
     def _replace_idle(self, worker: CheckWorker, ending: Ending) -> CheckWorker:
@@ -255,7 +277,8 @@ class IsolatedRun:
         if isinstance(oracle, Ending):
             self._end(following)
             following = self._start()
-        result = replace(charged(begun, first, again, oracle), ended=first.kind)
+        lost = round(time.monotonic() - worker.begun_at, 6)
+        result = replace(charged(begun, first, again, oracle), ended=first.kind, duration_s=lost)
         return (result if result.findings else self._waived(result)), following
 
     def _alone(self, worker: CheckWorker, place: Place, *, oracle: bool) -> tuple[Result | Ending, CheckWorker]:

@@ -30,9 +30,12 @@ def stage_backward(stage_output, output_grads, input_values):
 """
 
 
-def test_ctrl_c_gives_130_and_tells_what_ran_until_then(process: Command, target_file: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [(), ("--no-isolation",)], ids=["workers", "one process"])
+def test_ctrl_c_gives_130_and_tells_what_ran_until_then(
+    process: Command, target_file: Command, tmp_path: Path, how: tuple[str, ...]
+) -> None:
     target_file(INTERRUPTS)
-    done = process("run", "backward.py", "--checks", "full.*.mlp*", "--json", "report.json")
+    done = process("run", "backward.py", "--checks", "full.*.mlp*", "--json", "report.json", *how)
     assert (done.code, done.err) == (130, "")
     assert "The run was stopped: interrupted in full.gradients.mlp" in done.out
     assert "incomplete, no verdict: 1 of" in done.last

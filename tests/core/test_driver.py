@@ -237,7 +237,7 @@ def test_what_is_unsupported_is_passed_on_and_the_session_closed(place: str) -> 
     assert calls[-1] == ("open" if place == "open" else "close")
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, GeneratorExit])
 def test_every_session_is_closed_whatever_an_action_raised(error: type[BaseException]) -> None:
     calls: list[str] = []
 
@@ -245,10 +245,9 @@ def test_every_session_is_closed_whatever_an_action_raised(error: type[BaseExcep
         calls.append(name)
         fails_at("B0", error=error)(name)
 
-    try:
-        driven("F0 1F0 B0", act, stages=(LINEAR, LINEAR))
-    except KeyboardInterrupt:
-        assert error is KeyboardInterrupt
+    observation = driven("F0 1F0 B0", act, stages=(LINEAR, LINEAR))
+    assert observation.raised is not None
+    assert str(observation.raised.raised) == f"{error.__name__}: at B0"
     assert calls.count("close") == 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ Target = Callable[[str], str]
 
 
 def told(out: str) -> str:
-    return " ".join(out.split())
+    """Return what was printed as one line; how long anything took depends on the machine."""
+    return re.sub(r" \(\d+ s lost\)|, \d+ s lost\b", "", " ".join(out.split()))
 
 
 def test_a_target_that_ends_its_process_in_every_check_is_run_no_further_than_it_may(
@@ -35,7 +37,7 @@ def test_a_target_that_ends_its_process_in_every_check_is_run_no_further_than_it
         ("failed", "crash", "crash")
     ] * 3
     assert counts["not_run"] == counts["planned"] - 3 > 0
-    assert "3 failed, crashed or hung 3 of 3 times\n" in run.out
+    assert re.search(r"3 failed, crashed or hung 3 of 3 times \(\d+ s lost\)\n", run.out)
     assert f"crashed or hung 3 of 3 times: {counts['not_run']} checks were not run" in told(run.out)
     assert "3 checks ended their process, the last of them full.gradients." in told(run.out)
     assert "--max-crashes allows 3" in told(run.out)
@@ -92,6 +94,22 @@ def test_a_run_that_is_gone_on_with_may_crash_as_often_again(judged: Judged, tar
     assert "crashed or hung 2 times: " in told(again.out)
 
 
+def test_the_time_that_is_lost_is_limited_for_the_whole_run(judged: Judged, target: Target) -> None:
+    name = target("def trouble(outputs):\n    ctypes.PyDLL(None).sleep(1000)")
+    run = judged(name, "--checks", "full.gradients.*", "--check-timeout", "5", "--max-lost-time", "2")
+    (result,) = run.report["results"]
+    left = run.report["summary"]["not_run"]
+    assert (run.code, result["kind"], result["ended"]) == (1, "hang", "hang")
+    assert result["duration_s"] >= 10, "it was run twice"
+    assert left > 0
+    out = " ".join(run.out.split())
+    assert re.search(r"1 check ended its process, \d+ s lost, the last of them full\.gradients\.", out)
+    assert "--max-lost-time allows 2 s" in out
+    lost = f"crashed or hung 1 of 20 times ({result['duration_s']:.0f} s lost)"
+    assert out.count(lost) == 2, "of its area, and with the verdict"
+    assert f"crashed or hung 1 of 20 times: {left} checks were not run" in told(run.out)
+
+
 @pytest.mark.parametrize("given", [0, -1, True, 2.5, "3"])
 def test_what_is_no_count_is_refused(given: Any) -> None:
     with pytest.raises(SelectionError, match=r"max_crashes=.* is no count; expected a whole number from 1"):
@@ -109,5 +127,5 @@ def test_nothing_is_said_where_no_check_ended_its_process() -> None:
     crashes = Crashes(20)
     crashes.add(result())
     assert crashes.told == ""
-    crashes.add(result(ended="hang"))
-    assert crashes.told == ", crashed or hung 1 of 20 times"
+    crashes.add(result(ended="hang", duration_s=61.4))
+    assert crashes.told == ", crashed or hung 1 of 20 times (61 s lost)"

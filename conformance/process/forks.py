@@ -1,0 +1,106 @@
+"""Processes that a target forks: they may do what they like, but they do nothing of what the kit does next."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from contextlib import suppress
+from types import TracebackType
+
+#: How long the processes that a call has forked have to come back or to end, before the kit goes on without them, in
+#: seconds: one that works on for the implementation is none that comes back.
+_PATIENCE = 2.0
+
+
+class ForkedError(Exception):
+    """The implementation forked, and its call came back in the child as well."""
+
+
+class OneProcess:
+    """Whoever has entered it leaves it once: a process that was forked meanwhile is ended where it would leave, too.
+
+    The process that was there before then raises :class:`ForkedError`. A child that raises ``SystemExit`` ends as it
+    wants to, and accuses nobody.
+    """
+
+    __slots__ = ("_process",)
+
+    def __init__(self) -> None:
+        """Keep which process this is."""
+        self._process = os.getpid()
+
+    def __enter__(self) -> None:
+        """Begin to look after forks."""
+        _FORKS.watched += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End this process where it is a child; raise :class:`ForkedError` where a child has come so far."""
+        if os.getpid() != self._process:
+            _FORKS.end_this(error)
+        _FORKS.watched -= 1
+        if _FORKS.children and _FORKS.one_came_back():
+            msg = "the implementation forked, and its call came back in the child as well; the child was ended"
+            raise ForkedError(msg) from error
+
+
+class _Forks:
+    """The forks of this process while somebody looks after them. Each has a pipe, which says what became of the child.
+
+    ``children`` are the reading ends, ``ancestors`` the writing ends where this process is the child. A child that
+    ends, or becomes another program, closes its end.
+    """
+
+    def __init__(self) -> None:
+        self.watched = 0
+        self.children: list[int] = []
+        self.ancestors: list[int] = []
+        self._of_thread = threading.local()
+
+    def before(self) -> None:
+        self._of_thread.pipe = os.pipe() if self.watched else None
+
+    def in_parent(self) -> None:
+        if (pipe := self._of_thread.pipe) is not None:
+            os.close(pipe[1])
+            self.children.append(pipe[0])
+
+    def in_child(self) -> None:
+        if (pipe := self._of_thread.pipe) is not None:
+            for file in (pipe[0], *self.children):
+                os.close(file)
+            self.children = []
+            self.ancestors.append(pipe[1])
+
+    def one_came_back(self) -> bool:
+        """Wait until every child has come back, has ended, or has had its time; tell whether one came back."""
+        waiting, self.children = self.children, []
+        until, found = time.monotonic() + _PATIENCE, False
+        poll = select.poll()
+        for file in waiting:
+            poll.register(file, select.POLLIN | select.POLLHUP)
+        left = set(waiting)
+        while left and (seconds := until - time.monotonic()) > 0:
+            for file, _ in poll.poll(1000 * seconds):
+                found |= bool(os.read(file, 1))
+                poll.unregister(file)
+                left.remove(file)
+        for file in waiting:
+            os.close(file)
+        return found
+
+    def end_this(self, error: BaseException | None) -> None:
+        """End this process, a child, and tell the processes that it was forked from; with the code that it asks for."""
+        if isinstance(error, SystemExit):
+            os._exit(error.code if isinstance(error.code, int) else int(error.code is not None))
+        for file in self.ancestors:
+            with suppress(OSError):  # it waits no more
+                os.write(file, b"!")
+        os._exit(1)
+
+
+_FORKS = _Forks()
+os.register_at_fork(before=_FORKS.before, after_in_parent=_FORKS.in_parent, after_in_child=_FORKS.in_child)

@@ -1,0 +1,54 @@
+"""A person's ctrl-C, told from what somebody's code raises: a ``KeyboardInterrupt`` of its own, or an end of all."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+
+class _Seen:
+    """Whether a SIGINT has come, and who acts on it: a process has one such signal, whatever runs in it."""
+
+    pressed = False
+    acts: Callable[[int, FrameType | None], Any]
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    _Seen.pressed = True
+    _Seen.acts(number, frame)
+
+
+@contextlib.contextmanager
+def interrupts_seen() -> Iterator[None]:
+    """Note each SIGINT, beside what its handler does; only the main thread hears of one.
+
+    At the end ``KeyboardInterrupt`` is raised where a SIGINT came and whoever it interrupted has kept it to himself.
+    """
+    acts = signal.getsignal(signal.SIGINT)
+    if acts is _note or not callable(acts) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _Seen.pressed, _Seen.acts = False, acts
+    signal.signal(signal.SIGINT, _note)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is _note:  # else somebody has set another one, which stays
+            signal.signal(signal.SIGINT, acts)
+    if _Seen.pressed:
+        raise KeyboardInterrupt
+
+
+def interrupted() -> bool:
+    """Tell whether a SIGINT has come since somebody has begun to look."""
+    return _Seen.pressed
+
+
+def pass_on_an_interrupt(error: BaseException) -> None:
+    """Raise ``KeyboardInterrupt`` where it was a person who has interrupted what raised ``error``."""
+    if interrupted():
+        raise KeyboardInterrupt from error

@@ -1,0 +1,96 @@
+"""What a target does to the run: it is told of the check at hand, and does nothing to any other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="it is about processes as Unix has them")
+
+Judged = Callable[..., Any]
+
+HOSTILE = Path(__file__).with_name("hostile.py")
+MLP, LOSS = "full.gradients.mlp", "full.loss.mlp"
+TWO = ("--checks", f"{MLP},{LOSS}")
+
+#: In processes of their own, and in this one.
+EITHER = pytest.mark.parametrize("how", [(), ("--no-isolation",)], ids=["workers", "one process"])
+
+
+@EITHER
+def test_a_fork_that_comes_back_in_the_child_fails_its_check_and_runs_nothing_twice(
+    judged: Judged, how: tuple[str, ...]
+) -> None:
+    run = judged(f"{HOSTILE}:comes_back_twice", *TWO, *how)
+    assert run.told == {MLP: ("failed", "error"), LOSS: ("failed", "error")}, run.err
+    assert (run.code, len(run.report["results"])) == (1, 2)
+    told = "the implementation forked, and its call came back in the child as well; the child was ended"
+    assert told in run.results[MLP]["message"]
+
+
+@EITHER
+def test_a_fork_that_ends_by_itself_accuses_nobody(judged: Judged, how: tuple[str, ...]) -> None:
+    run = judged(f"{HOSTILE}:forks_for_work", *TWO, *how)
+    assert run.told == {MLP: ("passed", None), LOSS: ("passed", None)}, run.err
+
+
+@EITHER
+@pytest.mark.parametrize(
+    ("name", "kind"), [("interrupts", "KeyboardInterrupt"), ("exits", "SystemExit"), ("closes", "GeneratorExit")]
+)
+def test_what_a_target_raises_is_the_failure_of_its_check_whatever_it_is(
+    judged: Judged, how: tuple[str, ...], name: str, kind: str
+) -> None:
+    run = judged(f"{HOSTILE}:{name}", *TWO, *how)
+    assert run.told == {MLP: ("failed", "error"), LOSS: ("failed", "error")}, run.err
+    assert run.code == 1
+    assert f"raised {kind}" in run.results[MLP]["message"]
+
+
+def test_no_file_of_the_kit_stands_where_a_target_meets_it_by_chance(judged: Judged) -> None:
+    run = judged(f"{HOSTILE}:writes_to_256_files", *TWO)
+    assert run.told == {MLP: ("passed", None), LOSS: ("passed", None)}, run.err
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("writes_to_all_files", "in the middle of the check came b'hello' on the pipe on which the kit's own messages"),
+        ("closes_all_files", "the process ended in the middle of the check, exit code "),
+    ],
+)
+def test_what_a_target_does_to_the_pipes_of_its_process_is_told_of_the_check_at_hand(
+    judged: Judged, name: str, told: str
+) -> None:
+    run = judged(f"{HOSTILE}:{name}", *TWO)
+    assert run.told == {MLP: ("failed", "crash"), LOSS: ("failed", "crash")}, run.err
+    assert (run.code, run.report["summary"]["not_run"]) == (1, 0)
+    assert run.results[MLP]["message"].startswith(told)
+
+
+def running_with(word: str) -> list[str]:
+    """Return the command lines of the processes that have a word among their arguments."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = file.read_bytes().decode(errors="replace").split("\0")
+            found += [" ".join(words)] if word in words else []
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere what leaves its group is lost")
+@pytest.mark.parametrize(
+    ("name", "told"), [("leaves_daemons", ("passed", None)), ("leaves_daemons_and_crashes", ("failed", "crash"))]
+)
+def test_no_process_that_a_target_has_started_outlives_the_run(
+    judged: Judged, tmp_path: Path, name: str, told: tuple[str, str | None]
+) -> None:
+    run = judged(f"{HOSTILE}:{name}", *TWO, HOSTILE_MARK=str(tmp_path))
+    assert run.told == {MLP: told, LOSS: told}, run.err
+    assert running_with(str(tmp_path)) == []
