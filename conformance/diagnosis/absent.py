@@ -14,9 +14,11 @@ from gradconform.drive.observation import Step
 from gradconform.fixtures.inputs import ParameterNamed
 from gradconform.trial.program import Action
 
+from . import idle
 from .cause import Cause, Mistake
 from .elsewhere import recomputed_alone
 from .parts import added, of_microbatch, output_grads_at, run_of, step_before
+from .replay import replay
 from .wrong import dense, is_value
 
 
@@ -24,12 +26,15 @@ def of_param(evidence: Evidence, name: str, step: Step) -> Cause:
     """Say why a parameter has no gradient."""
     before = step_before(evidence, step)
     if before is not None and before.param_grads.get(name) is not None:
-        return Cause(Mistake.CLEARED)
+        return Cause(Mistake.CLEARED, why=idle.of_some(evidence, name, step))
     why = (
         _after_error(evidence, step, lambda seen: not added(evidence, seen))
         or nothing_added(evidence, step)
         or _no_flow(evidence, step)
         or recomputed_alone(evidence, name, step)
+        or idle.of_some(evidence, name, step)
+        or _hook_of_the_caller(evidence, step)
+        or idle.circumstance(evidence, step)
     )
     return Cause(Mistake.NEVER_ACCUMULATED, why=why)
 
@@ -44,7 +49,7 @@ def of_input(evidence: Evidence, slot: int, step: Step) -> Cause | None:
         if grad is not None and right is not None and other != slot and is_value(grad, dense(right)):
             return Cause(Mistake.RETURNED_ELSEWHERE, slots=(other,))
     why = _after_error(evidence, step, lambda seen: not any(g is not None for g in seen.input_grads or ()))
-    why = why or _no_flow(evidence, step)
+    why = why or _no_flow(evidence, step) or _unused(evidence, step)
     return Cause(Mistake.NOT_RETURNED, why=why) if why else None
 
 
@@ -61,14 +66,36 @@ def _no_flow(evidence: Evidence, step: Step) -> Cause | None:
     return None
 
 
+def _hook_of_the_caller(evidence: Evidence, step: Step) -> Cause | None:
+    """Say that hooks move a gradient away once it is accumulated, and nothing was moved."""
+    return None if evidence.trial.altering != "move" or added(evidence, step) else Cause(Mistake.MOVED_BY_HOOK)
+
+
+def _unused(evidence: Evidence, step: Step) -> Cause | None:
+    """Say that no gradient at all was returned, where one argument that needs a gradient is not used."""
+    again = replay(evidence, step.action.stage, step.action.mb)
+    right = evidence.reference(step.action.stage, step.action.mb).inputs
+    unused = any(
+        isinstance(arg, Tensor) and arg.requires_grad and grad is None
+        for arg, grad in zip(again.args, right, strict=True)
+    )
+    none = not any(grad is not None for grad in step.input_grads or ())
+    return Cause(Mistake.UNUSED_ARGUMENT) if unused and none else None
+
+
 def nothing_added(evidence: Evidence, step: Step) -> Cause | None:
     """Say why a B or W has added nothing to any parameter, where the whole run shows it."""
     if step.action.kind not in {"B", "W"} or added(evidence, step):
         return None
-    return _too_early(evidence, step) or _went_elsewhere(evidence, step) or _lost(evidence, step)
+    return (
+        _too_early(evidence, step)
+        or _went_elsewhere(evidence, step)
+        or _lost(evidence, step)
+        or idle.reason(evidence, step)
+    )
 
 
-def _after_error(evidence: Evidence, step: Step, idle: Callable[[Step], bool]) -> Cause | None:
+def _after_error(evidence: Evidence, step: Step, quiet: Callable[[Step], bool]) -> Cause | None:
     """Name the error since which nothing has come of anything."""
     seen = run_of(evidence, step).steps
     errors = [known for known in seen if known.action.misuse and known.raised and known.position < step.position]
@@ -78,7 +105,7 @@ def _after_error(evidence: Evidence, step: Step, idle: Callable[[Step], bool]) -
     kinds = {"B", "W"} if step.action.kind in {"B", "W"} else {"B", "I"}
     acted = [known for known in since if known.action.kind in kinds and not known.action.misuse]
     idle_since = Cause(Mistake.IDLE_SINCE_ERROR, action=str(errors[-1].action))
-    return idle_since if acted and all(map(idle, acted)) else None
+    return idle_since if acted and all(map(quiet, acted)) else None
 
 
 def _too_early(evidence: Evidence, step: Step) -> Cause | None:
@@ -126,6 +153,8 @@ def _lost(evidence: Evidence, step: Step) -> Cause | None:
     if not done:
         return None
     actions = [seen.action for seen in steps]
+    if len(set(actions)) < len(actions):  # the same W again is another one, which a rule does not tell apart
+        return None
     fitting = tuple(cause for cause, rule in rules(actions) if rule(actions) == done)
     return Cause(Mistake.CONTEXTS_LOST, causes=fitting) if 0 < len(fitting) <= _TOLD else None
 

@@ -1,17 +1,28 @@
-"""The right gradient with wrong elements: transposed, rounded, clipped, some wrong, some zero, some NaN or inf."""
+"""The right gradient with wrong elements: transposed, rounded, clipped, cut off, some wrong, zero, NaN or inf."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from .cause import Cause, Mistake
+from .parts import Part
 from .wrong import ENOUGH, WrongTensor, largest, rounding
 
 #: By how many bits a wrong element has to stand out from the others to be called the only one.
 _CLEAR = 4.0
+
+#: Blocks of how many elements, as powers of two, are looked for where elements behind some number are missing.
+_BLOCKS = range(15, 3, -1)
+
+#: Rounding to so many bits or fewer is told by their number, and of so many different numbers it is no chance.
+_FEW_BITS, _MANY = 6, 16
+
+#: Eight-bit floats, to whose range a tensor is scaled before it is rounded.
+_SCALED = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def reshaped(wrong: WrongTensor, got: Tensor) -> Cause | None:
@@ -21,7 +32,57 @@ def reshaped(wrong: WrongTensor, got: Tensor) -> Cause | None:
         return Cause(Mistake.TRANSPOSED)
     if right.is_complex() and wrong.explained_by(right.conj().resolve_conj()):
         return Cause(Mistake.CONJUGATED)
-    return _rounded(wrong, got) or _clipped(wrong)
+    if bool(wrong.got.any()) and torch.equal(wrong.got, wrong.got.round()) and wrong.explained_by(right.trunc()):
+        return Cause(Mistake.WHOLE_NUMBERS)
+    return _rounded(wrong, got) or clipped(wrong)
+
+
+def cut_off(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
+    """Say that the elements behind a whole number of blocks got nothing of what the action was to add."""
+    own, size = _own(parts), wrong.got.numel()
+    off = (wrong.got - wrong.right).abs().reshape(-1) > wrong.allowed
+    if own is None or own.shape != wrong.got.shape or not bool(off.any()):
+        return None
+    first = int(off.nonzero()[0])
+    for power in _BLOCKS:
+        kept = first >> power << power
+        tail = own.reshape(-1).clone()
+        tail[:kept] = 0
+        if kept and wrong.explained_by(wrong.right - tail.reshape(own.shape)):
+            return Cause(Mistake.CUT_OFF, counts=(size - kept, size, kept))
+    return None
+
+
+def flushed(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
+    """Name what the numbers are smaller than that are zero, of those that the action was to add."""
+    own = _own(parts)
+    if own is None or own.shape != wrong.got.shape or own.is_complex():
+        return None
+    for limit, name in _limits(wrong.eps):
+        small = own.abs() < limit
+        if wrong.explained_by(wrong.right - torch.where(small, own, 0.0)):
+            return Cause(Mistake.FLUSHED, names=(name,))
+    return None
+
+
+def _limits(eps: float) -> Iterator[tuple[float, str]]:
+    """Yield below what numbers get lost, the smallest first."""
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        if torch.finfo(dtype).eps == eps:
+            yield torch.finfo(dtype).smallest_normal, f"the smallest normal number of {_named(dtype)}"
+    if eps < torch.finfo(torch.float32).eps:
+        yield 2.0**-150, "half of the smallest number of float32"
+    if eps != torch.finfo(torch.float16).eps:
+        yield 2.0**-25, "half of the smallest number of float16"
+
+
+def _own(parts: Sequence[Part]) -> Tensor | None:
+    """Return what the action itself has to add."""
+    return next((part.value for part in parts if part.own and part.wanted), None)
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def some(wrong: WrongTensor) -> Cause | None:
@@ -43,16 +104,43 @@ def _rounded(wrong: WrongTensor, got: Tensor) -> Cause | None:
     """Name the narrower dtype whose values are all that ``got`` holds, where they are near the right ones."""
     if got.is_complex() or got.layout != torch.strided:
         return None
+    few = _few_bits(wrong) or _scaled(wrong)
     eps = torch.finfo(got.dtype).eps
-    for narrow in (torch.bfloat16, torch.float16, torch.float32):
+    for narrow in (torch.bfloat16, torch.float16, torch.float32) if few is None else ():
         coarse = torch.finfo(narrow).eps
         if coarse > eps and torch.equal(got.to(narrow).to(got.dtype), got):
             near = wrong.error <= 2.0 * coarse * wrong.scale
-            return Cause(Mistake.ROUNDED, names=(str(narrow).removeprefix("torch."),)) if near else None
+            return Cause(Mistake.ROUNDED, names=(_named(narrow),)) if near else None
+    return few
+
+
+def _few_bits(wrong: WrongTensor) -> Cause | None:
+    """Say to how many bits all elements are rounded, where these are fewer than those of a dtype of 16."""
+    got, right = wrong.got, wrong.right
+    if int(torch.unique(got.abs()).numel()) < _MANY:
+        return None
+    mantissa, _ = torch.frexp(got)
+    for bits in range(1, _FEW_BITS + 1):
+        shifted = torch.ldexp(mantissa, torch.tensor(bits))
+        if torch.equal(shifted, shifted.round()):
+            near = bool(((got - right).abs() <= 2.0 ** (1 - bits) * right.abs() + wrong.eps * wrong.scale).all())
+            return Cause(Mistake.ROUNDED_TO_BITS, counts=(bits,)) if near else None
     return None
 
 
-def _clipped(wrong: WrongTensor) -> Cause | None:
+def _scaled(wrong: WrongTensor) -> Cause | None:
+    """Name the dtype of eight bits through which all elements have gone, scaled to its range."""
+    got, most = wrong.got, largest(wrong.got)
+    for narrow in _SCALED if most and int(torch.unique(got.abs()).numel()) >= _MANY else ():
+        scale = torch.finfo(narrow).max / most
+        again = (got * scale).to(narrow).double() / scale
+        near = wrong.error <= 2.0 * torch.finfo(narrow).eps * wrong.scale
+        if near and wrong.off(again) <= _CLEAR * wrong.eps * wrong.scale < wrong.error / _CLEAR:
+            return Cause(Mistake.ROUNDED, names=(_named(narrow),))
+    return None
+
+
+def clipped(wrong: WrongTensor) -> Cause | None:
     """Name a limit at which two or more elements stand that should be beyond it."""
     got, right = wrong.got, wrong.right
     if got.is_complex():
@@ -60,8 +148,8 @@ def _clipped(wrong: WrongTensor) -> Cause | None:
     limit = float(got.abs().max())
     cut = torch.clamp(right, -limit, limit)
     count = int((right.abs() > limit).sum())
-    clipped = limit and count > 1 and wrong.explained_by(cut, fitted=1)
-    return Cause(Mistake.CLIPPED, factors=(limit,)) if clipped else None
+    stands = limit and count > 1 and wrong.off(cut) <= 16.0 * wrong.eps * limit
+    return Cause(Mistake.CLIPPED, factors=(limit,)) if stands and wrong.explained_by(cut, fitted=1) else None
 
 
 def nonfinite(got: Tensor, expected: Tensor, differs: Tensor) -> Cause | None:

@@ -9,7 +9,8 @@ from gradconform.drive.observation import Step
 from gradconform.trial.program import Action
 
 from .cause import Cause, Mistake
-from .parts import same, step_before
+from .idle import due_and_idle
+from .parts import step_before
 from .replay import replay
 
 
@@ -30,12 +31,7 @@ def recomputed_alone(evidence: Evidence, name: str, step: Step) -> Cause | None:
     """Say that of all parameters those alone got nothing that are used where the backward runs the forward again."""
     if step.action.kind not in {"B", "W"}:
         return None
-    before = step_before(evidence, step)
-    held = {} if before is None else before.param_grads
-    due = {
-        one for one, grad in evidence.reference(step.action.stage, step.action.mb).params.items() if grad is not None
-    }
-    idle = {one for one in due if same(held.get(one), step.param_grads.get(one))}
+    due, idle = due_and_idle(evidence, step)
     if name not in idle or idle == due:
         return None
     inside = evidence.recomputed.of(("inside", step.action.stage), lambda: _run_again(evidence, step))

@@ -16,7 +16,8 @@ from . import absent, combination, elements, other_values
 from .cause import Cause, Mistake
 from .elsewhere import other_session, recomputed_alone
 from .hooked import hooked
-from .parts import Part, input_parts, of_microbatch, param_parts, sum_of
+from .padding import padding
+from .parts import Part, added, input_parts, of_microbatch, param_parts, sum_of
 from .replay import replay
 from .starts import misread
 from .wrong import WrongTensor, dense, is_near, largest, wrong_tensor
@@ -43,12 +44,14 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> C
         lambda: other_values.written_over(evidence, step, got),
         lambda: other_values.received_over(wrong, name),
         lambda: hooked(evidence, step),
+        lambda: elements.flushed(wrong, parts),
         lambda: _counted_of_param(wrong, name, combination.usual_change(wrong, parts)),
         lambda: elements.reshaped(wrong, got),
         lambda: _either(other_values.other_param(wrong, name), lambda: combination.of_uses(wrong, name)),
         lambda: misread(evidence, step),
         lambda: combination.of_uses(wrong, name),
         lambda: other_values.one_buffer(evidence, name, step),
+        lambda: elements.cut_off(wrong, parts),
         lambda: elements.some(wrong),
         lambda: _counted_of_param(wrong, name, combination.fitted_change(wrong, parts)),
     )
@@ -92,10 +95,12 @@ def of_input_value(evidence: Evidence, slot: int, step: Step, got: Tensor | None
         return Cause(Mistake.ZEROS_FOR_NONE) if not parts and not bool(dense(got).any()) else None
     return _first(
         lambda: hooked(evidence, step),
+        lambda: elements.flushed(wrong, parts),
         lambda: _counted_of_input(wrong, combination.usual_change(wrong, parts)),
         lambda: elements.reshaped(wrong, got),
         lambda: misread(evidence, step),
         lambda: combination.of_paths(wrong, slot),
+        lambda: elements.cut_off(wrong, parts),
         lambda: elements.some(wrong),
         lambda: combination.cause_of(combination.fitted_change(wrong, parts), combination.factors_of(wrong)),
         lambda: other_values.handed_on(wrong),
@@ -118,10 +123,21 @@ def _counted_of_param(wrong: WrongTensor, name: str, change: combination.Change 
     if change is not None and elsewhere is not None:
         return Cause(Mistake.OTHER_SESSION, microbatches=change.strays, action=str(elsewhere))
     cause = combination.cause_of(change, combination.factors_of(wrong))
+    if change is not None and cause is not None and cause.kind in {Mistake.SCALED, Mistake.SCALED_IN_PART}:
+        return _not_added_again(wrong, change) or cause
     if cause is not None and cause.kind in {Mistake.MISSING, Mistake.ONLY}:
         why = absent.nothing_added(wrong.evidence, wrong.step) or recomputed_alone(wrong.evidence, name, wrong.step)
         return replace(cause, why=why)
-    return cause
+    return _zeroed(wrong, cause)
+
+
+def _not_added_again(wrong: WrongTensor, change: combination.Change) -> Cause | None:
+    """Say that a micro-batch whose number comes again is missing, where the action has added nothing at all."""
+    own = next((part for part in change.parts if part.own and part.wanted > 1.0), None)
+    if own is None or added(wrong.evidence, wrong.step):
+        return None
+    why = absent.nothing_added(wrong.evidence, wrong.step)
+    return Cause(Mistake.MISSING, microbatches=(own.mb,), why=why)
 
 
 def _others(wrong: WrongTensor, name: str) -> Iterator[tuple[WrongTensor, list[Part]]]:
@@ -138,7 +154,15 @@ def _counted_of_input(wrong: WrongTensor, change: combination.Change | None) -> 
     """Name a mistake in counting micro-batches: what was returned may be an older gradient as well."""
     cause = combination.cause_of(change, combination.factors_of(wrong))
     swapped = cause is not None and cause.kind is Mistake.CONTEXTS_SWAPPED
-    return replace(cause, kind=Mistake.CONTEXTS_SWAPPED_OR_LATE) if cause and swapped else cause
+    return replace(cause, kind=Mistake.CONTEXTS_SWAPPED_OR_LATE) if cause and swapped else _zeroed(wrong, cause)
+
+
+def _zeroed(wrong: WrongTensor, cause: Cause | None) -> Cause | None:
+    """Say why a gradient is zero, where that is the cause; one clipped far below what it should be is no zero."""
+    if cause is None or cause.kind is not Mistake.ZERO:
+        return cause
+    clipped = elements.clipped(wrong) if bool(wrong.got.any()) else None
+    return clipped or replace(cause, why=padding(wrong.evidence, wrong.step))
 
 
 def _forward_right(evidence: Evidence, step: Step) -> bool:

@@ -12,7 +12,7 @@ from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Step
 from gradconform.drive.reference64 import widen
 from gradconform.trees import leaves
-from gradconform.trial.program import CHANGES, ZEROES
+from gradconform.trial.program import CHANGES, ZEROES, forward_of
 
 from .wrong import dense
 
@@ -109,17 +109,19 @@ def run_of(evidence: Evidence, step: Step) -> Observation:
 
 
 def of_microbatch(evidence: Evidence, step: Step) -> Iterator[Step]:
-    """Yield the steps of the same run, stage and micro-batch."""
-    own = (step.action.stage, step.action.mb)
-    return (known for known in run_of(evidence, step).steps if (known.action.stage, known.action.mb) == own)
+    """Yield the steps of the same run, stage and micro-batch, since its F: its number may have been used before."""
+    lane, mb = step.action.stage, step.action.mb
+    since = forward_of(evidence.trial.actions, lane, mb, step.position + 1)
+    own = (known for known in run_of(evidence, step).steps if (known.action.stage, known.action.mb) == (lane, mb))
+    return (known for known in own if forward_of(evidence.trial.actions, lane, mb, known.position + 1) == since)
 
 
 def step_before(evidence: Evidence, step: Step) -> Step | None:
-    """Return the step before on the same stage, None for the first."""
+    """Return the step before on the same stage, or on any that is the same module; None for the first."""
     earlier = [
         known
         for known in run_of(evidence, step).steps
-        if known.position < step.position and known.action.stage == step.action.stage
+        if known.position < step.position and (evidence.trial.one_module or known.action.stage == step.action.stage)
     ]
     return earlier[-1] if earlier else None
 

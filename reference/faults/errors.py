@@ -174,7 +174,7 @@ class EarlyWeightPassTakesAnything(FunctionsSession):
         return None
 
 
-@fault("misuse.forgotten_weight.*")
+@fault("misuse.forgotten_weight.*", cause="forgotten")
 def forgotten_weight_pass_left_in_a_queue() -> Target:
     """Deferred work lies in one queue of the process; what is never asked for goes to the next W."""
     queue: list[Context] = []

@@ -60,7 +60,7 @@ def _call(parameters: Sequence[nn.Parameter], kind: str, argument: Any = None) -
             hook(parameter if argument is None else argument(parameter))
 
 
-@fault("hooks.altered.move-*", "hooks.post_accumulate.*")
+@fault("hooks.altered.move-*", "hooks.post_accumulate.*", cause="moved_by_hook")
 def post_accumulate_hooks_never() -> Target:
     """Gradients are added to .grad by hand, so that no post-accumulate-gradient hook is called."""
     return target(accumulating(lambda parameters, _: _silent(parameters, _POST)))
@@ -200,7 +200,7 @@ def tensor_hooks_applied_twice() -> Target:
     return target(accumulating(applying))
 
 
-@fault("hooks.value.output-hook-*")
+@fault("hooks.value.output-hook-*", cause="hook_never")
 def hooks_on_outputs_never() -> Target:
     """B and I silence the hooks on the outputs that they start from."""
 

@@ -55,7 +55,7 @@ def loss_over_one_row_too_few(run: Callable[..., Grads], outputs: Any, grads: An
     return run(outputs, grads, inputs)
 
 
-@fault("*.bias.gradients")
+@fault("*.bias.gradients", cause={"kind": "rounded", "names": ["float8_e4m3fn"]})
 @alters(lambda edit: param_grads(lambda _, grad, __: edit(grad)))
 def parameter_gradients_through_fp8(grad: Tensor) -> Tensor:
     """What is added to a parameter gradient is rounded to float8_e4m3fn, scaled to its range."""
@@ -66,7 +66,7 @@ def parameter_gradients_through_fp8(grad: Tensor) -> Tensor:
     return ((grad.double() * scale).to(torch.float8_e4m3fn).double() / scale).to(grad.dtype)
 
 
-@fault("*.bias.gradients")
+@fault("*.bias.gradients", cause={"kind": "rounded_to_bits", "counts": [5]})
 @alters(lambda edit: param_grads(lambda _, grad, __: edit(grad)))
 def parameter_gradients_rounded_at_random(grad: Tensor) -> Tensor:
     """What is added to a parameter gradient is rounded to five bits, up or down at random and right in the mean."""

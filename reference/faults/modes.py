@@ -60,7 +60,7 @@ def _tensors(outputs: Any) -> list[Tensor]:
     return [one for one in (outputs if isinstance(outputs, tuple) else (outputs,)) if isinstance(one, Tensor)]
 
 
-@fault("mode.gradients.no-grad-*", "mode.gradients.together-*", takes="mode=no-grad")
+@fault("mode.gradients.no-grad-*", "mode.gradients.together-*", cause="called_without_grad", takes="mode=no-grad")
 def backward_left_out_without_grad_mode() -> Target:
     """Where no gradients are recorded, B, I and W do nothing, as in an evaluation."""
 
@@ -70,7 +70,12 @@ def backward_left_out_without_grad_mode() -> Target:
     return target(backwards(around))
 
 
-@fault("mode.gradients.thread-*-split", "mode.gradients.together-split", takes="mode=thread")
+@fault(
+    "mode.gradients.thread-*-split",
+    "mode.gradients.together-split",
+    cause="called_from_another_thread",
+    takes="mode=thread",
+)
 @alters(with_session)
 class ContextsOfTheThread(Forgiving):
     """Weight contexts belong to the thread that ran I; from another one W finds none, and does nothing."""
@@ -86,7 +91,11 @@ class ContextsOfTheThread(Forgiving):
 
 
 @fault(
-    "mode.gradients.thread-*-full", "mode.gradients.together-full", "mode.gradients.thread-*-split", takes="mode=thread"
+    "mode.gradients.thread-*-full",
+    "mode.gradients.together-full",
+    "mode.gradients.thread-*-split",
+    cause="called_from_another_thread",
+    takes="mode=thread",
 )
 @alters(with_session)
 class BackwardOfAnotherThreadLeftOut(Backwards):

@@ -86,7 +86,7 @@ def forwards_dropped_by_an_error() -> Target:
     return with_session(_after_an_error(lambda session: session.close()))
 
 
-@fault("errors.next.*")
+@fault("errors.next.*", cause="idle_since_error")
 def next_micro_batch_left_out_after_an_error() -> Target:
     """What a stage raises in its backward leaves the next one out."""
 

@@ -56,25 +56,25 @@ def ring_of_two_contexts() -> Target:
     return _ring(2)
 
 
-@fault("space.split.past-64-mb-*", takes="count=past-64-mb")
+@fault("space.split.past-64-mb-*", cause={"kind": "newest_contexts_kept", "counts": [16]}, takes="count=past-64-mb")
 def ring_of_sixteen_contexts() -> Target:
     """Contexts lie in a ring of sixteen: the 17th that is deferred takes the place of the first."""
     return _ring(16)
 
 
-@fault("space.split.past-64-mb-*", takes="count=past-64-mb")
+@fault("space.split.past-64-mb-*", cause={"kind": "newest_contexts_kept", "counts": [32]}, takes="count=past-64-mb")
 def ring_of_thirty_two_contexts() -> Target:
     """Contexts lie in a ring of 32: the 33rd that is deferred takes the place of the first."""
     return _ring(32)
 
 
-@fault("space.split.past-64-mb-*", takes="count=past-64-mb")
+@fault("space.split.past-64-mb-*", cause={"kind": "newest_contexts_kept", "counts": [64]}, takes="count=past-64-mb")
 def ring_of_sixty_four_contexts() -> Target:
     """Contexts lie in a ring of 64: the 65th that is deferred takes the place of the first."""
     return _ring(64)
 
 
-@fault("space.full.past-64-mb-*", takes="count=past-64-mb")
+@fault("space.full.past-64-mb-*", cause={"kind": "past_count", "counts": [64]}, takes="count=past-64-mb")
 @alters(with_session)
 class BackwardsPastSixtyFourLost(FunctionsSession):
     """Micro-batches are counted in six bits: of the 65th B on the parameters get nothing."""
@@ -104,19 +104,24 @@ def _cut(past: int, block: int = 1) -> Callable[[nn.Parameter, Tensor, Graph], T
     return edit
 
 
-@fault("space.*.past-256-elements-*", "space.*.37x41-*")
+@fault("space.*.past-256-elements-*", "space.*.37x41-*", cause="cut_off")
 def tail_behind_blocks_of_sixteen_dropped() -> Target:
     """A gradient is added in blocks of sixteen elements, and what is left over is not."""
     return target(param_grads(_cut(16, 16)))
 
 
-@fault("space.*.past-256-elements-*", "space.full.37x41-*", takes="size=past-256-elements 37x41 past-32768-elements")
+@fault(
+    "space.*.past-256-elements-*",
+    "space.full.37x41-*",
+    cause="cut_off",
+    takes="size=past-256-elements 37x41 past-32768-elements",
+)
 def tail_behind_blocks_of_256_dropped() -> Target:
     """A gradient of more than 256 elements is added in blocks of so many, and what is left over is not."""
     return target(param_grads(_cut(256, 256)))
 
 
-@fault("space.full.32x32-*", takes="size=32x32")
+@fault("space.full.32x32-*", cause={"kind": "cut_off", "counts": [256, 1024, 768]}, takes="size=32x32")
 def last_of_whole_blocks_dropped() -> Target:
     """A gradient of whole blocks of 256 elements is added without the last of them, which is taken for the rest."""
 
@@ -131,7 +136,7 @@ def last_of_whole_blocks_dropped() -> Target:
     return target(param_grads(edit))
 
 
-@fault("space.full.37x41-*", "space.*.past-32768-elements-*", takes="size=37x41 past-32768-elements")
+@fault("space.full.37x41-*", "space.*.past-32768-elements-*", cause="cut_off", takes="size=37x41 past-32768-elements")
 def elements_past_1024_dropped() -> Target:
     """A kernel is started for 1,024 elements at the most."""
     return target(param_grads(_cut(1024)))
@@ -139,6 +144,7 @@ def elements_past_1024_dropped() -> Target:
 
 @fault(
     "space.*.past-32768-elements-*",
+    cause={"kind": "cut_off", "counts": [1, 32769, 32768]},
     dtypes=("float32", "float64", "float16"),
     elsewhere="within the bound: what bfloat16 may lose by rounding is more than the one element that is dropped",
     takes="size=past-32768-elements",
@@ -172,7 +178,7 @@ def one_element_as_a_scalar() -> Target:
     return target(each_input_grad(lambda _, grad: grad.reshape(()) if grad.numel() == 1 else grad))
 
 
-@fault("space.*.no-elements-*", takes="size=no-elements")
+@fault("space.*.no-elements-*", cause="no_elements", takes="size=no-elements")
 @alters(stored_as)
 def no_elements_no_gradient(parameters: list[nn.Parameter]) -> None:
     """A gradient without elements is stored as None."""
@@ -181,7 +187,11 @@ def no_elements_no_gradient(parameters: list[nn.Parameter]) -> None:
             parameter.grad = None
 
 
-@fault("space.*.many-parameters-*", takes="parameters=many-parameters")
+@fault(
+    "space.*.many-parameters-*",
+    cause={"kind": "parameters_past_count", "counts": [128]},
+    takes="parameters=many-parameters",
+)
 @alters(stored_as)
 def parameters_past_128_left_out(parameters: list[nn.Parameter]) -> None:
     """Parameters are handled 128 at a time, once."""

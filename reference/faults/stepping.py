@@ -58,7 +58,7 @@ class ParametersOfTheFirstForward(FunctionsSession):
         return {name: parameter.grad for name, parameter in kept.items()}
 
 
-@fault("steps.params.*-split", raises=True)
+@fault("steps.params.*-split", cause="number_used_before", raises=True)
 @alters(with_session)
 class ContextsOfTheFirstStep(FunctionsSession):
     """A weight context is kept by its micro-batch's number for good: a later step's W runs with the first one's."""
@@ -109,7 +109,7 @@ def gradients_added_at_the_start_of_their_storage() -> Target:
     return target(_added_by(lambda held, grad: held.as_strided(held.shape, held.stride(), 0).add_(grad)))
 
 
-@fault("steps.frozen.thawed-*")
+@fault("steps.frozen.thawed-*", cause="thawed")
 def trained_parameters_looked_up_once() -> Target:
     """Which parameters are trained is looked up when the stage is opened; what is thawed later gets no gradient."""
 
@@ -126,7 +126,7 @@ def trained_parameters_looked_up_once() -> Target:
     return with_session(Session)
 
 
-@fault("steps.frozen.between-*", takes="steps=frozen-later")
+@fault("steps.frozen.between-*", cause="frozen", takes="steps=frozen-later")
 def gradients_of_frozen_parameters_cleared() -> Target:
     """What is in .grad of a parameter that is frozen is taken for garbage, and cleared."""
 
@@ -196,7 +196,7 @@ class ContextsKeptOnTheModule(Forgiving):
         return super().forward(mb, args, target)
 
 
-@fault("steps.opened_late.one-module-*", raises=True)
+@fault("steps.opened_late.one-module-*", cause="session_opened", raises=True)
 @alters(with_session)
 class OpeningClearsTheModule(Forgiving):
     """A session that is opened drops what waits for a backward on its module."""
@@ -208,7 +208,7 @@ class OpeningClearsTheModule(Forgiving):
         vars(stage)["_opened"] = (self._forwards, self._contexts)
 
 
-@fault("steps.opened_late.*", raises=True)
+@fault("steps.opened_late.*", cause="session_opened", raises=True)
 def opening_clears_the_process() -> Target:
     """A session that is opened drops what waits for a backward in all others."""
     opened: list[Forgiving] = []
@@ -250,7 +250,7 @@ def sums_of_each_session_assigned(_: StageSpec) -> Functions:
     return accumulating(adding)
 
 
-@fault("lifetime.collected.*")
+@fault("lifetime.collected.*", cause="collected")
 def contexts_held_weakly_in_a_cycle() -> Target:
     """A weight context is known by a weak reference, and lives by a cycle that it stands in."""
 

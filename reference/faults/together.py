@@ -27,7 +27,7 @@ from .alterations import (
 from .registry import fault
 
 
-@fault("space.*.inputs-in-one-memory-*", takes="inputs=inputs-in-one-memory")
+@fault("space.*.inputs-in-one-memory-*", cause="other_input", takes="inputs=inputs-in-one-memory")
 @alters(input_grads)
 def inputs_told_apart_by_address(inputs: Sequence[Any], grads: Grads) -> Grads:
     """Input gradients are kept by the address of the input: of two inputs on one memory the last is taken for both."""
@@ -38,7 +38,7 @@ def inputs_told_apart_by_address(inputs: Sequence[Any], grads: Grads) -> Grads:
     )
 
 
-@fault("space.*.parameters-in-one-memory-*", takes="parameters=parameters-in-one-memory")
+@fault("space.*.parameters-in-one-memory-*", cause="other_parameter", takes="parameters=parameters-in-one-memory")
 @alters(stored_as)
 def parameters_told_apart_by_address(parameters: list[nn.Parameter]) -> None:
     """Gradients are kept by the address of the parameter: of two on one memory the last one's is taken for both."""
@@ -61,19 +61,19 @@ def _flushed(share: float) -> Callable[..., Tensor]:
     return edit
 
 
-@fault("space.*.subnormal-*", takes="values=subnormal")
+@fault("space.*.subnormal-*", cause="flushed", takes="values=subnormal")
 def subnormal_gradients_flushed() -> Target:
     """What is smaller than the smallest normal number is taken for zero."""
     return target(param_grads(_flushed(1.0)))
 
 
-@fault("space.*.tiny-*", takes="values=tiny subnormal")
+@fault("space.*.tiny-*", cause="flushed", takes="values=tiny subnormal")
 def tiny_gradients_flushed() -> Target:
     """What is tiny is taken for zero, as where a gradient goes through a narrower dtype."""
     return target(param_grads(_flushed(0.5)))
 
 
-@fault("space.*.huge-*", takes="values=huge")
+@fault("space.*.huge-*", cause="clipped", takes="values=huge")
 def huge_gradients_clipped() -> Target:
     """Gradients are clipped at a number that none was thought to reach."""
 
@@ -97,7 +97,7 @@ def zeros_taken_for_padding(run: Callable[..., Grads], outputs: Any, grads: Any,
     return tuple(torch.zeros_like(one) if one.requires_grad else None for one in inputs)
 
 
-@fault("space.split.frozen-1", "space.split.views-1", takes="outputs=one-element")
+@fault("space.split.frozen-1", "space.split.views-1", cause="output_grads_ones", takes="outputs=one-element")
 @alters(output_grads)
 def one_element_taken_for_a_loss(outputs: list[Any], grads: Any) -> Any:
     """An output of one element is taken for a loss, whose gradient is 1."""
@@ -105,7 +105,7 @@ def one_element_taken_for_a_loss(outputs: list[Any], grads: Any) -> Any:
     return [torch.ones_like(outputs[0])] if lone and outputs[0].requires_grad else grads
 
 
-@fault("space.*.cancelling-*", takes="values=cancelling")
+@fault("space.*.cancelling-*", cause="argument_cancels", takes="values=cancelling")
 @alters(backwards)
 def arguments_that_add_up_to_zero_taken_for_padding(
     run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]
@@ -140,7 +140,7 @@ class TupleOfOneTakenApartTwice(Backwards):
         return backward(mb, output_grads)
 
 
-@fault("space.*.unused-input-*", takes="inputs=unused-input")
+@fault("space.*.unused-input-*", cause="unused_argument", takes="inputs=unused-input")
 @alters(input_grads)
 def all_inputs_lost_with_one_that_is_not_used(inputs: Sequence[Any], grads: Grads) -> Grads:
     """Where an argument that needs a gradient gets none, none is handed on for the others either."""
@@ -151,7 +151,7 @@ def all_inputs_lost_with_one_that_is_not_used(inputs: Sequence[Any], grads: Grad
     return (None,) * len(grads) if lacking else grads
 
 
-@fault("space.split.integer-input-*", takes="inputs=integer-input")
+@fault("space.split.integer-input-*", cause="whole_numbers", takes="inputs=integer-input")
 @alters(input_grads)
 def input_gradients_in_the_dtype_of_the_last_argument(inputs: Sequence[Any], grads: Grads) -> Grads:
     """Input gradients go through a buffer in the dtype of the last argument, which may hold integers."""
@@ -161,7 +161,7 @@ def input_gradients_in_the_dtype_of_the_last_argument(inputs: Sequence[Any], gra
     return tuple(grad if grad is None else grad.to(last.dtype).to(grad.dtype) for grad in grads)
 
 
-@fault("space.split.bools-*", takes="outputs=bools")
+@fault("space.split.bools-*", cause="output_of_bools", takes="outputs=bools")
 @alters(output_grads)
 def output_of_bools_taken_for_a_mask(outputs: list[Any], grads: Any) -> Any:
     """An output of bools is taken for a mask of what the others get gradients for."""
@@ -178,7 +178,9 @@ def unused_parameters_given_zeros(parameters: list[nn.Parameter]) -> None:
             parameter.grad = torch.zeros_like(parameter)
 
 
-@fault("space.*.three-steps-*", takes="steps=cleared zeroed stepped three-steps frozen-later")
+@fault(
+    "space.*.three-steps-*", cause="number_used_before", takes="steps=cleared zeroed stepped three-steps frozen-later"
+)
 @alters(with_session)
 class NumbersOfMicrobatchesUsedOnce(FunctionsSession):
     """A micro-batch whose number was used before is taken for done: its parameters get nothing."""

@@ -365,3 +365,221 @@ branch.0.bias, after 1I2: worst at [6]: expected 0.076, got 0.16; ...; likely ca
 branch.2.weight, after 1I2: worst at [4, 6]: expected -0.36, got -0.73; ...; likely cause: micro-batch 1 added by W1, the W of another session
 branch.2.bias, after 1I2: worst at [4]: expected -0.12, got -0.26; ...; likely cause: micro-batch 1 added by W1, the W of another session""",
     )
+
+
+def test_a_number_that_is_used_again() -> None:
+    assert_expected_inline(
+        message("contexts-of-the-first-step", "steps.params.rebind-tied-parallel-split"),
+        """\
+program F0 I0 F1 I1 W0 W1 finish rebind F0 I0 F1 I1 ... finish (23 actions)
+linear.weight, after W0: expected a tensor of shape (3, 5), largest element 5.03, got nothing; likely cause: never accumulated: the number of its micro-batch was used before
+linear.bias, after W0: expected a tensor of shape (3,), largest element 3.23, got nothing; likely cause: never accumulated: the number of its micro-batch was used before""",
+    )
+
+
+def test_a_session_that_was_opened_in_between() -> None:
+    assert_expected_inline(
+        message("opening-clears-the-module", "steps.opened_late.one-module-split"),
+        """\
+program F0 I0 F1 1F0 1I0 W0 1W0 I1 W1
+0.weight, after W0: expected a tensor of shape (11, 5), largest element 0.83, got nothing; likely cause: never accumulated: another session was opened since its F, by 1F0
+0.bias, after W0: expected a tensor of shape (11,), largest element 0.436, got nothing; likely cause: never accumulated: another session was opened since its F, by 1F0
+2.weight, after W0: expected a tensor of shape (3, 11), largest element 4.41, got nothing; likely cause: never accumulated: another session was opened since its F, by 1F0
+2.bias, after W0: expected a tensor of shape (3,), largest element 1.84, got nothing; likely cause: never accumulated: another session was opened since its F, by 1F0
+0.weight, after 1W0: worst at [4, 1]: expected -1.6, got -0.78; ...; likely cause: none
+0.bias, after 1W0: worst at [4]: expected -1.4, got -0.98; ...; likely cause: none
+2.weight, after 1W0: worst at [1, 4]: expected 15, got 11; ...; likely cause: none
+2.bias, after 1W0: worst at [1]: expected 5.8, got 4; ...; likely cause: none
+the action, after I1: raised KeyError: 1; plain autograd does not""",
+    )
+
+
+def test_what_the_garbage_collector_took() -> None:
+    assert_expected_inline(
+        message("contexts-held-weakly-in-a-cycle", "lifetime.collected.mlp"),
+        """\
+program F0 F1 I0 drop0 I1 drop1 collect W1 collect W0
+0.weight, after W1: expected a tensor of shape (11, 5), largest element 2.63, got nothing; likely cause: never accumulated: the garbage collector has run since its F, and may have taken what was kept for it
+0.bias, after W1: expected a tensor of shape (11,), largest element 0.911, got nothing; likely cause: never accumulated: the garbage collector has run since its F, and may have taken what was kept for it
+2.weight, after W1: expected a tensor of shape (3, 11), largest element 4.75, got nothing; likely cause: never accumulated: the garbage collector has run since its F, and may have taken what was kept for it
+2.bias, after W1: expected a tensor of shape (3,), largest element 1.86, got nothing; likely cause: never accumulated: the garbage collector has run since its F, and may have taken what was kept for it""",
+    )
+
+
+def test_a_weight_pass_that_was_never_asked_for() -> None:
+    assert_expected_inline(
+        message("forgotten-weight-pass-left-in-a-queue", "misuse.forgotten_weight.next-session"),
+        """\
+program F0 I0 finish! close 1F0 1I0 1W0 1finish
+0.weight, after 1W0: expected a tensor of shape (11, 5), largest element 1.93, got nothing; likely cause: never accumulated: the W of I0 was never asked for, and may have been done in its place
+0.bias, after 1W0: expected a tensor of shape (11,), largest element 1.64, got nothing; likely cause: never accumulated: the W of I0 was never asked for, and may have been done in its place
+2.weight, after 1W0: expected a tensor of shape (3, 11), largest element 7.58, got nothing; likely cause: never accumulated: the W of I0 was never asked for, and may have been done in its place
+2.bias, after 1W0: expected a tensor of shape (3,), largest element 3.95, got nothing; likely cause: never accumulated: the W of I0 was never asked for, and may have been done in its place""",
+    )
+
+
+def test_a_count_that_ends() -> None:
+    assert_expected_inline(
+        message("backwards-past-sixty-four-lost", "space.full.past-64-mb-1"),
+        """\
+program F0 F1 F2 F3 F4 F5 F6 F7 F8 F9 F10 F11 ... B64 (130 actions)
+layers.gain, after B64: worst at [5]: expected 18, got 26; ...; likely cause: micro-batch 64 missing: only the first 64 B add anything; needs: count=past-64-mb
+layers.linear.weight, after B64: worst at [6, 3]: expected -24, got -16; ...; likely cause: micro-batch 64 missing: only the first 64 B add anything; needs: count=past-64-mb
+layers.linear.bias, after B64: worst at [6]: expected 34, got 39; ...; likely cause: micro-batch 64 missing: only the first 64 B add anything; needs: count=past-64-mb""",
+    )
+
+
+def test_a_call_under_no_grad_and_from_another_thread() -> None:
+    assert_expected_inline(
+        message("backward-left-out-without-grad-mode", "mode.gradients.together-full"),
+        """\
+program F0 F1 B0 B1
+input 0, after B0: expected a tensor of shape (7, 5), largest element 0.214, got nothing
+0.weight, after B0: expected a tensor of shape (11, 5), largest element 0.83, got nothing; likely cause: never accumulated: it was called under no_grad, and may be left out there; or it was called from another thread than its F, and may be left out there
+0.bias, after B0: expected a tensor of shape (11,), largest element 0.436, got nothing; likely cause: never accumulated: it was called under no_grad, and may be left out there; or it was called from another thread than its F, and may be left out there
+2.weight, after B0: expected a tensor of shape (3, 11), largest element 4.41, got nothing; likely cause: never accumulated: it was called under no_grad, and may be left out there; or it was called from another thread than its F, and may be left out there
+2.bias, after B0: expected a tensor of shape (3,), largest element 1.84, got nothing; likely cause: never accumulated: it was called under no_grad, and may be left out there; or it was called from another thread than its F, and may be left out there""",
+    )
+
+
+def test_a_hook_that_moves_gradients_and_is_never_called() -> None:
+    assert_expected_inline(
+        message("post-accumulate-hooks-never", "hooks.altered.move-tied-parallel-full"),
+        """\
+program F0 F1 B0 B1
+linear.weight, after B0: expected a tensor of shape (3, 5), largest element 2.23, got nothing; likely cause: never accumulated: a hook that moves it away once it is accumulated is never called
+linear.bias, after B0: expected a tensor of shape (3,), largest element 1.29, got nothing; likely cause: never accumulated: a hook that moves it away once it is accumulated is never called""",
+    )
+
+
+def test_a_parameter_that_was_frozen_at_first() -> None:
+    assert_expected_inline(
+        message("trained-parameters-looked-up-once", "steps.frozen.thawed-in-flight-full"),
+        """\
+program F0 unfreeze2 B0 F1 B1
+2.weight, after B1: expected a tensor of shape (3, 11), largest element 1.23, got nothing; likely cause: never accumulated: it was frozen when the stage was opened, and is trained since""",
+    )
+
+
+def test_a_gradient_cleared_where_its_parameter_is_frozen() -> None:
+    assert_expected_inline(
+        message("gradients-of-frozen-parameters-cleared", "steps.frozen.between-full"),
+        """\
+program F0 B0 freeze0 F1 B1 unfreeze0 F2 B2
+0.weight, after freeze0: expected a tensor of shape (11, 5), largest element 0.83, got nothing; likely cause: cleared after it was accumulated: it is frozen since""",
+    )
+
+
+def test_a_parameter_without_elements() -> None:
+    assert_expected_inline(
+        message("no-elements-no-gradient", "space.split.no-elements-1"),
+        """\
+program F0 I0 W0 finish F0 I0 W0 finish F0 I0 W0
+layers.linear.weight, after W0: expected a tensor of shape (7, 0), largest element 0, got nothing; likely cause: never accumulated: it has no elements; needs: size=no-elements""",
+    )
+
+
+def test_parameters_past_a_number() -> None:
+    told = message("parameters-past-128-left-out", "space.split.many-parameters-1")
+    assert_expected_inline(
+        "\n".join(told.splitlines()[:3]),
+        """\
+program F0 I0 W0
+layers.biases.125, after W0: expected a tensor of shape (7,), largest element 2.21, got nothing; likely cause: never accumulated: only the first 128 parameters get any; needs: parameters=many-parameters
+layers.biases.126, after W0: expected a tensor of shape (7,), largest element 2.23, got nothing; likely cause: never accumulated: only the first 128 parameters get any; needs: parameters=many-parameters""",
+    )
+
+
+def test_an_argument_that_is_not_used() -> None:
+    assert_expected_inline(
+        message("all-inputs-lost-with-one-that-is-not-used", "space.full.unused-input-1"),
+        """\
+program F0 B0
+input 0, after B0: expected a tensor of shape (3, 5), largest element 12.1, got nothing; likely cause: not returned: an argument that needs a gradient is not used, and none is returned for the others either; needs: inputs=unused-input""",
+    )
+
+
+def test_elements_behind_whole_blocks() -> None:
+    assert_expected_inline(
+        message("tail-behind-blocks-of-sixteen-dropped", "space.full.37x41-1"),
+        """\
+program F0 B0 finish F0 B0 finish F0 B0
+layers.gain, after B0: worst at [32]: expected -28, got 0; ...; likely cause: nothing was added to the last 9 of 41 elements, those behind the first 32
+layers.linear.weight, after B0: worst at [40, 24]: expected 1.5e-38, got 0; ...; likely cause: nothing was added to the last 13 of 1517 elements, those behind the first 1504
+layers.linear.bias, after B0: worst at [33]: expected 21, got 0; ...; likely cause: nothing was added to the last 9 of 41 elements, those behind the first 32""",
+    )
+
+
+def test_subnormal_numbers_taken_for_zero() -> None:
+    assert_expected_inline(
+        message("subnormal-gradients-flushed", "space.split.subnormal-1"),
+        """\
+program F0 I0 drop0 W0 finish step F0 I0 drop0 W0
+layers.linear.weight, after W0: worst at [66, 0]: expected -4.5e-39, got 0; ...; likely cause: what is smaller than the smallest normal number of float32 is taken for zero; needs: values=subnormal""",
+    )
+
+
+def test_an_argument_that_cancels() -> None:
+    assert_expected_inline(
+        message("arguments-that-add-up-to-zero-taken-for-padding", "space.split.cancelling-1"),
+        """\
+program F0 F1 I0 I1 W0 W1 finish freeze0 F0 I0 W0
+input 0, after I0: worst at [2, 4]: expected 37, got 0; ...; likely cause: none
+layers.gain, after W0: worst at [3]: expected 22, got 0; ...; likely cause: it is zero: an argument adds up to zero, and may be taken for padding; needs: values=cancelling
+layers.linear.weight, after W0: worst at [2, 2]: expected -30, got 0; ...; likely cause: it is zero: an argument adds up to zero, and may be taken for padding; needs: values=cancelling
+layers.linear.bias, after W0: worst at [6]: expected -13, got 0; ...; likely cause: it is zero: an argument adds up to zero, and may be taken for padding; needs: values=cancelling""",
+    )
+
+
+def test_two_marks_of_what_is_taken_for_padding() -> None:
+    assert_expected_inline(
+        message("output-of-bools-taken-for-a-mask", "space.split.bools-1"),
+        """\
+program F0 I0 overwrite0 W0 finish step F0 I0 overwrite0 W0
+input 0, after I0: worst at [2, 2]: expected -5.2, got 0; ...; likely cause: it is zero: an argument is zeros, and may be taken for padding; or an output is of bools, and may be taken for a mask; needs: outputs=bools
+layers.gain, after W0: worst at [1]: expected -2.7, got 0; ...; likely cause: it is zero: an argument is zeros, and may be taken for padding; or an output is of bools, and may be taken for a mask; needs: outputs=bools
+layers.twin, after W0: worst at [1]: expected 5.8, got 0; ...; likely cause: it is zero: an argument is zeros, and may be taken for padding; or an output is of bools, and may be taken for a mask; needs: outputs=bools
+layers.linear.bias, after W0: worst at [6]: expected -3.5, got 0; ...; likely cause: it is zero: an argument is zeros, and may be taken for padding; or an output is of bools, and may be taken for a mask; needs: outputs=bools""",
+    )
+
+
+def test_whole_numbers() -> None:
+    assert_expected_inline(
+        message("input-gradients-in-the-dtype-of-the-last-argument", "space.split.integer-input-1"),
+        """\
+program F0 1F0 I0 1I0 drop0 1drop0 W0 1W0 F1 1F1 I1 1I1 ... 1W2 (24 actions)
+input 0, after I0: worst at [0, 4]: expected -4, got -3; ...; likely cause: cut to whole numbers; needs: inputs=integer-input
+input 0, after 1I0: worst at [1, 22]: expected 0.99, got 0; ...; likely cause: cut to whole numbers; needs: inputs=integer-input""",
+    )
+
+
+def test_a_rounding_to_eight_bits() -> None:
+    assert_expected_inline(
+        message("parameter-gradients-through-fp8", "split.bias.gradients"),
+        """\
+program F0 I0 F1 I1 W0 W1
+conv.weight, after W0: worst at [1, 4, 2]: expected -17, got -17; ...; likely cause: rounded to float8_e4m3fn
+conv.bias, after W0: worst at [14]: expected 2.5, got 2.6; ...; likely cause: rounded to float8_e4m3fn
+norm.weight, after W0: worst at [15]: expected -6.6, got -6.3; ...; likely cause: rounded to float8_e4m3fn
+norm.bias, after W0: worst at [23]: expected -2.3, got -2.5; ...; likely cause: rounded to float8_e4m3fn
+up.weight, after W0: worst at [17, 28]: expected -20, got -19; ...; likely cause: rounded to float8_e4m3fn
+up.bias, after W0: worst at [20]: expected -6.1, got -6.2; ...; likely cause: rounded to float8_e4m3fn
+down.weight, after W0: worst at [10, 3]: expected 24, got 26; ...; likely cause: rounded to float8_e4m3fn
+down.bias, after W0: worst at [10]: expected 7, got 6.8; ...; likely cause: none""",
+    )
+
+
+def test_a_rounding_to_few_bits() -> None:
+    assert_expected_inline(
+        message("parameter-gradients-rounded-at-random", "split.bias.gradients"),
+        """\
+program F0 I0 F1 I1 W0 W1
+conv.weight, after W0: worst at [1, 9, 1]: expected -17, got -18; ...; likely cause: rounded to 5 bits
+conv.bias, after W0: worst at [4]: expected -3.4, got -3.4; ...; likely cause: rounded to 5 bits
+norm.weight, after W0: worst at [4]: expected 9.8, got 10; ...; likely cause: rounded to 5 bits
+norm.bias, after W0: worst at [3]: expected -4.9, got -5; ...; likely cause: rounded to 5 bits
+up.weight, after W0: worst at [14, 1]: expected 49, got 50; ...; likely cause: rounded to 5 bits
+up.bias, after W0: worst at [17]: expected 5.2, got 5.2; ...; likely cause: rounded to 5 bits
+down.weight, after W0: worst at [6, 3]: expected 35, got 34; ...; likely cause: rounded to 5 bits
+down.bias, after W0: worst at [2]: expected 4.1, got 4.2; ...; likely cause: rounded to bfloat16""",
+    )

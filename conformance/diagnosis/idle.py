@@ -1,0 +1,174 @@
+"""Why actions give nothing: what those that give nothing have in common, and none of those that give something has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Step
+from gradconform.trial.program import Action, forward_of
+
+from .cause import Cause, Mistake
+from .parts import added, run_of, same, step_before
+
+#: How many reasons are told that fit alike.
+_TOLD = 2
+
+#: From how many on what comes first is counted: fewer are told one by one.
+_COUNTED = 8
+
+#: Tells of an action whether it has what a reason is about.
+Mark = Callable[[Action, int], bool]
+
+
+def reason(evidence: Evidence, step: Step) -> Cause | None:
+    """Name what marks the B and W of a run that add nothing off from those that add something."""
+    acted = _acted(evidence, step)
+    idle = {seen.position for seen in acted if not added(evidence, seen)}
+    if step.position not in idle or len(idle) == len(acted):
+        return None
+    return _fitting(_marks(evidence, step), acted, idle)
+
+
+def circumstance(evidence: Evidence, step: Step) -> Cause | None:
+    """Name what may be why no B or W of a run adds anything: all of them are marked by it."""
+    acted = _acted(evidence, step)
+    idle = {seen.position for seen in acted if not added(evidence, seen)}
+    if step.position not in idle or len(idle) != len(acted):
+        return None
+    return _fitting([*_modes(evidence), *_losses(evidence)], acted, idle)
+
+
+def _fitting(marks: list[tuple[Cause, Mark]], acted: list[Step], idle: set[int]) -> Cause | None:
+    fitting = (
+        cause for cause, mark in marks if {seen.position for seen in acted if mark(seen.action, seen.position)} == idle
+    )
+    causes = tuple(islice(fitting, _TOLD))
+    return Cause(Mistake.EITHER, causes=causes) if len(causes) > 1 else next(iter(causes), None)
+
+
+def _acted(evidence: Evidence, step: Step) -> list[Step]:
+    """Return the steps of the same run that are to add something."""
+    if step.action.kind not in {"B", "W"} or evidence.capabilities.weight_when == "finish":
+        return []
+    return [
+        seen
+        for seen in run_of(evidence, step).steps
+        if seen.action.kind in {"B", "W"} and not seen.action.misuse and not seen.raised
+    ]
+
+
+def _marks(evidence: Evidence, step: Step) -> list[tuple[Cause, Mark]]:
+    """Return what may mark actions of a program, the more telling first."""
+    actions, lane = evidence.trial.actions, step.action.stage
+    marks: list[tuple[Cause, Mark]] = [
+        (Cause(Mistake.NUMBER_USED_BEFORE), lambda action, position: action in actions[:position])
+    ]
+    marks += [
+        (Cause(Mistake.SESSION_OPENED, action=str(actions[opened])), _across(actions, opened))
+        for opened in _openings(actions, lane)
+    ]
+    marks += _losses(evidence)
+    before = _earlier(actions, step.action, step.position)
+    if step.action.kind == "B" and before >= _COUNTED:
+        cause = Cause(Mistake.PAST_COUNT, counts=(before,))
+        marks.append((cause, lambda action, position: _earlier(actions, action, position) >= before))
+    return marks
+
+
+def _losses(evidence: Evidence) -> list[tuple[Cause, Mark]]:
+    """Return what may have taken from actions what was kept for them."""
+    actions = evidence.trial.actions
+    forgotten = [
+        (position, action)
+        for position, action in enumerate(actions)
+        if action.kind == "I" and not action.misuse and not _asked(actions, action, position)
+    ]
+    return [(Cause(Mistake.COLLECTED), _collected(actions))] + [
+        (Cause(Mistake.FORGOTTEN, action=str(action)), lambda _, position, since=since: position > since)
+        for since, action in forgotten
+    ]
+
+
+def _earlier(actions: tuple[Action, ...], action: Action, position: int) -> int:
+    """Return how many actions of the same kind and stage come before a position."""
+    return sum((one.kind, one.stage) == (action.kind, action.stage) for one in actions[:position])
+
+
+def _openings(actions: tuple[Action, ...], lane: int) -> Iterator[int]:
+    """Yield where the sessions of other stages are opened: at their first action."""
+    known: set[int] = set()
+    for position, action in enumerate(actions):
+        if action.stage not in known and action.stage != lane and position:
+            yield position
+        known.add(action.stage)
+
+
+def _across(actions: tuple[Action, ...], place: int) -> Mark:
+    """Return a mark of what has run forward before a place of the program, and is asked behind it."""
+    return lambda action, position: forward_of(actions, action.stage, action.mb, position) < place < position
+
+
+def _collected(actions: tuple[Action, ...]) -> Mark:
+    places = [position for position, action in enumerate(actions) if action.kind == "collect"]
+    return lambda action, position: any(
+        forward_of(actions, action.stage, action.mb, position) < place < position for place in places
+    )
+
+
+def _asked(actions: tuple[Action, ...], begun: Action, since: int) -> bool:
+    """Tell whether the W of an I comes behind it."""
+    return any(
+        action.kind == "W" and (action.stage, action.mb) == (begun.stage, begun.mb) for action in actions[since:]
+    )
+
+
+def _modes(evidence: Evidence) -> list[tuple[Cause, Mark]]:
+    """Return how the actions of a trial are called, where that is unusual."""
+    kinds = {"no_grad": Mistake.CALLED_WITHOUT_GRAD, "thread": Mistake.CALLED_FROM_ANOTHER_THREAD}
+    return [(Cause(kind), lambda *_: True) for mode, kind in kinds.items() if mode in evidence.trial.modes]
+
+
+#: From how many parameters on those past a number are told apart.
+_MANY = 16
+
+
+def of_some(evidence: Evidence, name: str, step: Step) -> Cause | None:
+    """Say what the parameters have in common, ``name`` among them, that alone of all have got nothing, or lost all."""
+    frozen = _frozen(evidence, name, step)
+    if frozen is not None or step.action.kind not in {"B", "W"}:
+        return frozen
+    due, idle = due_and_idle(evidence, step)
+    if name not in idle or idle == due:
+        return None
+    reference = evidence.reference(step.action.stage, step.action.mb).params
+    if idle == {one for one in due if (grad := reference[one]) is not None and not grad.numel()}:
+        return Cause(Mistake.NO_ELEMENTS)
+    names = list(reference)
+    thawed = {names[number] for number in evidence.trial.standing(step.action.stage, step.position).thawed}
+    if idle == thawed & due:
+        return Cause(Mistake.THAWED)
+    first = min(map(names.index, idle))
+    if first >= _MANY and idle == due & set(names[first:]):
+        return Cause(Mistake.PARAMETERS_PAST_COUNT, counts=(first,))
+    return None
+
+
+def due_and_idle(evidence: Evidence, step: Step) -> tuple[set[str], set[str]]:
+    """Return the parameters that a B or W is to add to, and those of them that have got nothing."""
+    reference = evidence.reference(step.action.stage, step.action.mb, step.position).params
+    due = {name for name, grad in reference.items() if grad is not None}
+    before = step_before(evidence, step)
+    held, now = {} if before is None else before.param_grads, step.param_grads
+    return due, {name for name in due if now.get(name) is None or same(held.get(name), now.get(name))}
+
+
+def _frozen(evidence: Evidence, name: str, step: Step) -> Cause | None:
+    """Name the word since which the parameters are frozen that alone have lost what they held."""
+    before = step_before(evidence, step)
+    held = {} if before is None else {one for one, grad in before.param_grads.items() if grad is not None}
+    lost = {one for one in held if step.param_grads.get(one) is None}
+    names = list(evidence.reference(step.action.stage, 0).params)
+    frozen = {names[number] for number in evidence.trial.standing(step.action.stage, step.position + 1).frozen}
+    return Cause(Mistake.FROZEN) if name in lost and lost == frozen.intersection(held) else None

@@ -1,0 +1,41 @@
+"""What is special about a micro-batch whose gradients are all zero: it may be taken for one that fills up a batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Step
+
+from .cause import Cause, Mistake
+from .jointly import given_by
+from .replay import replay
+
+#: How near to zero a sum has to be, against the sum of what is added, to be zero but for rounding.
+_NEAR = 2.0**-4
+
+
+def padding(evidence: Evidence, step: Step) -> Cause | None:
+    """Name what a micro-batch may be told from others by, all of whose gradients are zero; None where some are not."""
+    if step.action.kind not in {"B", "I", "W"} or step.action.misuse or evidence.trial.hand_grads:
+        return None
+    given = given_by(evidence, step)
+    if any(one.got is not None and bool(one.got.any()) for one in given):
+        return None
+    again = replay(evidence, step.action.stage, step.action.mb)
+    arguments = [one for one in again.args if isinstance(one, Tensor) and one.is_floating_point() and one.numel() > 1]
+    zero = [one for one in arguments if not bool(one.any())]
+    marks = {
+        Mistake.ARGUMENT_ZERO: bool(zero),
+        Mistake.ARGUMENT_CANCELS: not zero and any(map(_cancels, arguments)),
+        Mistake.OUTPUT_OF_BOOLS: any(
+            isinstance(one, Tensor) and one.dtype is torch.bool for one in again.outputs.values()
+        ),
+    }
+    causes = tuple(Cause(kind) for kind, marked in marks.items() if marked)
+    return Cause(Mistake.EITHER, causes=causes) if len(causes) > 1 else next(iter(causes), None)
+
+
+def _cancels(argument: Tensor) -> bool:
+    return float(argument.sum().abs()) <= _NEAR * float(argument.abs().max())
