@@ -131,7 +131,8 @@ def _few_bits(wrong: WrongTensor) -> Cause | None:
 def _scaled(wrong: WrongTensor) -> Cause | None:
     """Name the dtype of eight bits through which all elements have gone, scaled to its range."""
     got, most = wrong.got, largest(wrong.got)
-    for narrow in _SCALED if most and int(torch.unique(got.abs()).numel()) >= _MANY else ():
+    fine = wrong.eps <= torch.finfo(torch.float32).eps  # in a coarse dtype numbers are near by chance
+    for narrow in _SCALED if most and fine and int(torch.unique(got.abs()).numel()) >= _MANY else ():
         scale = torch.finfo(narrow).max / most
         again = (got * scale).to(narrow).double() / scale
         near = wrong.error <= 2.0 * torch.finfo(narrow).eps * wrong.scale

@@ -24,7 +24,8 @@ def padding(evidence: Evidence, step: Step) -> Cause | None:
     if any(one.got is not None and bool(one.got.any()) for one in given):
         return None
     again = replay(evidence, step.action.stage, step.action.mb)
-    arguments = [one for one in again.args if isinstance(one, Tensor) and one.is_floating_point() and one.numel() > 1]
+    tensors = (one.detach() for one in again.args if isinstance(one, Tensor))
+    arguments = [one for one in tensors if one.is_floating_point() and one.numel() > 1]
     zero = [one for one in arguments if not bool(one.any())]
     marks = {
         Mistake.ARGUMENT_ZERO: bool(zero),
