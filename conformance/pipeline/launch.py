@@ -5,16 +5,18 @@ Nothing here imports torch but what it starts.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gradconform.process.orphans import Orphans
 from gradconform.process.worker import Exit, Worker, ask_for_stacks
 from gradconform.results import Result
 
@@ -35,6 +37,9 @@ _AROUND_S = 120
 #: How much later a rank is ended that waits outside the implementation: the one that it waits for comes first. Less
 #: than what the process group waits for longer than a case.
 _GRACE_S = 4.0
+#: How long ranks have to end as the launcher asks them to, once one of them has ended a case, in seconds: one that is
+#: stopped never does.
+_ENDING_S = 3.0
 #: How many lines a message holds of what a rank wrote last.
 _LINES = 30
 
@@ -78,17 +83,25 @@ def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | Non
     wrong: list[Verdict] = []
 
     def sort_out(found: Verdict) -> None:
-        if found.result.status in {"failed", "error"} and machines.machines == 1:
+        # Whoever died or hung outside the implementation is charged to nobody, whatever the reference does.
+        asked = found.result.status == "failed" or (found.result.status == "error" and found.how == "raised")
+        if asked and machines.machines == 1:
             wrong.append(found)
         else:
             on_result(found.result)
 
-    stopped = _run_all(job, machines, sort_out)
+    with closing(Orphans()):
+        stopped = _run_all(job, machines, sort_out)
+        _tell_wrong(wrong, job, machines, on_result)
+    return stopped
+
+
+def _tell_wrong(wrong: list[Verdict], job: Job, machines: Machines, on_result: OnResult) -> None:
+    """Tell what is wrong once the reference has run in the same cases."""
     if wrong:
         of_reference = _of_reference([found.result.check for found in wrong], job, machines)
         for found in wrong:
             on_result(charged(found, of_reference.get(found.result.check)))
-    return stopped
 
 
 def _of_reference(wrong: list[str], job: Job, machines: Machines) -> dict[str, Verdict]:
@@ -158,8 +171,14 @@ class _Ranks:
             self._look()
 
     def ended(self, case: Case) -> Ended:
-        """Wait for the end of all ranks, and return how they ended in a case."""
-        self.wait()
+        """Wait for the end of all ranks, and return how they ended in a case; those that take their time are killed."""
+        self.launcher.expect(_AROUND_S)
+        until = time.monotonic() + _ENDING_S
+        while self._exit is None:
+            self._look()
+            if time.monotonic() > until:
+                self._kill(self._marks())
+                until = math.inf
         words = {rank: self._words(rank) for rank in range(self.count)}
         return Ended(
             marks=self._marks(), outcomes=self._outcomes(case), hung=self._hung, codes=self._codes, words=words
@@ -185,9 +204,12 @@ class _Ranks:
             with (self.folder / f"rank-{rank}.stack").open("rb") as file:
                 ask_for_stacks(marks[rank].process, file)
                 self._hung[rank] = file.read().decode(errors="replace")
-        for rank in late:
+        self._kill({rank: marks[rank] for rank in late})
+
+    def _kill(self, marks: Mapping[int, Mark]) -> None:
+        for mark in marks.values():
             with suppress(ProcessLookupError):
-                os.kill(marks[rank].process, signal.SIGKILL)
+                os.kill(mark.process, signal.SIGKILL)
 
     def _is_late(self, mark: Mark) -> bool:
         limit = self.timeout + (0.0 if mark.inside else _GRACE_S)

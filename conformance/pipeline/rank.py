@@ -1,181 +1,22 @@
 """The process of one rank: ``python -m gradconform.pipeline.rank FOLDER LAUNCHER``, started by torch's launcher.
 
-It reads ``job.json`` in the folder and writes ``rank-R.ndjson`` (an outcome per case), ``rank-R.mark`` and, where it
-is asked or ends by a fatal error, ``rank-R.stack``. LAUNCHER is the launcher's process id.
+LAUNCHER is the launcher's process id: this process ends with it from its first moment on, before torch is imported.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import time
-import traceback
-from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
-
-from gradconform.devices.dtypes import dtype_named
-from gradconform.fixtures.schedules.order import placed_actions
-from gradconform.judge.finding import Finding, Measured, findings_in, headrooms_in
-from gradconform.naming import current_folder_first
-from gradconform.process.serving import end_with, write_stacks_to
-from gradconform.results import finite
-from gradconform.target.functions import FULL, SPLIT, FunctionsAdapter
-from gradconform.target.resolve import resolve
-from gradconform.torch_releases.names import UnavailableError
-from gradconform.torch_releases.pipelining import EVALUATION, connect, wait_for_all
-
-from .cases import BY_NAME, Case
-from .exchange import Job, Marker, Outcome
-from .runtime import make_schedule, make_stages, put_under_test
-from .whole_model import Seen, findings_of, make_batch, make_stage, run_whole_model, stage_cases
-
-#: The others wait for a rank that hangs a little longer than it takes to be noticed, so that it is the one to end.
-_PATIENCE_S = 10
-
-
-class RankProcess:
-    """One rank with all its cases."""
-
-    def __init__(self, job: Job, folder: Path) -> None:
-        """Join the process group and put the target under test."""
-        self.job, self.folder = job, folder
-        self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.marker = Marker(folder / f"rank-{self.rank}.mark")
-        self.marker.note("joining the process group")
-        self.device = _device_of(job.device, int(os.environ["LOCAL_RANK"]))
-        self.dtype = dtype_named(job.dtype)
-        dist.init_process_group(
-            dist.get_default_backend_for_device(self.device),
-            timeout=timedelta(seconds=job.timeout + _PATIENCE_S),
-        )
-        # Every rank makes every group: that is how torch makes one.
-        self.alone = [dist.new_group([rank]) for rank in range(self.ranks)][self.rank]
-        with current_folder_first():
-            adapter = resolve(job.target).adapter
-        self.functions = adapter.functions if isinstance(adapter, FunctionsAdapter) else {}
-        put_under_test(self.functions, self.marker)
-
-    def run(self) -> None:
-        """Run every case and write what came of it; end the process where one raises, since the others wait for it."""
-        outcomes = (self.folder / f"rank-{self.rank}.ndjson").open("a", encoding="utf-8")
-        for case in self.job.cases:
-            self.marker.begin(case.id)
-            outcome = self._outcome(case)
-            outcomes.write(outcome.to_line())
-            outcomes.flush()
-            if outcome.raised is not None:
-                os._exit(1)
-            self.marker.note("the end of the case")
-            self._share(outcome)
-        self.marker.begin("")
-        self.marker.note("leaving the process group")
-        dist.destroy_process_group()
-
-    def _share(self, outcome: Outcome) -> None:
-        """Wait for the other ranks, and write down what those of other machines saw: each machine reports the whole."""
-        lines: list[str] = [""] * self.ranks
-        dist.all_gather_object(lines, outcome.to_line())
-        here = int(os.environ["LOCAL_WORLD_SIZE"])
-        if int(os.environ["LOCAL_RANK"]) == 0:
-            for rank in set(range(self.ranks)) - set(range(self.rank, self.rank + here)):
-                with (self.folder / f"rank-{rank}.ndjson").open("a", encoding="utf-8") as file:
-                    file.write(lines[rank])
-
-    def _outcome(self, case: Case) -> Outcome:
-        started = time.perf_counter()
-        missing = self._missing(case)
-        if missing:
-            return Outcome(case=case.id, rank=self.rank, unsupported=missing)
-        try:
-            judged = self._judged(case)
-        except UnavailableError as error:
-            return Outcome(case=case.id, rank=self.rank, unsupported=f"unavailable: {error}")
-        except BaseException:  # noqa: BLE001 (whatever torch or the target raises is this case's verdict)
-            return Outcome(case=case.id, rank=self.rank, raised=traceback.format_exc(), at=time.time())
-        found, headrooms = findings_in(judged), headrooms_in(judged)
-        found = [replace(finding, where=f"rank {self.rank}, {finding.where}") for finding in found]
-        return Outcome(
-            case=case.id,
-            rank=self.rank,
-            findings=tuple(found),
-            headroom=finite(max(headrooms, default=None)),
-            bit_equal=not found and not any(headrooms),
-            duration_s=time.perf_counter() - started,
-        )
-
-    def _missing(self, case: Case) -> str:
-        """Return which function of torch's three the schedule needs and the target has not."""
-        cells = "".join(cell for row in case.rows for cell in row)
-        needed = ((FULL, "B"), (SPLIT[0], "I"), (SPLIT[1], "W"))
-        # The first stage of torch's split does all its work by the full backward, in W.
-        missing = [name for name, letter in needed if name not in self.functions and (letter in cells or name == FULL)]
-        return f"the schedule needs {' and '.join(missing)}, which the target has not" if missing else ""
-
-    def _judged(self, case: Case) -> list[Finding | Measured]:
-        scenario = BY_NAME[case.scenario]
-        if not scenario.alone:
-            wait_for_all(dist.get_backend())
-        stages = 1 + max(stage for row in case.rows for stage in _stages_in(row))
-        sizes, seed = (scenario, stages, case.microbatches), self.job.seed
-        plain = run_whole_model(*sizes, dtype=self.dtype, device=self.device, seed=seed)
-        wide = run_whole_model(*sizes, dtype=self.dtype, device=torch.device("cpu"), seed=seed, wide=True)
-        own = _stages_in(case.rows[0 if scenario.alone else self.rank])
-        cases = stage_cases(scenario, stages)
-        modules = {i: make_stage(cases[i], i, dtype=self.dtype, device=self.device, seed=seed) for i in own}
-        group = self.alone if scenario.alone else None
-        made = make_stages(modules, stages, self.device, group, self.marker)
-        schedule = make_schedule(case, scenario, made)
-        connect(made, dist.get_backend())
-        steps = {"train": schedule.step}
-        if "eval" in scenario.steps:
-            steps["eval"] = EVALUATION.find(schedule)
-        judged: list[Finding | Measured] = []
-        right = iter(zip(plain, wide, strict=True))
-        for number, step in enumerate(scenario.steps):
-            if step == "zero_grad":
-                for module in modules.values():
-                    module.zero_grad()
-                continue
-            batch = make_batch(scenario, number, case.microbatches, dtype=self.dtype, seed=seed)
-            batch = batch.map(lambda value: value.to(self.device))
-            losses: list[torch.Tensor] = []
-            first, last = 0 in own, stages - 1 in own
-            output = steps[step](
-                *((batch.x,) if first else ()),
-                target=batch.target if last else None,
-                losses=losses if last else None,
-                **batch.kwargs,
-            )
-            seen = Seen(f"step {number + 1} ({step})", modules, output, losses if last else None)
-            judged += findings_of(seen, *next(right))
-        return judged
-
-
-def _stages_in(row: tuple[str, ...]) -> list[int]:
-    """Return the stages of a rank, from the cells of its row: each action begins with its stage."""
-    return sorted({placed.action.stage for placed in placed_actions([row])[0]})
-
-
-def _device_of(name: str, local_rank: int) -> torch.device:
-    """Return this rank's device: where a user names no index, ranks of one machine take one each in turn."""
-    device = torch.device(name)
-    index: int | None = device.index  # torch types it as an int
-    if device.type == "cpu" or index is not None:
-        return device
-    return torch.device(device.type, local_rank % torch.get_device_module(device).device_count())
+from gradconform.process.serving import end_with
 
 
 def main(folder: Path, launcher: int) -> None:
     """Run the job of a folder."""
     end_with(launcher)
-    torch.set_num_threads(1)
-    with (folder / f"rank-{os.environ['RANK']}.stack").open("w", encoding="utf-8") as stacks:
-        write_stacks_to(stacks)
-        RankProcess(Job.from_json((folder / "job.json").read_text(encoding="utf-8")), folder).run()
+    from .rank_process import run_rank  # noqa: PLC0415 (it imports torch, which takes seconds)
+
+    run_rank(folder)
 
 
 if __name__ == "__main__":

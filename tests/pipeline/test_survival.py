@@ -9,10 +9,17 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from gradconform.pipeline.cases import cases_of
+from gradconform.pipeline.launch import _Ranks
+from gradconform.process.worker import Exit, Worker
+
+CASE = cases_of(["GPipe"], ranks=2, stages_per_rank=None, microbatches=None)[0]
 ONE = ("--schedule", "1F1B", "--checks", "*.two-steps")
 
 TARGET = """
@@ -116,6 +123,40 @@ def test_ranks_killed_at_ten_random_moments_cost_a_verdict_on_their_case_and_no_
     assert shared_memory() == shared
     assert all("SIGKILL" in result["message"] or "rank" in result["message"] for result in ended), told
     assert nothing_left(tmp_path)
+
+
+def test_a_rank_without_its_launcher_ends_before_it_imports_anything_slow(tmp_path: Path) -> None:
+    words = ["-X", "importtime", "-m", "gradconform.pipeline.rank", str(tmp_path), "1"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert "gradconform.process.serving" in done.stderr
+    assert "torch" not in {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+
+class StoppedLauncher:
+    """A launcher whose only rank is stopped, which SIGTERM does not end: it waits for that rank for ever."""
+
+    def __init__(self, folder: Path) -> None:
+        self.rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+        self.rank.send_signal(signal.SIGSTOP)
+        (folder / "rank-0.mark").write_text(
+            json.dumps({"case": CASE.id, "process": self.rank.pid, "since": time.monotonic()})
+        )
+
+    def expect(self, seconds: float) -> None:
+        """Take a limit."""
+
+    def listen(self) -> Iterator[Exit]:
+        """Yield the end of the launcher where its rank is gone."""
+        if self.rank.poll() is not None:
+            yield Exit(code=0)
+
+
+def test_a_rank_that_is_stopped_does_not_hold_up_the_verdict_on_another_that_raised(tmp_path: Path) -> None:
+    launcher = StoppedLauncher(tmp_path)
+    ended = _Ranks(cast("Worker", launcher), tmp_path, 1, 600.0).ended(CASE)
+    assert launcher.rank.returncode == -signal.SIGKILL
+    assert ended.marks[0].process == launcher.rank.pid
 
 
 @pytest.mark.parametrize(("begun", "later"), [("launcher", 0.1), ("launcher", 1.5), ("rank", 0), ("rank", 2)])
