@@ -1,4 +1,4 @@
-"""What fuzzing finds in torch 2.13.0 by itself is what scripts that know torch alone confirm."""
+"""What fuzzing finds in torch by itself, in 2.13.0 and in 2.15.0, is what scripts that know torch alone confirm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from gradconform.fuzz.hunt import Defect
 from gradconform.run.runner import Runner
 from gradconform.target.resolve import resolve
 
+#: The scripts show on all of these releases what they confirm.
 SCRIPTS = Path(__file__).with_name("torch_2_13")
+RELEASES = ("2.13.0", "2.15.0")
 
 LOST = "a gradient is lost: a parameter gradient, after W"
 WRONG = "a value is wrong: a parameter gradient, after W"
@@ -98,7 +100,9 @@ def scripts_of(defect: Defect) -> list[str]:
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(torch.__version__.partition("+")[0] != "2.13.0", reason="tells of torch 2.13.0")
+@pytest.mark.skipif(
+    torch.__version__.partition("+")[0] not in RELEASES, reason=f"tells of torch {' and '.join(RELEASES)}"
+)
 def test_every_defect_that_fuzzing_finds_in_torch_is_confirmed_by_a_script_and_shrunk_to_a_few_lines() -> None:
     runner = Runner(resolve("torch"), device=torch.device("cpu"), dtype=torch.float32)
     found = run_campaign(runner, max_examples=400, time_budget=3600, seed=20)  # of time it never runs out
