@@ -16,16 +16,17 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from torch_versions_page import EXIT_ENVIRONMENT, ROOT, SCRIPTS, Ended, Found, page
+from torch_versions_page import ROOT, SCRIPTS, Ended, Found, page
 
 #: How much is kept of a line.
 _LINE = 400
@@ -35,16 +36,18 @@ _PLACE = re.compile(
     r"at (?:\d+[BIWF]\d+|the start of the case)"
 )
 #: How many reasons are kept why checks are unsupported, and how much of each.
-_REASONS, _REASON = 3, 240
+_REASONS, _REASON = 8, 240
 #: What judges torch's runtime: there, what is unsupported is what the release lacks, not what a target does not claim.
 _OF_RUNTIMES = frozenset({"gradconform pipeline", "gradconform stage-objects", "gradconform schedule-text"})
 FOUND = Path(__file__).with_suffix(".json")
 RELEASES = ("2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
 #: What no command of the kit takes, and no script.
 LIMIT_S = 1800
+#: Where a command that is asked to leaves its report.
+REPORT = "report.json"
 
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "contract": ("gradconform", "run", "torch"),
+    "contract": ("gradconform", "run", "torch", "--json", REPORT),
     "plugin": ("python", "-m", "pytest", "-q", "--gradconform", "reference-split", "--gradconform-profile", "quick"),
     "pipeline": ("gradconform", "pipeline", "torch", "--schedule", "all", "--ranks", "2"),
     "stage objects": ("gradconform", "stage-objects", "torch"),
@@ -84,18 +87,34 @@ def ended(scripts: Path, words: Sequence[str], log: Path) -> Ended:
             ).returncode  # fmt: skip
         except subprocess.TimeoutExpired:
             return Ended(124, f"took longer than {LIMIT_S} s", LIMIT_S, " ".join(words))
-    return told_in(log, code, round(time.monotonic() - begun), words)
+        if Path(folder, REPORT).exists():
+            shutil.copy(Path(folder, REPORT), log.with_suffix(".json"))
+    failed = failed_in(log.with_suffix(".json"))
+    return replace(told_in(log, code, round(time.monotonic() - begun), words), failed=failed)
+
+
+def failed_in(report: Path) -> tuple[str, ...]:
+    """Return the checks that failed by a report, none where there is no report."""
+    results = json.loads(report.read_text(encoding="utf-8"))["results"] if report.exists() else []
+    return tuple(sorted({result["check"] for result in results if result["status"] == "failed"}))
 
 
 def told_in(log: Path, code: int, seconds: int, words: Sequence[str]) -> Ended:
     """Return how something ended, with what it wrote last."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     raised = any(line.startswith("Traceback (most recent call last)") for line in lines)
-    told = lines[-1:]
-    if code == EXIT_ENVIRONMENT:  # what could not be judged is told above, by cause
-        told += [line for line in lines if re.match(r"\[\d+\] \d+ checks?: ", line)]
+    told = [*lines[-1:], *unjudged_in(lines)]
     apart, why = unsupported_in(lines) if " ".join(words[:2]) in _OF_RUNTIMES else (0, ())
     return Ended(code, "; ".join(told)[:_LINE], seconds, " ".join(words), raised, apart, why)
+
+
+def unjudged_in(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the causes for which checks could not be judged, with how many each."""
+    within = False
+    for line in lines:
+        within = "could not be judged: " in line if line.startswith("=====") else within
+        if within and re.match(r"\[\d+\] \d+ checks?: ", line):
+            yield line
 
 
 def unsupported_in(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ SHOWN = "×"
 NOT_RUN = "not run"
 #: What a release lacks for a part of a command.
 _APART = re.compile(r"(\d+) checks? could not be judged")
+_PASSED = re.compile(r"(\d+) of (\d+) checks passed")
 _FIGURE = re.compile(
     r"\d+ of \d+ (?:extra )?checks \w+|\d+ MUST(?: and \d+ SHOULD)? failed|\d+ passed|\d+ trials|\d+ of \d+ faults"
 )
@@ -32,7 +33,8 @@ _FIGURE = re.compile(
 class Ended:
     """How a command ended: exit code, last line, seconds, its words, and whether Python told an error of its own.
 
-    ``apart`` is how many checks the release cannot do, and ``why`` the reasons of most of them, with how many each.
+    ``apart`` is how many checks the release cannot do, and ``why`` the reasons of most of them, with how many each;
+    ``failed`` are the checks that failed, of a command that leaves a report.
     """
 
     code: int
@@ -42,6 +44,7 @@ class Ended:
     raised: bool = False
     apart: int = 0
     why: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -79,16 +82,28 @@ def cell(name: str, outcome: Ended | None) -> str:
     """Return what the table says of a command: works, unavailable, or what it ended with."""
     if outcome is None:
         return NOT_RUN
-    if outcome.code == EXIT_ENVIRONMENT:
-        apart = _APART.search(outcome.line)
-        return "unavailable" if apart is None else f"works ({apart[1]} unavailable)"
-    figure = _FIGURE.search(outcome.line)
-    told = ", ".join([*([figure[0]] if figure else []), *([f"{outcome.apart} unavailable"] if outcome.apart else [])])
-    told = f" ({told})" if told else ""
+    unjudged = _APART.search(outcome.line)
+    if outcome.code == EXIT_ENVIRONMENT and unjudged is None:
+        return "unavailable"
+    told = f" ({parts})" if (parts := ", ".join(figures(name, outcome))) else ""
     if "--faults" in outcome.words:
         told = f"{told} with `{outcome.words[outcome.words.index('--faults') :]}`"
-    right = outcome.code == 0 or (outcome.code == 1 and name in OF_TORCH and not outcome.raised)
+    right = outcome.code in (0, EXIT_ENVIRONMENT) or (outcome.code == 1 and name in OF_TORCH and not outcome.raised)
     return f"works{told}" if right else f"exit code {outcome.code}{told}"
+
+
+def figures(name: str, outcome: Ended) -> Iterator[str]:
+    """Yield the figures of a command: what its last line says, what failed without deciding it, what is unavailable."""
+    figure = _FIGURE.search(outcome.line)
+    if figure:
+        yield figure[0]
+    passed = _PASSED.search(outcome.line)
+    if passed and name in OF_TORCH and (failed := int(passed[2]) - int(passed[1]) - outcome.apart):
+        yield f"{failed} SHOULD failed"
+    unjudged = _APART.search(outcome.line)
+    apart = int(unjudged[1]) if unjudged else outcome.apart
+    if apart:
+        yield f"{apart} unavailable"
 
 
 def defect(outcome: Ended | None) -> str:
@@ -167,7 +182,7 @@ def reasons(found: Found, releases: Sequence[str], commands: Sequence[str]) -> l
 
 def reasons_of(outcome: Ended) -> list[str]:
     """Return why a command, or a part of it, is unavailable, nothing where all of it is there."""
-    if outcome.code == EXIT_ENVIRONMENT:
+    if outcome.code == EXIT_ENVIRONMENT or _APART.search(outcome.line):
         return [outcome.line.removeprefix("gradconform: ")]
     return [f"{outcome.apart} of its checks: {'; '.join(outcome.why)}"] if outcome.apart else []
 
@@ -192,6 +207,8 @@ def page(found: Found, releases: Sequence[str], commands: Mapping[str, Sequence[
         "## Which defect of torch's stage backward, and of what is around it, is in which release", "",
         f"Each row is a script that uses torch alone; {SHOWN} says that it shows its defect on that release. *Raises*",
         "says that the release ends it with another error before its defect can show, *crashes* that its process died.",
+        "Each check of the contract that fails on a release is explained by one of them, by",
+        "[checks.toml](../tests/quality/torch_releases/checks.toml) and explained.toml in the other folders.",
         "",
         *table(heads, script_rows(found, known)), "",
     ])  # fmt: skip
