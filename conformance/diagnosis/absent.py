@@ -18,7 +18,8 @@ from . import idle
 from .cause import Cause, Mistake
 from .elsewhere import recomputed_alone
 from .parts import added, of_microbatch, output_grads_at, run_of, step_before
-from .replay import replay
+from .replay import replay_of
+from .starts import left_out_of_the_outputs
 from .wrong import dense, is_value
 
 
@@ -57,6 +58,11 @@ def _no_flow(evidence: Evidence, step: Step) -> Cause | None:
     """Say what is special about output gradients that an action did nothing at all with."""
     if any(grad is not None for grad in step.input_grads or ()) or added(evidence, step):
         return None
+    again = replay_of(evidence, step)
+    if any(grad is not None for grad in again.given) and not any(
+        grad is not None for grad in left_out_of_the_outputs(again)
+    ):
+        return Cause(Mistake.OUTPUTS_SHIFT)
     given = output_grads_at(evidence, step.action.stage, step.action.mb)
     tensors = [grad for grad in given if isinstance(grad, Tensor)]
     if tensors and not any(grad.numel() for grad in tensors):
@@ -73,7 +79,7 @@ def _hook_of_the_caller(evidence: Evidence, step: Step) -> Cause | None:
 
 def _unused(evidence: Evidence, step: Step) -> Cause | None:
     """Say that no gradient at all was returned, where one argument that needs a gradient is not used."""
-    again = replay(evidence, step.action.stage, step.action.mb)
+    again = replay_of(evidence, step)
     right = evidence.reference(step.action.stage, step.action.mb).inputs
     unused = any(
         isinstance(arg, Tensor) and arg.requires_grad and grad is None

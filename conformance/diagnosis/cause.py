@@ -21,7 +21,9 @@ class Mistake(Enum):
     IDLE_SINCE_ERROR = "nothing has been since the error in {c.action}"
     WEIGHT_TOO_EARLY = "{c.action} before its I has used up its turn"
     DONE_FOR_OTHER_STAGE = "the work of stage {c.stage} was done in its place"
-    DETACHED_COPY = "only what is run again under a checkpoint: written to a detached copy of the parameter"
+    DETACHED_COPY = (
+        "only what is run again under a checkpoint: written to a detached copy of the parameter, or taken back"
+    )
     NUMBER_USED_BEFORE = "the number of its micro-batch was used before"
     SESSION_OPENED = "another session was opened since its F, by {c.action}"
     COLLECTED = "the garbage collector has run since its F, and may have taken what was kept for it"
@@ -63,6 +65,7 @@ class Mistake(Enum):
     OVERWRITTEN = "only {parts}: overwritten instead of accumulated"
     ONLY = "only {parts}: the others are missing"
     MISSING = "{parts} missing"
+    OTHER_SESSIONS_MISSING = "what other sessions were to add is missing"
     ADDED = "{parts} added as well: a running sum, or before its turn"
     ADDED_IN_MISUSE = "{parts} added by {c.action}, which is to add nothing"
     OTHER_SESSION = "{parts} added by {c.action}, the W of another session"
@@ -83,6 +86,10 @@ class Mistake(Enum):
     # Hooks of the stage change it.
     HOOK_TWICE = "{hooks} applied twice"
     HOOK_NEVER = "{hooks} never applied"
+    MODULE_HOOKS_NEVER = "the hooks of the modules are never called"
+    # It is added in the wrong place.
+    ADDED_AS_FLAT = "added as flat memory, in the order in which it lies, to what has other strides"
+    ADDED_AT_START = "added at the start of the memory that is one for all gradients"
     # Elements are wrong.
     TRANSPOSED = "transposed"
     CONJUGATED = "conjugated"
@@ -129,6 +136,12 @@ class Mistake(Enum):
         "a returned buffer was written again before it was read"
     )
     EVAL_MODE = "the stage is in eval mode"
+    TRAINING_MODE = "the stage is in training mode"
+    PARAMETERS_OLD = "the parameters have the values from before {c.action}"
+    PARAMETERS_NEW = "the parameters have the values from behind {c.action}, which came after its F"
+    OTHER_SESSION_FORWARD = "the forward of {parts} of stage {c.stage}: the sessions are on one module"
+    OUTPUTS_SHIFT = "an output that needs no gradient is left out, and its output gradient is not: the others shift"
+    FIRST_ROW = "the first row of an output gradient stands for all of them"
     # The device is wrong: an operation, what it was given, and what it gave.
     OPERATION_WRONG = "{c.names[0]} of {c.names[1]} is wrong by itself: {c.names[2]}"
     # Of several, and of none.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .cause import Cause, Mistake
 from .parts import Part
-from .replay import replay
+from .replay import replay_of
 from .wrong import ENOUGH, FITTED, WrongTensor, flat, rounding
 
 #: The largest coefficient of a combination that is told.
@@ -227,17 +227,15 @@ _USED = (0.0, 2.0, 0.5)
 
 def of_uses(wrong: WrongTensor, name: str) -> Cause | None:
     """Name the uses of a tied parameter that are missing, or counted more than once, in what the action added."""
-    action = wrong.step.action
-    if action.kind not in {"B", "W"}:
+    if wrong.step.action.kind not in {"B", "W"}:
         return None
-    again = replay(wrong.evidence, action.stage, action.mb)
+    again = replay_of(wrong.evidence, wrong.step)
     return _told(wrong, again.uses(again.stage.get_parameter(name)), (Mistake.USES_MISSING, Mistake.USES_MISCOUNTED))
 
 
 def of_paths(wrong: WrongTensor, slot: int) -> Cause | None:
     """Name the paths to an input that are missing, or counted more than once."""
-    action = wrong.step.action
-    again = replay(wrong.evidence, action.stage, action.mb)
+    again = replay_of(wrong.evidence, wrong.step)
     return _told(wrong, again.uses(again.args[slot]), (Mistake.PATHS_MISSING, Mistake.PATHS_MISCOUNTED))
 
 

@@ -1,20 +1,26 @@
-"""Hooks on the activations of a stage that change a gradient, applied another number of times than once."""
+"""Hooks on the activations, modules or parameters of a stage, applied another number of times than once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from gradconform.drive.altering import HOOK_FACTOR
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
+from gradconform.trial.program import forward_of
 
 from .cause import Cause, Mistake
 from .jointly import explained, given_by, wrong
-from .replay import Replay
+from .parts import Part
+from .replay import Replay, replay_of
+from .wrong import WrongTensor
 
 Hook = Callable[[Tensor], Tensor | None]
 
@@ -66,25 +72,46 @@ def hooked(evidence: Evidence, step: Step) -> Cause | None:
 
 
 def _found(evidence: Evidence, step: Step) -> Cause | None:
-    factors = evidence.recomputed.of(("hooks", step.action.stage), lambda: _factors(evidence, step))
-    changing = [number for number, factor in enumerate(factors) if factor != 1.0]
-    if not changing:
-        return None
     all_given = given_by(evidence, step)
     if not any(given.got is not None for given in wrong(all_given)):
         return None
-    for which in _selections(changing):
-        for times, mistake in _TIMES.items():
-            again = _again(evidence, step, Counted(times, which))
-            if explained(all_given, again.grads(again.given)):
-                known = tuple(factor for number in which if (factor := factors[number]) is not None)
-                return Cause(mistake, factors=known, counts=(len(which),))
+    for cause, again in chain(_on_tensors(evidence, step), _on_modules(evidence, step)):
+        if explained(all_given, again.grads(again.given)):
+            return cause
     return None
 
 
+def _on_tensors(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Replay]]:
+    factors = evidence.recomputed.of(("hooks", step.action.stage), lambda: _factors(evidence, step))
+    changing = [number for number, factor in enumerate(factors) if factor != 1.0]
+    for which in _selections(changing) if changing else ():
+        for times, mistake in _TIMES.items():
+            known = tuple(factor for number in which if (factor := factors[number]) is not None)
+            yield Cause(mistake, factors=known, counts=(len(which),)), _again(evidence, step, Counted(times, which))
+
+
+#: By what names torch keeps the hooks of a module's backward.
+_KEPT = ("_backward_hooks", "_backward_pre_hooks")
+
+
+def _on_modules(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Replay]]:
+    """Yield the backward of the stage without the hooks of its modules, of one kind or of both."""
+    modules = list(replay_of(evidence, step).stage.modules())
+    there = [name for name in _KEPT if any(vars(module)[name] for module in modules)]
+    for names in [*([name] for name in there), there] if there else ():
+        yield Cause(Mistake.MODULE_HOOKS_NEVER), replay_of(evidence, step, partial(_clear, names))
+
+
+def _clear(names: list[str], stage: nn.Module) -> None:
+    for module in stage.modules():
+        for name in names:
+            vars(module)[name].clear()
+
+
 def _again(evidence: Evidence, step: Step, counted: Counted) -> Replay:
+    forward = forward_of(evidence.trial.actions, step.action.stage, step.action.mb, step.position + 1)
     with counted:
-        return Replay(evidence, step.action.stage, step.action.mb)
+        return Replay(evidence, step.action.stage, step.action.mb, forward)
 
 
 def _selections(changing: list[int]) -> Iterator[list[int]]:
@@ -111,3 +138,14 @@ def _factor(hook: Hook, ones: Tensor) -> float | None:
     first = changed.reshape(-1)[:1]
     same = bool(first.numel()) and not changed.is_complex() and bool((changed == first).all())
     return float(first) if same else None
+
+
+def of_caller(wrong: WrongTensor, parts: list[Part]) -> Cause | None:
+    """Return how often the hook was applied by which the caller scales the gradients of parameters."""
+    if wrong.evidence.trial.altering != "scale":
+        return None
+    own = next((part.value for part in parts if part.own and part.wanted), None)
+    for times, mistake in _TIMES.items() if own is not None and own.shape == wrong.right.shape else ():
+        if wrong.explained_by(wrong.right - own + own * HOOK_FACTOR ** (times - 1)):
+            return Cause(mistake, factors=(HOOK_FACTOR,), counts=(1,))
+    return None

@@ -14,7 +14,7 @@ from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
 
 from .parts import held_before, of_microbatch
-from .replay import Grads, replay
+from .replay import Grads, replay_of
 from .wrong import ENOUGH, dense, distinct, largest, rounding
 
 #: By how many times an error has to pass rounding to be one that is explained and not forgiven.
@@ -41,7 +41,7 @@ class Given:
 def given_by(evidence: Evidence, step: Step) -> list[Given]:
     """Return what an action gave: of B and I the input gradients, of B and W what it added to each parameter."""
     action = step.action
-    again = replay(evidence, action.stage, action.mb)
+    again = replay_of(evidence, step)
     right = again.grads(again.given)
     found: list[Given] = []
     if action.kind in {"B", "I"} and step.input_grads is not None and len(step.input_grads) == len(right.inputs):

@@ -12,14 +12,14 @@ from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
 
-from . import absent, combination, elements, other_values
+from . import absent, combination, elements, memory, other_values
 from .cause import Cause, Mistake
 from .elsewhere import other_session, recomputed_alone
-from .hooked import hooked
+from .hooked import hooked, of_caller
 from .padding import padding
 from .parts import Part, added, input_parts, of_microbatch, param_parts, sum_of
-from .replay import replay
-from .starts import misread
+from .replay import Replay
+from .starts import misread, otherwise
 from .wrong import WrongTensor, dense, is_near, largest, wrong_tensor
 
 
@@ -44,6 +44,9 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> C
         lambda: other_values.written_over(evidence, step, got),
         lambda: other_values.received_over(wrong, name),
         lambda: hooked(evidence, step),
+        lambda: of_caller(wrong, parts),
+        lambda: memory.added_elsewhere(wrong, name, parts),
+        lambda: _of_this_session_alone(wrong, name, parts),
         lambda: elements.flushed(wrong, parts),
         lambda: _counted_of_param(wrong, name, combination.usual_change(wrong, parts)),
         lambda: elements.reshaped(wrong, got),
@@ -74,13 +77,19 @@ def of_weight_result(evidence: Evidence, name: str, step: Step, got: Tensor | No
 
 def of_output(evidence: Evidence, index: int, step: Step, got: Tensor | None) -> Cause | None:
     """Return the likely cause of a wrong output of a forward, or None."""
-    action = step.action
     right = evidence.oracle_step(step).outputs
     if got is None or right is None or not isinstance(right[index], Tensor):
         return None
     wrong = wrong_tensor(evidence, step, got, widen(right[index]), 0.0)
-    again = list(replay(evidence, action.stage, action.mb, training=False).outputs.values())[index]
-    return Cause(Mistake.EVAL_MODE) if wrong and wrong.explained_by(dense(again.detach())) else None
+    if wrong is None:
+        return None
+    return next(
+        (cause for cause, again in otherwise(evidence, step) if wrong.explained_by(_output(again, index))), None
+    )
+
+
+def _output(again: Replay, index: int) -> Tensor:
+    return dense(list(again.outputs.values())[index].detach())
 
 
 def of_input_value(evidence: Evidence, slot: int, step: Step, got: Tensor | None) -> Cause | None:
@@ -117,6 +126,7 @@ def _counted_of_param(wrong: WrongTensor, name: str, change: combination.Change 
     """Name a mistake in counting micro-batches, with its reason where nothing was added at all."""
     if change is not None and change.strays and not combination.borne_out(change, _others(wrong, name)):
         return None  # contexts that are mixed up show in every parameter
+    change = None if _beside(wrong, name, change) else change
     if change is not None and change.strays and wrong.step.action.misuse:
         return Cause(Mistake.ADDED_IN_MISUSE, microbatches=change.strays, action=str(wrong.step.action))
     elsewhere = None if change is None else other_session(wrong.evidence, wrong.step, change.strays)
@@ -129,6 +139,23 @@ def _counted_of_param(wrong: WrongTensor, name: str, change: combination.Change 
         why = absent.nothing_added(wrong.evidence, wrong.step) or recomputed_alone(wrong.evidence, name, wrong.step)
         return replace(cause, why=why)
     return _zeroed(wrong, cause)
+
+
+def _beside(wrong: WrongTensor, name: str, change: combination.Change | None) -> bool:
+    """Tell whether what other sessions have added counts otherwise, or alone, which is no micro-batch of this one."""
+    shared = len(wrong.evidence.trial.sharing(wrong.step.action.stage, name)) > 1
+    if change is None or not shared:
+        return False
+    counts = list(zip(change.parts, change.found, strict=True))
+    others = [count - part.wanted for part, count in counts if part.mb is None]
+    return any(others) or (bool(others) and not any(count for part, count in counts if part.mb is not None))
+
+
+def _of_this_session_alone(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
+    """Say that what other sessions have added to a parameter that is theirs as well is missing."""
+    shared = len(wrong.evidence.trial.sharing(wrong.step.action.stage, name)) > 1
+    own = sum_of([part for part in parts if part.mb is not None]) if shared else None
+    return Cause(Mistake.OTHER_SESSIONS_MISSING) if wrong.explained_by(own) else None
 
 
 def _not_added_again(wrong: WrongTensor, change: combination.Change) -> Cause | None:

@@ -16,7 +16,7 @@ from gradconform.trial.program import Action
 
 from .cause import Cause, Mistake
 from .parts import held_before, output_grads_at, param_parts, same, step_before, sum_of
-from .replay import replay
+from .replay import replay_of
 from .wrong import WrongTensor, dense, is_value
 
 #: The least number of elements by which two tensors that hold the same bits are one buffer and no chance.
@@ -82,7 +82,7 @@ def received_over(wrong: WrongTensor, name: str) -> Cause | None:
     own = Action("receive", step.action.mb, step.action.stage)
     if step.action.kind != "W" or own not in evidence.trial.actions[: step.position]:
         return None
-    again = replay(evidence, own.stage, own.mb)
+    again = replay_of(evidence, step)
     written = [None if grad is None else grad.clone() for grad in again.given]
     for grad in tensors(written):
         write_over(grad)

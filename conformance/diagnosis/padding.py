@@ -10,7 +10,7 @@ from gradconform.drive.observation import Step
 
 from .cause import Cause, Mistake
 from .jointly import given_by
-from .replay import replay
+from .replay import replay_of
 
 #: How near to zero a sum has to be, against the sum of what is added, to be zero but for rounding.
 _NEAR = 2.0**-4
@@ -23,7 +23,7 @@ def padding(evidence: Evidence, step: Step) -> Cause | None:
     given = given_by(evidence, step)
     if any(one.got is not None and bool(one.got.any()) for one in given):
         return None
-    again = replay(evidence, step.action.stage, step.action.mb)
+    again = replay_of(evidence, step)
     tensors = (one.detach() for one in again.args if isinstance(one, Tensor))
     arguments = [one for one in tensors if one.is_floating_point() and one.numel() > 1]
     zero = [one for one in arguments if not bool(one.any())]

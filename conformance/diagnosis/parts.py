@@ -43,6 +43,9 @@ def param_parts(evidence: Evidence, name: str, step: Step) -> Iterator[Part]:
     if since:  # what micro-batches gave when the parameters were others
         earlier = evidence.expected_param(name, Step.of({"action": step.action, "position": since - 1})).total
         yield from () if earlier is None else (Part(None, earlier, 1.0),)
+    others = _of_other_sessions(evidence, name, step)
+    if others is not None:
+        yield Part(None, others, 1.0)
     if evidence.trial.prior_grads:
         yield Part(None, prior(evidence, name, lane), 0.0 if cleared else 1.0)
     adds = step.action.kind in {"B", "W"}
@@ -50,6 +53,22 @@ def param_parts(evidence: Evidence, name: str, step: Step) -> Iterator[Part]:
         grad = evidence.reference(lane, mb, step.position + 1).params.get(name)
         if grad is not None:
             yield Part(mb, dense(grad), done.get(mb, 0.0), adds and mb == step.action.mb)
+
+
+def _of_other_sessions(evidence: Evidence, name: str, step: Step) -> Tensor | None:
+    """Return what the sessions have added to a parameter that is theirs as well; None where nothing can be told."""
+    lane, actions = step.action.stage, evidence.trial.actions[: step.position + 1]
+    if evidence.trial.sharing(lane, name) == {lane} or {action.kind for action in actions} & (ZEROES | CHANGES):
+        return None
+    added = [
+        evidence.reference(action.stage, action.mb, position).params[name]
+        for position, action in enumerate(actions)
+        if action.stage in evidence.trial.sharing(lane, name) - {lane}
+        and action.kind in {"B", "W"}
+        and not action.misuse
+    ]
+    grads = [dense(grad) for grad in added if grad is not None]
+    return torch.stack(grads).sum(0) if grads else None
 
 
 def _last_change(evidence: Evidence, step: Step) -> int:

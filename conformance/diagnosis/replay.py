@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from gradconform.drive.altering import HOOK_FACTOR
 from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
 from gradconform.reference.autograd import run_backward
 from gradconform.trees import as_tuple, leaves, map_leaves
 from gradconform.trial.materials import mean_squares
+from gradconform.trial.program import forward_of
 
 from .parts import output_grads_at
 from .wrong import dense
 
 Start = Tensor | None
+
+#: What is done to a stage before its forward.
+Prepare = Callable[[nn.Module], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +44,16 @@ class Replay:
     gradients there.
     """
 
-    def __init__(self, evidence: Evidence, lane: int, mb: int, *, training: bool = True) -> None:
-        """Run the forward."""
-        passed = evidence.references.passed(lane, mb, training=training)
+    def __init__(self, evidence: Evidence, lane: int, mb: int, forward: int, prepare: Prepare | None = None) -> None:
+        """Run the F at the position ``forward`` of the program, on a stage to which ``prepare`` has done something."""
+        passed = evidence.references.passed(lane, mb, forward, prepare)
         self.stage, self.args, outputs = passed.stage, passed.args, passed.outputs
         self.outputs = dict(leaves(as_tuple(outputs)))
         self.roots: list[Tensor | GradientEdge | None] = [
             leaf if isinstance(leaf, Tensor) and leaf.requires_grad else None for leaf in self.outputs.values()
         ]
         self.given: list[Start] = []
+        self._factor = HOOK_FACTOR if evidence.trial.altering == "scale" else 1.0
         if evidence.trial.loss_at(lane):
             loss = mean_squares(outputs, map_leaves(widen, evidence.materials.target(lane, mb)))
             self.roots, self.given = [loss], [torch.full_like(loss, evidence.loss_scale)]
@@ -88,7 +95,10 @@ class Replay:
         known = {key: grad if grad is None else dense(grad) for key, grad in found.items()}
         return Grads(
             tuple(known.get(id(arg)) for arg in self.args),
-            {name: known.get(id(parameter)) for name, parameter in self.stage.named_parameters()},
+            {
+                name: None if (grad := known.get(id(parameter))) is None else grad * self._factor
+                for name, parameter in self.stage.named_parameters()
+            },
         )
 
     def uses(self, leaf: Tensor) -> list[Tensor]:
@@ -103,15 +113,25 @@ class Replay:
         run_backward([root for root, _ in pairs], [grad for _, grad in pairs], [leaf], keep_graph=True)
         for handle in handles:
             handle.remove()
-        return [dense(grad) for grad in found]
+        factor = self._factor if isinstance(leaf, nn.Parameter) else 1.0
+        return [dense(grad) * factor for grad in found]
 
 
-def replay(evidence: Evidence, lane: int, mb: int, *, training: bool = True) -> Replay:
-    """Return a micro-batch run again; forwards are kept for the next question about the trial."""
-    found: Replay = evidence.recomputed.of(
-        ("replay", lane, mb, training), lambda: Replay(evidence, lane, mb, training=training)
-    )
+def replay(evidence: Evidence, lane: int, mb: int, before: int, prepare: Prepare | None = None) -> Replay:
+    """Return a micro-batch run again, its last F before a position of the program.
+
+    Forwards are kept for the next question about the trial, those of a stage that is as it should be.
+    """
+    forward = forward_of(evidence.trial.actions, lane, mb, before)
+    if prepare is not None:
+        return Replay(evidence, lane, mb, forward, prepare)
+    found: Replay = evidence.recomputed.of(("replay", lane, mb, forward), lambda: Replay(evidence, lane, mb, forward))
     return found
+
+
+def replay_of(evidence: Evidence, step: Step, prepare: Prepare | None = None) -> Replay:
+    """Return the micro-batch of a step run again."""
+    return replay(evidence, step.action.stage, step.action.mb, step.position + 1, prepare)
 
 
 def _users(accumulator: Node, pairs: Sequence[tuple[Any, Tensor]]) -> Iterator[tuple[Node, list[int]]]:

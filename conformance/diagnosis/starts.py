@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import combinations, islice
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from gradconform.drive.changes import FACTOR
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
 from gradconform.trees import leaves
+from gradconform.trial.program import CHANGES, Action, forward_of
 
 from .cause import Cause, Mistake
 from .jointly import Given, explained, given_by, wrong
 from .parts import microbatches, output_grads_at, run_of
-from .replay import Grads, Replay, Start, replay
+from .replay import Grads, Replay, Start, replay, replay_of
 from .wrong import flat, is_near
 
 #: How many mistakes are told that come to the same.
@@ -44,16 +47,16 @@ def _found(evidence: Evidence, step: Step) -> Cause | None:
 
 
 def _hypotheses(evidence: Evidence, step: Step, all_given: list[Given]) -> Iterator[tuple[Cause, Grads]]:
-    lane, mb = step.action.stage, step.action.mb
-    again = replay(evidence, lane, mb)
-    if not evidence.trial.loss_at(lane):
+    again = replay_of(evidence, step)
+    if not evidence.trial.loss_at(step.action.stage):
         yield from _counted(evidence, again, all_given)
         for cause, starts in _edits(evidence, step, again):
             if again.starts_otherwise(starts):
                 yield cause, again.grads(starts)
         yield from _of_other_stages(evidence, step, again)
     yield from _of_other_microbatches(evidence, step, again)
-    yield from _in_eval_mode(evidence, step)
+    for cause, other in otherwise(evidence, step):
+        yield cause, other.grads(other.given)
 
 
 def _edits(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
@@ -66,6 +69,10 @@ def _edits(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
     yield from _misread_in_memory(evidence, step, again)
     if any(given is not None for given in again.given):
         yield Cause(Mistake.OUTPUT_GRADS_ONES), _with_ones(again, list(range(len(again.given))))
+        yield (
+            Cause(Mistake.FIRST_ROW),
+            [grad if grad is None or not grad.dim() else grad[:1].expand_as(grad) for grad in again.given],
+        )
 
 
 def _none_read(again: Replay) -> Iterator[Edit]:
@@ -81,6 +88,13 @@ def _none_read(again: Replay) -> Iterator[Edit]:
         present = [given for given in again.given if given is not None]
         moved = [*present, *[None] * (len(again.given) - len(present))]
         yield Cause(Mistake.NONE_SHIFTS), moved
+    yield Cause(Mistake.OUTPUTS_SHIFT), left_out_of_the_outputs(again)
+
+
+def left_out_of_the_outputs(again: Replay) -> list[Start]:
+    """Return the gradients as they are paired where outputs that need none are left out, and their gradients not."""
+    given = iter(again.given)
+    return [None if root is None else next(given) for root in again.roots]
 
 
 def _with_ones(again: Replay, places: list[int]) -> list[Start]:
@@ -227,11 +241,16 @@ def _of_other_microbatches(evidence: Evidence, step: Step, again: Replay) -> Ite
     """Yield the forward of another micro-batch with these output gradients, and the other way round."""
     lane, mb = step.action.stage, step.action.mb
     for other in _in_flight(evidence, step):
-        theirs = replay(evidence, lane, other)
+        theirs = replay(evidence, lane, other, step.position)
         if theirs.starts_otherwise(again.given):
             yield Cause(Mistake.OTHER_FORWARD, microbatches=(other,), others=(mb,)), theirs.grads(again.given)
         if again.starts_otherwise(theirs.given):
             yield Cause(Mistake.OTHER_OUTPUT_GRADS, microbatches=(other,)), again.grads(theirs.given)
+    for beside in range(len(evidence.trial.stages)) if evidence.trial.one_module else ():
+        if Action("F", mb, beside) in evidence.trial.actions[: step.position] and beside != lane:
+            theirs = replay(evidence, beside, mb, step.position)
+            cause = Cause(Mistake.OTHER_SESSION_FORWARD, microbatches=(mb,), stage=beside)
+            yield cause, theirs.grads(again.given)
 
 
 def _in_flight(evidence: Evidence, step: Step) -> list[int]:
@@ -259,14 +278,31 @@ def _of_other_stages(evidence: Evidence, step: Step, again: Replay) -> Iterator[
             yield cause, again.grads(starts)
 
 
-def _in_eval_mode(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Grads]]:
-    """Yield what the stage gives where dropout and the like are off."""
+def otherwise(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Replay]]:
+    """Yield the forward of a micro-batch in the other mode, and with what its parameters were before or are since."""
     lane, mb = step.action.stage, step.action.mb
-    if evidence.recomputed.of(("moded", lane), lambda: _differs_by_mode(evidence, lane, mb)):
-        again = replay(evidence, lane, mb, training=False)
-        yield Cause(Mistake.EVAL_MODE), again.grads(again.given)
+    trained = "eval" in evidence.trial.modes
+    moded = replay_of(evidence, step, nn.Module.train if trained else nn.Module.eval)
+    if evidence.recomputed.of(("moded", lane), lambda: _differs(replay_of(evidence, step), moded)):
+        yield Cause(Mistake.TRAINING_MODE if trained else Mistake.EVAL_MODE), moded
+    sharing = evidence.trial.sharing(lane)
+    changes = [
+        action
+        for action in evidence.trial.actions[: step.position]
+        if action.kind in CHANGES and action.stage in sharing
+    ]
+    own = evidence.trial.standing(lane, forward_of(evidence.trial.actions, lane, mb, step.position + 1)).changes
+    for count in [number for number in range(len(changes) + 1) if number != own]:
+        kind, action = (
+            (Mistake.PARAMETERS_OLD, changes[count]) if count < own else (Mistake.PARAMETERS_NEW, changes[own])
+        )
+        yield Cause(kind, action=str(action)), replay_of(evidence, step, partial(_scaled, FACTOR ** (count - own)))
 
 
-def _differs_by_mode(evidence: Evidence, lane: int, mb: int) -> bool:
-    pairs = zip(*(replay(evidence, lane, mb, training=mode).outputs.values() for mode in (True, False)), strict=True)
-    return not all(is_near(one, other) for one, other in pairs)
+def _scaled(factor: float, stage: nn.Module) -> None:
+    for parameter in stage.parameters():
+        parameter.data *= factor
+
+
+def _differs(one: Replay, other: Replay) -> bool:
+    return not all(map(is_near, one.outputs.values(), other.outputs.values()))

@@ -112,15 +112,15 @@ class References:
         shared = trial.one_module, trial.tied, trial.altering == "scale"
         return "microbatch", wide, lanes, tuple(trial.stages[lane] for lane in lanes), drawn, stand, loss, modes, shared
 
-    def passed(self, lane: int, mb: int, *, training: bool) -> Passed:
-        """Return one stage after its forward in float64, its arguments leaves; in a chain those before run as well.
+    def passed(self, lane: int, mb: int, forward: int, prepare: Callable[[nn.Module], object] | None = None) -> Passed:
+        """Return one stage after its F at the position ``forward``, in float64, its arguments leaves.
 
-        ``training`` is the mode that the stage is in.
+        In a chain those before run as well. ``prepare`` is what is done to the stage before.
         """
         lanes = range(0 if self.materials.trial.chain else lane, lane + 1)
-        forward = forward_of(self.materials.trial.actions, lane, mb)
-        own = self._made(lane, forward, wide=True)  # a new one: its mode may change
-        own.train(own.training and training)
+        own = self._made(lane, forward, wide=True)  # a new one: it may be changed
+        if prepare is not None:
+            prepare(own)
         stages = [*(self._stage(index, 0, wide=True) for index in lanes[:-1]), own]
         return self._forward(stages, lanes, mb, wide=True, apart=True)[-1]
 

@@ -180,7 +180,7 @@ def activation_hooks_never(_: Hook) -> Hook:
     return lambda grad: grad
 
 
-@fault("hooks.altered.scale-*", takes="hooks=scaled-by-hooks")
+@fault("hooks.altered.scale-*", cause={"kind": "hook_twice", "factors": [4.0]}, takes="hooks=scaled-by-hooks")
 def tensor_hooks_applied_twice() -> Target:
     """What hooks on parameters make of a gradient is made of it by autograd, and once more by hand."""
 
@@ -231,7 +231,7 @@ def one_backward_per_output(outputs: Any, grads: Any, inputs: Sequence[Any]) -> 
     return tuple(sums)
 
 
-@fault("hooks.module.*", "hooks.module_at_all.*", "hooks.value.module-hooks-*")
+@fault("hooks.module.*", "hooks.module_at_all.*", "hooks.value.module-hooks-*", cause="module_hooks_never")
 @alters(with_session)
 class ModulesWalkedAround(FunctionsSession):
     """The forward calls the modules without their backward hooks."""

@@ -27,7 +27,7 @@ from .alterations import (
 from .registry import fault
 
 
-@fault("mode.gradients.eval-*", takes="mode=eval")
+@fault("mode.gradients.eval-*", cause="training_mode", takes="mode=eval")
 @alters(with_session)
 class StagePutIntoTrainingMode(FunctionsSession):
     """The stage is put into training mode for a forward, whatever mode it is in."""

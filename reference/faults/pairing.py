@@ -224,7 +224,13 @@ def empty_taken_for_none() -> Target:
     return each_output_grad(lambda _, grad: None if isinstance(grad, Tensor) and not grad.numel() else grad)
 
 
-@fault("*.gradients.mask-output", "*.gradients.custom-integer-output", raises=True, takes="outputs=dict bools")
+@fault(
+    "*.gradients.mask-output",
+    "*.gradients.custom-integer-output",
+    cause="outputs_shift",
+    raises=True,
+    takes="outputs=dict bools",
+)
 @alters(output_grads)
 def output_that_needs_none_shifts_the_gradients(outputs: list[Any], grads: Any) -> Any:
     """Outputs that need no gradient are filtered out of the outputs and not out of the gradients."""

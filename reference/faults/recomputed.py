@@ -57,7 +57,7 @@ def accumulated_inside_and_again() -> Target:
     return target(replace(RIGHT, input_pass=input_pass))
 
 
-@fault("accumulate.reentrant.*", "full.*.checkpoint-reentrant")
+@fault("accumulate.reentrant.*", "full.*.checkpoint-reentrant", cause="detached_copy")
 def accumulated_inside_and_lost() -> Target:
     """Only the parameters that the graph shows accumulate: what a backward inside has added is taken back."""
 

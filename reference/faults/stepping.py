@@ -30,7 +30,13 @@ from .alterations import (
 from .registry import fault
 
 
-@fault("steps.params.step-*", "steps.params.replace-*", "steps.params.step-layer-norm-*", takes="steps=stepped")
+@fault(
+    "steps.params.step-*",
+    "steps.params.replace-*",
+    "steps.params.step-layer-norm-*",
+    cause="parameters_old",
+    takes="steps=stepped",
+)
 @alters(with_session)
 class WeightsOfTheFirstForward(FunctionsSession):
     """The values that parameters had in the first forward are kept, as of weights that are cast once, and used on."""
@@ -94,6 +100,7 @@ def _added_by(add: Callable[[Tensor, Tensor], object]) -> Functions:
     "steps.grads.restride-*",
     "space.full.zeroed-*",
     "space.split.zeroed-1",
+    cause="added_as_flat",
     takes="steps=zeroed",
 )
 def gradients_added_as_flat_memory() -> Target:
@@ -103,7 +110,7 @@ def gradients_added_as_flat_memory() -> Target:
     )
 
 
-@fault("steps.grads.bucket-*")
+@fault("steps.grads.bucket-*", cause="added_at_start")
 def gradients_added_at_the_start_of_their_storage() -> Target:
     """Gradients are added at the start of the storage that .grad lies in, which a bucket has in common."""
     return target(_added_by(lambda held, grad: held.as_strided(held.shape, held.stride(), 0).add_(grad)))
@@ -168,7 +175,7 @@ class FrozenParametersStillTrained(Backwards):
             parameter.requires_grad = False
 
 
-@fault("steps.in_flight.*")
+@fault("steps.in_flight.*", cause="parameters_new")
 @alters(with_session)
 class ForwardRunAgainWithNewParameters(Backwards):
     """Where parameters have changed since the forward, it is run again before B or I."""
@@ -186,7 +193,7 @@ class ForwardRunAgainWithNewParameters(Backwards):
         return backward(mb, output_grads)
 
 
-@fault("steps.one_module.*", raises=True, takes="beside=one-module")
+@fault("steps.one_module.*", cause="other_session_forward", raises=True, takes="beside=one-module")
 @alters(with_session)
 class ContextsKeptOnTheModule(Forgiving):
     """What waits for a backward is kept on the module, by micro-batch alone."""
@@ -223,7 +230,7 @@ def opening_clears_the_process() -> Target:
     return with_session(Session)
 
 
-@fault("steps.tied.*", "steps.one_module.*")
+@fault("steps.tied.*", "steps.one_module.*", cause="other_sessions_missing")
 @alters(per_session)
 def sums_of_each_session_assigned(_: StageSpec) -> Functions:
     """Every session keeps the sums of its own micro-batches, and assigns them to .grad."""

@@ -128,7 +128,7 @@ def named_tuple_taken_by_name(run: Callable[..., Grads], outputs: Any, grads: An
     return run(outputs, grads, inputs)
 
 
-@fault("space.*.tuple-of-one-*", takes="outputs=tuple-of-one")
+@fault("space.*.tuple-of-one-*", cause="first_row", takes="outputs=tuple-of-one")
 @alters(with_session)
 class TupleOfOneTakenApartTwice(Backwards):
     """A tuple of one is taken apart twice, its gradient as well: the first row of that stands for all of them."""

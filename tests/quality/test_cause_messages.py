@@ -329,8 +329,8 @@ def test_written_to_a_detached_copy() -> None:
         message("written-to-a-detached-copy", "full.gradients.checkpoint"),
         """\
 program F0 B0 F1 B1
-block.0.weight, after B0: expected a tensor of shape (13, 11), largest element 0.624, got nothing; likely cause: never accumulated: only what is run again under a checkpoint: written to a detached copy of the parameter
-block.2.weight, after B0: expected a tensor of shape (7, 13), largest element 1.22, got nothing; likely cause: never accumulated: only what is run again under a checkpoint: written to a detached copy of the parameter""",
+block.0.weight, after B0: expected a tensor of shape (13, 11), largest element 0.624, got nothing; likely cause: never accumulated: only what is run again under a checkpoint: written to a detached copy of the parameter, or taken back
+block.2.weight, after B0: expected a tensor of shape (7, 13), largest element 1.22, got nothing; likely cause: never accumulated: only what is run again under a checkpoint: written to a detached copy of the parameter, or taken back""",
     )
 
 
@@ -386,10 +386,10 @@ program F0 I0 F1 1F0 1I0 W0 1W0 I1 W1
 0.bias, after W0: expected a tensor of shape (11,), largest element 0.436, got nothing; likely cause: never accumulated: another session was opened since its F, by 1F0
 2.weight, after W0: expected a tensor of shape (3, 11), largest element 4.41, got nothing; likely cause: never accumulated: another session was opened since its F, by 1F0
 2.bias, after W0: expected a tensor of shape (3,), largest element 1.84, got nothing; likely cause: never accumulated: another session was opened since its F, by 1F0
-0.weight, after 1W0: worst at [4, 1]: expected -1.6, got -0.78; ...; likely cause: none
-0.bias, after 1W0: worst at [4]: expected -1.4, got -0.98; ...; likely cause: none
-2.weight, after 1W0: worst at [1, 4]: expected 15, got 11; ...; likely cause: none
-2.bias, after 1W0: worst at [1]: expected 5.8, got 4; ...; likely cause: none
+0.weight, after 1W0: worst at [4, 1]: expected -1.6, got -0.78; ...; likely cause: what other sessions were to add is missing
+0.bias, after 1W0: worst at [4]: expected -1.4, got -0.98; ...; likely cause: what other sessions were to add is missing
+2.weight, after 1W0: worst at [1, 4]: expected 15, got 11; ...; likely cause: what other sessions were to add is missing
+2.bias, after 1W0: worst at [1]: expected 5.8, got 4; ...; likely cause: what other sessions were to add is missing
 the action, after I1: raised KeyError: 1; plain autograd does not""",
     )
 
@@ -582,4 +582,143 @@ up.weight, after W0: worst at [14, 1]: expected 49, got 50; ...; likely cause: r
 up.bias, after W0: worst at [17]: expected 5.2, got 5.2; ...; likely cause: rounded to 5 bits
 down.weight, after W0: worst at [6, 3]: expected 35, got 34; ...; likely cause: rounded to 5 bits
 down.bias, after W0: worst at [2]: expected 4.1, got 4.2; ...; likely cause: rounded to bfloat16""",
+    )
+
+
+def test_a_hook_of_the_caller_applied_twice() -> None:
+    assert_expected_inline(
+        message("tensor-hooks-applied-twice", "hooks.altered.scale-mlp-full"),
+        """\
+program F0 F1 B0 B1
+0.weight, after B0: worst at [4, 1]: expected -3.3, got -13; ...; likely cause: a hook multiplying it by 4 is applied twice
+0.bias, after B0: worst at [4]: expected -1.7, got -7; ...; likely cause: a hook multiplying it by 4 is applied twice
+2.weight, after B0: worst at [1, 4]: expected 18, got 71; ...; likely cause: a hook multiplying it by 4 is applied twice
+2.bias, after B0: worst at [1]: expected 7.4, got 29; ...; likely cause: a hook multiplying it by 4 is applied twice""",
+    )
+
+
+def test_hooks_of_modules_never_called() -> None:
+    assert_expected_inline(
+        message("modules-walked-around", "hooks.value.module-hooks-full"),
+        """\
+program F0 F1 B0 B1
+input 0, after B0: worst at [2, 1]: expected -0.059, got -0.12; ...; likely cause: the hooks of the modules are never called
+0.weight, after B0: worst at [5, 0]: expected -0.029, got -0.058; ...; likely cause: the hooks of the modules are never called
+0.bias, after B0: worst at [5]: expected 0.033, got 0.066; ...; likely cause: the hooks of the modules are never called""",
+    )
+
+
+def test_a_stage_in_training_mode() -> None:
+    assert_expected_inline(
+        message("stage-put-into-training-mode", "mode.gradients.eval-dropout-full"),
+        """\
+program F0 F1 B0 B1
+output 0, after F0: worst at [6, 0]: expected 2.2, got 1.5; ...; likely cause: the stage is in training mode
+input 0, after B0: worst at [5, 0]: expected -0.66, got 0.0025; ...; likely cause: the stage is in training mode
+0.weight, after B0: worst at [2, 3]: expected 0.031, got 0.77; ...; likely cause: the stage is in training mode
+0.bias, after B0: worst at [0]: expected -0.21, got 0.24; ...; likely cause: the stage is in training mode
+3.weight, after B0: worst at [1, 10]: expected 1.6, got -0.41; ...; likely cause: the stage is in training mode""",
+    )
+
+
+def test_an_output_left_out_that_needs_no_gradient() -> None:
+    assert_expected_inline(
+        message("output-that-needs-none-shifts-the-gradients", "split.gradients.mask-output"),
+        """\
+program F0 I0 F1 I1 W0 W1
+input 0, after I0: expected a tensor of shape (7, 5), largest element 1.04, got nothing; likely cause: not returned: an output that needs no gradient is left out, and its output gradient is not: the others shift
+linear.weight, after W0: expected a tensor of shape (3, 5), largest element 3.41, got nothing; likely cause: never accumulated: an output that needs no gradient is left out, and its output gradient is not: the others shift
+linear.bias, after W0: expected a tensor of shape (3,), largest element 0.617, got nothing; likely cause: never accumulated: an output that needs no gradient is left out, and its output gradient is not: the others shift""",
+    )
+
+
+def test_parameters_from_before_a_step() -> None:
+    assert_expected_inline(
+        message("weights-of-the-first-forward", "steps.params.step-full"),
+        """\
+program F0 F1 B0 B1 finish step F0 F1 B0 B1 finish step ... finish (17 actions)
+output 0, after F0: worst at [6, 2]: expected 0.87, got -2.4; ...; likely cause: the parameters have the values from before step
+input 0, after B0: worst at [2, 3]: expected 0.054, got -0.15; ...; likely cause: the parameters have the values from before step
+0.weight, after B0: worst at [4, 1]: expected -3.5, got -4.3; ...; likely cause: the parameters have the values from before step
+0.bias, after B0: worst at [5]: expected -0.56, got 0; ...; likely cause: the parameters have the values from before step
+2.weight, after B0: worst at [1, 4]: expected 9.2, got 14; ...; likely cause: the parameters have the values from before step""",
+    )
+
+
+def test_other_strides_taken_for_flat_memory() -> None:
+    assert_expected_inline(
+        message("gradients-added-as-flat-memory", "steps.grads.strides-full"),
+        """\
+program F0 B0 restride F1 B1
+0.weight, after B1: worst at [10, 1]: expected 0, got -2.6; ...; likely cause: added as flat memory, in the order in which it lies, to what has other strides
+0.bias, after B1: worst at [2]: expected 0.5, got -0.5; ...; likely cause: added as flat memory, in the order in which it lies, to what has other strides
+2.weight, after B1: worst at [0, 4]: expected -5.7, got 0.31; ...; likely cause: added as flat memory, in the order in which it lies, to what has other strides
+2.bias, after B1: worst at [1]: expected 3.7, got 1.6; ...; likely cause: added as flat memory, in the order in which it lies, to what has other strides""",
+    )
+
+
+def test_a_bucket_written_at_its_start() -> None:
+    assert_expected_inline(
+        message("gradients-added-at-the-start-of-their-storage", "steps.grads.bucket-for-none-full"),
+        """\
+program F0 B0 zero_none bucket F1 B1
+0.weight, after B1: worst at [0, 4]: expected 0.083, got -5.6; ...; likely cause: added at the start of the memory that is one for all gradients
+0.bias, after B1: worst at [4]: expected -0.91, got 0; ...; likely cause: added at the start of the memory that is one for all gradients
+2.weight, after B1: worst at [1, 4]: expected 4.7, got 0; ...; likely cause: added at the start of the memory that is one for all gradients
+2.bias, after B1: worst at [1]: expected 1.9, got 0; ...; likely cause: added at the start of the memory that is one for all gradients""",
+    )
+
+
+def test_parameters_from_behind_a_step() -> None:
+    assert_expected_inline(
+        message("forward-run-again-with-new-parameters", "steps.in_flight.full"),
+        """\
+program F0 F1 step B0 step F2 B1 B2
+input 0, after B0: worst at [6, 3]: expected 0.084, got 1.7; ...; likely cause: the parameters have the values from behind step, which came after its F
+shift, after B0: worst at [3]: expected -2.3, got 1.8; ...; likely cause: the parameters have the values from behind step, which came after its F""",
+    )
+
+
+def test_the_forward_of_another_session() -> None:
+    assert_expected_inline(
+        message("contexts-kept-on-the-module", "steps.one_module.full"),
+        """\
+program F0 1F0 F1 1F1 B0 1B1 1B0 B1
+input 0, after B0: worst at [3, 2]: expected -0.037, got 0.48; ...; likely cause: the forward of micro-batch 0 of stage 1: the sessions are on one module
+0.weight, after B0: worst at [4, 1]: expected -0.83, got 0.55; ...; likely cause: the forward of micro-batch 0 of stage 1: the sessions are on one module
+0.bias, after B0: worst at [10]: expected 0, got 0.53; ...; likely cause: the forward of micro-batch 0 of stage 1: the sessions are on one module
+2.weight, after B0: worst at [2, 8]: expected -0.31, got -4; ...; likely cause: the forward of micro-batch 0 of stage 1: the sessions are on one module
+0.weight, after 1B1: worst at [4, 1]: expected -0.23, got 1.2; ...; likely cause: none
+0.bias, after 1B1: worst at [10]: expected 0.31, got 0.84; ...; likely cause: none
+2.weight, after 1B1: worst at [2, 8]: expected -0.077, got -3.8; ...; likely cause: none
+the action, after 1B0: raised KeyError: 0; plain autograd does not
+the action, after B1: raised KeyError: 1; plain autograd does not""",
+    )
+
+
+def test_what_other_sessions_have_added_overwritten() -> None:
+    assert_expected_inline(
+        message("sums-of-each-session-assigned", "steps.tied.full"),
+        """\
+program F0 1F0 F1 1F1 B0 1B1 1B0 B1
+0.weight, after B1: worst at [5, 3]: expected -3.2, got 0; ...; likely cause: what other sessions were to add is missing
+2.bias, after B1: worst at [1]: expected 14, got 3.7; ...; likely cause: what other sessions were to add is missing
+0.weight, after 1finish: worst at [5, 3]: expected -3.2, got 0; ...; likely cause: none
+2.bias, after 1finish: worst at [1]: expected 14, got 3.7; ...; likely cause: none""",
+    )
+
+
+def test_the_first_row_for_all() -> None:
+    assert_expected_inline(
+        message("tuple-of-one-taken-apart-twice", "space.full.tuple-of-one-1"),
+        """\
+program F0 1F0 F1 1F1 B1 1B1 receive1 1receive1 B0 1B0 receive0 1receive0 ... 1receive0 (28 actions)
+input 0, after B1: worst at [2, 3]: expected 2.1, got -2.9; ...; likely cause: the first row of an output gradient stands for all of them; needs: outputs=tuple-of-one
+layers.gain, after B1: worst at [5]: expected -0.31, got -15; ...; likely cause: the first row of an output gradient stands for all of them; needs: outputs=tuple-of-one
+layers.linear.weight, after B1: worst at [4, 4]: expected 1.3e-30, got 9.8e-30; ...; likely cause: the first row of an output gradient stands for all of them; needs: outputs=tuple-of-one
+layers.linear.bias, after B1: worst at [4]: expected 6.8, got -18; ...; likely cause: the first row of an output gradient stands for all of them; needs: outputs=tuple-of-one
+input 0, after 1B1: worst at [1, 3]: expected 0.98, got -2.1; ...; likely cause: the first row of an output gradient stands for all of them; needs: outputs=tuple-of-one
+layers.gain, after 1B1: worst at [2]: expected -19, got -32; ...; likely cause: the first row of an output gradient stands for all of them; needs: outputs=tuple-of-one
+layers.linear.weight, after 1B1: worst at [5, 2]: expected -8.4e-30, got 7.7e-30; ...; likely cause: the first row of an output gradient stands for all of them; needs: outputs=tuple-of-one
+layers.linear.bias, after 1B1: worst at [5]: expected 28, got 59; ...; likely cause: the first row of an output gradient stands for all of them; needs: outputs=tuple-of-one""",
     )

@@ -176,6 +176,18 @@ SAID = {
     "input-gradients-in-the-dtype-of-the-last-argument": "cut to whole numbers",
     "output-of-bools-taken-for-a-mask": "an output is of bools, and may be taken for a mask",
     "numbers-of-microbatches-used-once": "micro-batch 0 missing: the number of its micro-batch was used before",
+    "tensor-hooks-applied-twice": "a hook multiplying it by 4 is applied twice",
+    "modules-walked-around": "the hooks of the modules are never called",
+    "stage-put-into-training-mode": "the stage is in training mode",
+    "output-that-needs-none-shifts-the-gradients": "an output that needs no gradient is left out",
+    "accumulated-inside-and-lost": "only what is run again under a checkpoint: .*, or taken back",
+    "weights-of-the-first-forward": "the parameters have the values from before (step|replace)",
+    "gradients-added-as-flat-memory": "added as flat memory",
+    "gradients-added-at-the-start-of-their-storage": "added at the start of the memory that is one for all",
+    "forward-run-again-with-new-parameters": "the parameters have the values from behind step",
+    "contexts-kept-on-the-module": "the forward of micro-batch 0 of stage 1: the sessions are on one module",
+    "sums-of-each-session-assigned": "what other sessions were to add is missing",
+    "tuple-of-one-taken-apart-twice": "the first row of an output gradient stands for all of them",
 }
 
 #: One and several outputs, tied parameters, prior gradients, ten micro-batches, a chain.

@@ -1,0 +1,57 @@
+"""Gradients that are added in the wrong place: memory is taken for another one than it is."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Step
+from gradconform.drive.reference64 import widen
+from gradconform.fixtures.inputs import arrange
+
+from .cause import Cause, Mistake
+from .parts import Part, held_before
+from .wrong import WrongTensor, dense, is_near
+
+_CPU = torch.device("cpu")
+
+
+def added_elsewhere(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
+    """Say where a gradient was added, where it has other strides than usual or lies in a bucket."""
+    evidence, step = wrong.evidence, wrong.step
+    own = next((part.value for part in parts if part.own and part.wanted), None)
+    if own is None or own.shape != wrong.right.shape:
+        return None
+    words = {action.kind for action in evidence.trial.actions[: step.position]}
+    if "restride" in words and wrong.explained_by(wrong.right - own + _as_flat(own)):
+        return Cause(Mistake.ADDED_AS_FLAT)
+    return Cause(Mistake.ADDED_AT_START) if "bucket" in words and _at_start(evidence, step, name) else None
+
+
+def _as_flat(own: Tensor) -> Tensor:
+    """Return what comes of adding to zeros with other strides, element by element as they lie in memory."""
+    held = arrange(torch.zeros_like(own), "transposed" if own.dim() > 1 else "strided", _CPU)
+    held.as_strided((own.numel(),), (1,)).add_(own.reshape(-1))
+    return held
+
+
+def _at_start(evidence: Evidence, step: Step, name: str) -> bool:
+    """Tell whether all gradients are what comes of adding each at the start of one bucket."""
+    own = evidence.reference(step.action.stage, step.action.mb, step.position).params
+    held = {one: held_before(evidence, one, step) for one in own if step.param_grads.get(one) is not None}
+    sizes = {one: grad.numel() for one, grad in step.param_grads.items() if one in held and grad is not None}
+    flat = torch.cat([_row(held[one], size) for one, size in sizes.items()])
+    for one in sizes:
+        grad = own[one]
+        if grad is not None:
+            flat[: grad.numel()] += dense(grad).reshape(-1)
+    found = dict(zip(sizes, flat.split(list(sizes.values())), strict=True))
+    return name in found and all(
+        is_near(dense(step.param_grads[one]).reshape(-1), value.to(step.param_grads[one].dtype))
+        for one, value in found.items()
+    )
+
+
+def _row(held: Tensor | None, size: int) -> Tensor:
+    return torch.zeros(size, dtype=torch.float64) if held is None else widen(held).reshape(-1)
