@@ -142,10 +142,10 @@ def _factor(hook: Hook, ones: Tensor) -> float | None:
 
 def of_caller(wrong: WrongTensor, parts: list[Part]) -> Cause | None:
     """Return how often the hook was applied by which the caller scales the gradients of parameters."""
-    if wrong.evidence.trial.altering != "scale":
-        return None
     own = next((part.value for part in parts if part.own and part.wanted), None)
-    for times, mistake in _TIMES.items() if own is not None and own.shape == wrong.right.shape else ():
+    if wrong.evidence.trial.altering != "scale" or own is None or own.shape != wrong.right.shape:
+        return None
+    for times, mistake in _TIMES.items():
         if wrong.explained_by(wrong.right - own + own * HOOK_FACTOR ** (times - 1)):
             return Cause(mistake, factors=(HOOK_FACTOR,), counts=(1,))
     return None

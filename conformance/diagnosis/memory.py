@@ -39,18 +39,16 @@ def _as_flat(own: Tensor) -> Tensor:
 def _at_start(evidence: Evidence, step: Step, name: str) -> bool:
     """Tell whether all gradients are what comes of adding each at the start of one bucket."""
     own = evidence.reference(step.action.stage, step.action.mb, step.position).params
-    held = {one: held_before(evidence, one, step) for one in own if step.param_grads.get(one) is not None}
-    sizes = {one: grad.numel() for one, grad in step.param_grads.items() if one in held and grad is not None}
-    flat = torch.cat([_row(held[one], size) for one, size in sizes.items()])
-    for one in sizes:
-        grad = own[one]
-        if grad is not None:
-            flat[: grad.numel()] += dense(grad).reshape(-1)
-    found = dict(zip(sizes, flat.split(list(sizes.values())), strict=True))
-    return name in found and all(
-        is_near(dense(step.param_grads[one]).reshape(-1), value.to(step.param_grads[one].dtype))
-        for one, value in found.items()
-    )
+    given = {one: dense(grad).reshape(-1) for one, grad in step.param_grads.items() if grad is not None and one in own}
+    if name not in given:
+        return False
+    flat = torch.cat([_row(held_before(evidence, one, step), grad.numel()) for one, grad in given.items()])
+    for one in given:
+        added = own[one]
+        if added is not None:
+            flat[: added.numel()] += dense(added).reshape(-1)
+    values = flat.split([grad.numel() for grad in given.values()])
+    return all(is_near(grad, value.to(grad.dtype)) for grad, value in zip(given.values(), values, strict=True))
 
 
 def _row(held: Tensor | None, size: int) -> Tensor:
