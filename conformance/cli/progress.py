@@ -53,6 +53,7 @@ def perform(run: Execution, file: RecordFile | None = None) -> tuple[Report, Sto
     stopped = None
     with _bar(places, crashes, console) as bar:
 
+        @_once
         def take(result: Result) -> None:
             crashes.add(result)
             areas.add(result)
@@ -85,6 +86,18 @@ def perform(run: Execution, file: RecordFile | None = None) -> tuple[Report, Sto
     if file is not None and stopped is None:
         file.end(report.verdict)
     return report, stopped
+
+
+def _once(take: Callable[[Result], None]) -> Callable[[Result], None]:
+    """Let ``take`` see one result of each place: the next one withdraws it, as the report will say."""
+    taken: set[Place] = set()
+
+    def first(result: Result) -> None:
+        if result.place not in taken:
+            taken.add(result.place)
+            take(result)
+
+    return first
 
 
 def _tell(lines: list[Line], console: Console | None) -> None:

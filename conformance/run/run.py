@@ -30,7 +30,9 @@ from gradconform.target.resolve import Target, resolve
 from gradconform.version import CONTRACT_VERSION
 from gradconform.waivers.waiver import Waivers, read_waivers, refuse_unknown_checks
 
+from .canaries import withdrawn
 from .execution import OnResult, OnStart
+from .guard import Guard
 from .options import RunOptions
 from .runner import Runner, one_thread
 
@@ -73,7 +75,10 @@ class Run:
             cells=self.choice.cells,
             shard=options.shard,
         )
+        #: What looks after this process; None where the target is one of the kit's own.
+        self.guard: Guard | None = Guard()
         self.target: Target = resolve(options.target, extra=adapters)
+        self.guard.target_imported()
         self.waivers = None if options.waivers is None else self._waivers(options.waivers)
         self._diagnose, self._oracles = diagnose, oracles
         self._runners: dict[tuple[str, str], Runner] = {}
@@ -81,7 +86,11 @@ class Run:
         self.puts_back = diagnose
 
     def run_item(self, item: Item) -> Result:
-        """Run one item of the plan."""
+        """Run one item of the plan; it is an error of the environment where this process cannot be believed."""
+        if self.guard is not None:
+            self.guard.before_item()
+            if self.guard.problem is not None:
+                return withdrawn(self._begun(item), self.guard.problem)
         key = (item.device, item.dtype)
         if key not in self._runners:
             device, dtype = device_here(self.choice, item.device), dtype_named(item.dtype)
@@ -156,8 +165,21 @@ class Run:
         """Run the items at ``places``, or every item of the plan, in order.
 
         ``on_start`` is told of each item as it begins, by its result as one that is ``not_run``; ``on_result`` sees
-        each result as it comes.
+        each result as it comes. Where this process turns out not to be believed, it sees all once more, withdrawn.
         """
+        report = self.run_places(on_result, on_start=on_start, places=places)
+        problem = self.guard.look() if self.guard is not None and report.results else None
+        if problem is not None:
+            report.results = [withdrawn(result, problem) for result in report.results]
+            if on_result is not None:
+                for result in report.results:
+                    on_result(result)
+        return report
+
+    def run_places(
+        self, on_result: OnResult | None, *, on_start: OnStart | None, places: Iterable[Place] | None
+    ) -> Report:
+        """Run items as :meth:`run` does, and leave the last look at this process to the caller."""
         report = self.empty_report()
         with _frozen_objects(), one_thread():
             for place in self._items if places is None else places:

@@ -16,6 +16,7 @@ from gradconform.process.pipes import Message
 from gradconform.process.worker import Exit, Worker, wait_for
 from gradconform.records import Header, as_result
 from gradconform.results import Place, Result
+from gradconform.run.canaries import CANARIES, SILENT, disbelief, withdrawn
 from gradconform.waivers.waiver import Waivers
 
 from .charges import Ending, charged
@@ -37,6 +38,8 @@ class CheckWorker:
 
     ``given`` are the places that it has no result of, ``begun`` is the check that it is at, since ``begun_at``,
     ``header`` what it says of the run, once it has made the plan; it has to be ``expected`` where that is known.
+    ``judged`` are its results, ``owes`` the canaries that it has yet to tell of, and ``disbelieved`` is why none of its
+    results counts.
     """
 
     process: Worker
@@ -48,6 +51,9 @@ class CheckWorker:
     given: deque[Place] = field(default_factory=deque)
     begun: Result | None = None
     begun_at: float = 0.0
+    judged: list[Result] = field(default_factory=list)
+    owes: set[str] = field(default_factory=lambda: set(CANARIES))
+    disbelieved: str | None = None
     _announced: Ending | None = None
 
     def give(self, places: Sequence[Place], *, oracle: bool = False, again: bool = False) -> None:
@@ -56,6 +62,12 @@ class CheckWorker:
         if self.begun is None:
             self._expect_a_start()
         self.process.send(places_to_run(list(places), oracle=oracle, again=again))
+
+    def part(self) -> None:
+        """Ask for the canaries a last time."""
+        self.owes = set(CANARIES)
+        self.process.expect(self.start_limit)
+        self.process.send(places_to_run([], last=True))
 
     def listen(self) -> Iterator[Result | Ending]:
         """Yield what has come: results, a check that begins as one that is ``not_run``, and last the worker's end.
@@ -81,14 +93,23 @@ class CheckWorker:
             self.begun, self.begun_at = Result.from_dict({**told, "status": "not_run"}), time.monotonic()
             return self.begun
         if record == "result":
-            result = as_result(message)
-            self.begun = None
-            self.given.remove(result.place)
-            self._expect_a_start()
-            return result
+            return self._take_result(as_result(message))
         self.header = self._as_expected(Header.from_record(message))
         self._expect_a_start()
         return None
+
+    def _take_result(self, result: Result) -> Result | None:
+        if result.check in CANARIES:
+            self.owes.discard(result.check)
+            self.disbelieved = self.disbelieved or disbelief(result)
+            return None
+        self.begun = None
+        self.given.remove(result.place)
+        self._expect_a_start()
+        if self.owes:
+            self.disbelieved = self.disbelieved or SILENT
+        self.judged.append(result)
+        return result
 
     def _expect_a_start(self) -> None:
         """Let the plan, or else the next check, begin in time; a worker that has nothing to do may wait."""
@@ -166,6 +187,7 @@ class IsolatedRun:
                 wait_for([worker.process for worker in self._workers])
                 for number in range(len(self._workers)):
                     self._attend(number, on_result, on_start)
+            self._hear_the_last(on_result)
         except RunRefusedError as error:
             msg = f"a new worker could not go on: {error}"
             raise RunStoppedError(msg, error.exit_code) from error
@@ -210,6 +232,21 @@ class IsolatedRun:
             else:
                 self._idle_ends = 0
                 on_result(heard)
+        _withdraw(worker, on_result)
+
+    def _hear_the_last(self, on_result: OnResult) -> None:
+        """Ask each worker that has judged for its canaries; one that is gone has told what it had to."""
+        judged = [worker for worker in self._workers if worker.judged]
+        for worker in judged:
+            worker.part()
+        for worker in judged:
+            while worker.owes and worker.disbelieved is None:
+                wait_for([worker.process])
+                for heard in worker.listen():
+                    if isinstance(heard, Ending):
+                        worker.owes.clear()
+                        worker.disbelieved = SILENT if heard.kind == "hang" else worker.disbelieved
+            _withdraw(worker, on_result)
 
     def _replace(self, number: int, worker: CheckWorker, ending: Ending, on_result: OnResult) -> None:
         """Put a new worker in the place of one that ended; what it has not begun waits again, first of all."""
@@ -290,10 +327,18 @@ class IsolatedRun:
                 if isinstance(heard, Ending) and worker.begun is None:
                     worker = self._replace_idle(worker, heard)
                     worker.give([place], oracle=oracle, again=True)
-                elif isinstance(heard, Ending) or heard.status != "not_run":
+                elif isinstance(heard, Ending):
                     return heard, worker
+                elif heard.status != "not_run":
+                    return (heard if worker.disbelieved is None else withdrawn(heard, worker.disbelieved)), worker
 
     def _waived(self, result: Result) -> Result:
         """Return a result that no worker has made under the waivers of the run, as a worker would have."""
         record = self.header.report["waivers"]
         return result if record is None else Waivers.from_record(record).apply(result)
+
+
+def _withdraw(worker: CheckWorker, on_result: OnResult) -> None:
+    """Tell the results of a worker that cannot be believed once more, as errors."""
+    while worker.disbelieved is not None and worker.judged:
+        on_result(withdrawn(worker.judged.pop(0), worker.disbelieved))

@@ -25,7 +25,7 @@ def serve(orders: Orders, tell: Tell) -> None:
     """Make the run that the first order asks for, and run the places of the later ones.
 
     An order with ``oracle`` runs them with plain autograd in the target's place. One with ``again`` is for a check that
-    has ended its process: from then on nothing is tried but the checks.
+    has ended its process: from then on nothing is tried but the checks. One with ``last`` asks for the canaries alone.
     """
     from gradconform.reference.autograd import AutogradAdapter  # noqa: PLC0415 (it imports torch)
     from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch)
@@ -33,19 +33,28 @@ def serve(orders: Orders, tell: Tell) -> None:
     first = next(orders)
     options = RunOptions.from_json(first["options"])
     choice = _made_ready(options, first)
-    run = Run(options, choice=choice)
+    run = _watched(Run(options, choice=choice), tell)
     tell(run.header().to_record())
     oracle: Run | None = None
     for order in orders:
         if order["oracle"] and oracle is None:
-            oracle = Run(options.but(target=AutogradAdapter(), waivers=None), choice=choice)
+            oracle = _watched(Run(options.but(target=AutogradAdapter(), waivers=None), choice=choice), tell)
         run.puts_back &= not order["again"]
         asked = oracle if order["oracle"] and oracle is not None else run
-        asked.run(
+        asked.run_places(
             lambda result: _tell_result(result, tell),
             on_start=lambda begun: tell(started(begun)),
             places=[Place(*place) for place in order["places"]],
         )
+        if order["last"] and run.guard is not None:
+            run.guard.look()
+
+
+def _watched(run: Run, tell: Tell) -> Run:
+    """Let the results of the canaries go the way of all others."""
+    if run.guard is not None:
+        run.guard.tell = lambda result: _tell_result(result, tell)
+    return run
 
 
 def _made_ready(options: RunOptions, first: Mapping[str, Any]) -> Choice:
@@ -96,6 +105,11 @@ def _problem_of(device: str) -> str | None:
     return None if found == [2.0, 2.0] else f"1 + 1 gives {found}"
 
 
-def places_to_run(places: list[Place], *, oracle: bool = False, again: bool = False) -> Mapping[str, Any]:
-    """Return the order to run ``places``: of the target, or with plain autograd in its place; perhaps once more."""
-    return {"places": [list(place) for place in places], "oracle": oracle, "again": again}
+def places_to_run(
+    places: list[Place], *, oracle: bool = False, again: bool = False, last: bool = False
+) -> Mapping[str, Any]:
+    """Return the order to run ``places``: of the target, or with plain autograd in its place; perhaps once more.
+
+    It may be the ``last`` one.
+    """
+    return {"places": [list(place) for place in places], "oracle": oracle, "again": again, "last": last}

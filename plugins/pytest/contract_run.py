@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal, TypeVar, cast
@@ -131,7 +131,8 @@ def _wanted(check: str, options: RunOptions) -> bool:
 class ContractRun:
     """One run, the items of it that are tests, and what a report of it starts from.
 
-    ``kind`` is ``added`` for the checks on stages that a hook adds: they are no part of the contract.
+    ``kind`` is ``added`` for the checks on stages that a hook adds: they are no part of the contract. ``judged`` are
+    the positions of the items that this process has judged.
     """
 
     key: str
@@ -139,6 +140,7 @@ class ContractRun:
     run: Run
     items: tuple[Item, ...]
     extensions: Extensions
+    judged: list[int] = field(default_factory=list)
 
     @cached_property
     def header(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 
 from gradconform.contract.plan import Item
 from gradconform.results import NonConformingError, Result
+from gradconform.run.canaries import withdrawn
 from gradconform.run.options import RunOptions
 from gradconform.sinks import for_terminal
 from gradconform.trial.program import without_programs
@@ -20,6 +21,9 @@ from .contract_run import ContractRun, make_runs, plain
 
 #: What node ids of the contract start with, e.g. ``gradconform::full.gradients.mlp[cpu-float32]``.
 COLLECTOR = "gradconform"
+
+#: Why what a process has judged does not count, and the positions of that.
+Withdrawal = Mapping[str, Any]
 
 
 class CheckFailedError(NonConformingError):
@@ -30,12 +34,16 @@ class CheckFailedError(NonConformingError):
 class BoundCheck:
     """One check of the contract on one target, device and dtype; calling it runs it.
 
-    ``id``, ``requirement`` and ``level`` are the check's. ``result`` is there once it has been called.
+    ``id``, ``requirement`` and ``level`` are the check's. ``result`` is there once it has been called, and
+    ``withdraws`` where that showed that what this process has judged does not count. It is ``last`` where no other
+    check of its run follows in this process.
     """
 
     contract_run: ContractRun
     position: int
     result: Result | None = field(default=None, init=False)
+    withdraws: Withdrawal | None = field(default=None, init=False)
+    last: bool = field(default=False, init=False)
 
     @property
     def item(self) -> Item:
@@ -69,7 +77,12 @@ class BoundCheck:
         Before the call it is a result that is not there yet, for where this process does not live to see it.
         """
         result = self.result or self.item.check.result(self.item.device, self.item.dtype, status="not_run")
-        return {"run": self.contract_run.header, "position": self.position, "result": plain(result.to_dict())}
+        return {
+            "run": self.contract_run.header,
+            "position": self.position,
+            "result": plain(result.to_dict()),
+            "withdraws": self.withdraws,
+        }
 
     def __call__(self) -> None:
         """Run the check and turn its result into the outcome of the test that calls it.
@@ -79,7 +92,7 @@ class BoundCheck:
         """
         __tracebackhide__ = True
         run = self.contract_run.run
-        result = self.result = run.run_item(self.item)
+        result = self.result = self._judged()
         if result.status == "unsupported":
             pytest.skip(for_terminal(result.message))
         if result.status not in {"failed", "error", "waived"}:
@@ -91,6 +104,19 @@ class BoundCheck:
             pytest.xfail(for_terminal(f"{result.requirement} {seen[0] if seen else result.status}"))
         # reached by --runxfail as well, which lets xfail return
         raise CheckFailedError(told_in_full(result, str(run.target.text)))
+
+    def _judged(self) -> Result:
+        """Run the check, and look at this process where it is time for that."""
+        of = self.contract_run
+        result, guard = of.run.run_item(self.item), of.run.guard
+        if guard is not None and self.last:
+            guard.look()
+        if guard is None or guard.problem is None:
+            of.judged.append(self.position)
+            return result
+        self.withdraws = {"reason": guard.problem, "positions": [*of.judged]}
+        of.judged.clear()
+        return withdrawn(result, guard.problem)
 
 
 def waived_because(result: Result) -> str:
@@ -178,6 +204,13 @@ def take_named(config: pytest.Config, known: Sequence[str]) -> tuple[str, ...]:
 
 class ResultWriter:
     """Writes a check's result into its test's report, which travels from worker to controller."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Let the last check of a run in this process know that it is."""
+        bound, following = _bound_check_of(item), None if nextitem is None else _bound_check_of(nextitem)
+        if bound is not None:
+            bound.last = following is None or following.contract_run is not bound.contract_run
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(

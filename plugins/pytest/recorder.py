@@ -13,6 +13,7 @@ from gradconform.records import RecordsError
 from gradconform.report.lines import Line, Role
 from gradconform.report.terminal import closing, opening
 from gradconform.results import Report, Result
+from gradconform.run.canaries import withdrawn
 from gradconform.run.execution import RecordFile
 from gradconform.sinks import for_terminal, line_for_terminal
 
@@ -63,11 +64,19 @@ class Recorder:
         """Note that there is a run, so that it is reported even where none of its checks comes to run."""
         return self._runs.setdefault(str(header["key"]), RunRecord(header))
 
-    def add(self, payload: Mapping[str, Any]) -> Result:
-        """Add the result that a test's report carries, and return it; a second result of a check takes its place."""
-        result = Result.from_dict(payload["result"])
-        self.expect(payload["run"]).results[payload["position"]] = result
-        return result
+    def add(self, payload: Mapping[str, Any]) -> list[Result]:
+        """Add the result that a test's report carries; a second result of a check takes its place.
+
+        Returns it, and those of the same process that it withdraws as they stand now.
+        """
+        results = self.expect(payload["run"]).results
+        results[payload["position"]] = Result.from_dict(payload["result"])
+        positions = [payload["position"]]
+        if (withdraws := payload.get("withdraws")) is not None:
+            for position in withdraws["positions"]:
+                results[position] = withdrawn(results[position], withdraws["reason"])
+                positions.append(position)
+        return [results[position] for position in positions]
 
     def __iter__(self) -> Iterator[RunRecord]:
         """Iterate over the runs."""

@@ -80,10 +80,10 @@ class Reporter:
         self._add({**begun, "result": {**begun["result"], **told}})
 
     def _add(self, payload: Mapping[str, Any]) -> None:
-        result = self.recorder.add(payload)
-        if self._keeper is not None:
-            self._keeper.add(payload["run"]["key"], result)
-        self._config.hook.pytest_gradconform_result(result=result, config=self._config)
+        for result in self.recorder.add(payload):
+            if self._keeper is not None:
+                self._keeper.add(payload["run"]["key"], result)
+            self._config.hook.pytest_gradconform_result(result=result, config=self._config)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Hand out and write the reports; a session that judged too little must not end as if all were well."""

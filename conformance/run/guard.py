@@ -1,0 +1,131 @@
+"""Looks after the process that judges: whether the kit in it, and torch, still do what they did before the target."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradconform.contract.check import Check
+from gradconform.drive.reference64 import OracleCache
+from gradconform.fixtures.inputs import Normal
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.judge.gradients import gradients
+from gradconform.reference.canaries import canary
+from gradconform.results import Result
+from gradconform.trial.trial import Trial
+
+from .canaries import BACKWARDS, UNCHANGED, disbelief
+from .runner import Runner, one_thread
+
+#: After so many checks the process is looked at again.
+EVERY = 250
+
+#: The modules that judge, and that bring to whoever reads it what they found.
+_JUDGING = tuple(
+    f"gradconform.{name}"
+    for name in (
+        "clause", "drive", "judge", "process", "records", "reference.autograd", "results", "run", "target.functions",
+        "tolerance", "trees", "trial", "workers",
+    )
+)  # fmt: skip
+
+_TRIAL = Trial(stages=(StageCase("canary", "one Linear", lambda: nn.Linear(3, 2), (Normal((4, 3)),)),), program="F0 B0")
+_CPU = torch.device("cpu")
+
+
+class Guard:
+    """Knows the process as it was when the guard was made; ``problem`` is why it cannot be believed any more.
+
+    ``tell`` hears the result of each canary.
+    """
+
+    def __init__(self) -> None:
+        """Look at the kit and at torch as they are, before the target is imported."""
+        self._kit, self._dtype = _kit(), torch.get_default_dtype()
+        self._by_import: str | None = None
+        self._items = 0
+        self.problem: str | None = None
+        self.tell: Callable[[Result], None] = lambda _: None
+
+    def target_imported(self) -> None:
+        """Look at what the import of the target has set."""
+        now = torch.get_default_dtype()
+        if now is not self._dtype:
+            self._by_import = f"importing the target changed torch's default dtype from {self._dtype} to {now}"
+
+    def before_item(self) -> None:
+        """Look at the process before the first item, and again before some later ones."""
+        if self._items % EVERY == 0:
+            self.look()
+        self._items += 1
+
+    def look(self) -> str | None:
+        """Judge the canaries, and return why the process cannot be believed, None where it can."""
+        with one_thread():
+            for result in self._results():
+                self.tell(result)
+                self.problem = self.problem or disbelief(result)
+        return self.problem
+
+    def _results(self) -> Iterator[Result]:
+        changed = self._by_import or self._changed()
+        values: dict[str, Any] = {} if changed is None else {"status": "failed", "message": changed}
+        yield _check(UNCHANGED).result("cpu", "float32", **values)
+        oracles = OracleCache()  # of this look alone: plain autograd is asked anew each time
+        for name in BACKWARDS:
+            target = canary(name.rpartition(".")[2])
+            runner = Runner(target, device=_CPU, dtype=torch.float32, diagnose=False, oracles=oracles)
+            yield runner.run(_check(name))
+
+    def _changed(self) -> str | None:
+        now = _kit()
+        name = next((name for name, code in self._kit.items() if now.get(name) is not code), None)
+        return None if name is None else f"{name} is not what it was before the target was imported"
+
+
+def _check(name: str) -> Check:
+    return Check(
+        id=name,
+        level="MUST",
+        profile="quick",
+        requirement="The process that judges MUST be what it was before the target was imported.",
+        why="A library may patch torch, or the kit, when it is imported.",
+        catches="A judge that passes what is wrong.",
+        trials=(_TRIAL,),
+        judge=gradients,
+        needs=frozenset(),
+        source=__name__,
+    )
+
+
+def _kit() -> dict[str, object]:
+    """Return, by name, the code of every function of the modules that judge, and what else can be called there.
+
+    What a module has defined stands before what others have imported from it.
+    """
+    own: dict[str, object] = {}
+    imported: dict[str, object] = {}
+    for name in [name for name in sys.modules if name.startswith(_JUDGING)]:
+        for of, value in list(vars(sys.modules[name]).items()):
+            if callable(value):
+                (own if getattr(value, "__module__", None) == name else imported)[f"{name}.{of}"] = _code(value)
+            if isinstance(value, type) and value.__module__ == name:
+                members = ((member, _code(inner)) for member, inner in list(vars(value).items()))
+                own |= {f"{name}.{of}.{member}": code for member, code in members if code is not None}
+    return {**own, **imported}
+
+
+def _code(value: object) -> object:
+    """Return the code of a function, of a method or of a property; of anything else that can be called, the thing."""
+    if isinstance(value, property):
+        value = value.fget
+    elif isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    elif isinstance(value, cached_property):
+        value = value.func
+    return getattr(value, "__code__", value if callable(value) else None)
