@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 from gradconform.bundle.archive import Sources, bundle_files, packed, statement, unpacked
@@ -11,6 +12,7 @@ from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, UsageError
 from gradconform.given_files import sha256
 from gradconform.reading.report import read_report
 from gradconform.report.lines import Line
+from gradconform.results import Report
 
 from .console import hand_over, write
 
@@ -61,9 +63,17 @@ def verify(arguments: argparse.Namespace) -> int:
         raise BundleError(msg) from error
     if reasons:
         return _tell_reasons("NOT VALID", reasons)
-    failed = [result.place.name for result in read_report(files["report.json"]).failures]
-    write([Line(f"VALID: {_statement(files)}"), *(Line(f"  - failed SHOULD: {name}") for name in failed)])
+    report = read_report(files["report.json"])
+    write([Line(f"VALID, unsigned (who made it cannot be told): {statement(report)}"), *_left_open(report)])
     return EXIT_CONFORMS
+
+
+def _left_open(report: Report) -> Iterator[Line]:
+    """Yield a line for each thing that conformance leaves open: what was not claimed, and which SHOULD failed."""
+    for claim, count in (report.extent.withheld if report.extent is not None else {}).items():
+        yield Line(f"  - withheld: {claim}, which {count} of the checks that were not judged need")
+    for result in report.failures:
+        yield Line(f"  - failed SHOULD: {result.place.name}")
 
 
 def _of_target(files: dict[str, bytes], path: Path) -> list[str]:

@@ -27,12 +27,12 @@ from gradconform.results import Report, Result
 from gradconform.waivers.waiver import read_waivers
 
 Files = dict[str, bytes]
-WAIVED = "split.gradients.gru"
-#: A contract of a few checks, so that reports are small: every fortieth, and the one that is waived.
+WAIVED, SHOULD = "split.gradients.gru", "accumulate.in_place.full"
+#: A contract of a few checks, so that reports are small: every fortieth, the one that is waived, and one SHOULD.
 CHECKS = {
     check.id: check
     for number, check in enumerate(contract.checks_of().values())
-    if check.id == WAIVED or (number % 40 == 0 and check.level == "MUST")
+    if check.id in {WAIVED, SHOULD} or (number % 40 == 0 and check.level == "MUST")
 }
 ENTRY = f"""
 [[waiver]]
@@ -295,12 +295,32 @@ def test_a_kit_that_is_not_the_one_that_ran_is_told(whole: Report, monkeypatch: 
     ]
 
 
+def test_valid_says_what_was_judged_and_what_is_left_open(whole: Report, capsys: pytest.CaptureFixture[str]) -> None:
+    withheld = "accumulate.stage.two-outputs"
+    changes = {
+        SHOULD: {"status": "failed", "kind": "changed"},
+        withheld: {"status": "unsupported", "unclaimed": ("multi_output",), "headroom": None, "bit_equal": None},
+    }
+    results = [replace(result, **changes.get(result.check, {})) for result in whole]
+    Path("bundle.zip").write_bytes(packed(files_of(replace(whole, results=results))))
+    assert main(["verify", "bundle.zip"]) == 0
+    out = capsys.readouterr().out.replace(whole.target["sha256"], "0f").replace(torch.__version__, "2.0")
+    count = len(whole.results)
+    assert out == (
+        "VALID, unsigned (who made it cannot be told): mine 1.0 (SHA-256 0f) conforms in part: contract 1.0, profile "
+        f"full, on cpu float32, with torch 2.0: {count - 2} of {count} checks passed, without multi_output"
+        "; 1 SHOULD failed\n"
+        "  - withheld: multi_output, which 1 of the checks that were not judged need\n"
+        f"  - failed SHOULD: {SHOULD}[cpu-float32]\n"
+    )
+
+
 def test_the_commands_bundle_and_verify(waived: Report, capsys: pytest.CaptureFixture[str]) -> None:
     Path("report.json").write_text(waived.to_json(), encoding="utf-8")
     assert main(["bundle", "report.json", "-o", "bundle.zip"]) == 0
     assert capsys.readouterr().out.startswith("bundle.zip: mine 1.0 (SHA-256 ")
     assert main(["verify", "bundle.zip"]) == 0
-    assert capsys.readouterr().out.startswith("VALID: mine 1.0 (SHA-256 ")
+    assert capsys.readouterr().out.startswith("VALID, unsigned (who made it cannot be told): mine 1.0 (SHA-256 ")
     assert main(["verify", "bundle.zip", "--target", "backward.py"]) == 0
     assert main(["verify", "bundle.zip", "--target", "report.json"]) == 1
     assert "NOT VALID: 1 reason\n  - report.json is not what was judged: its SHA-256 is " in capsys.readouterr().out
