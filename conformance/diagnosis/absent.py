@@ -59,8 +59,11 @@ def _no_flow(evidence: Evidence, step: Step) -> Cause | None:
     if any(grad is not None for grad in step.input_grads or ()) or added(evidence, step):
         return None
     again = replay_of(evidence, step)
-    if any(grad is not None for grad in again.given) and not any(
-        grad is not None for grad in left_out_of_the_outputs(again)
+    fixed = not any(grad is not None for grad in evidence.reference(step.action.stage, step.action.mb).inputs)
+    if (
+        not fixed
+        and any(grad is not None for grad in again.given)
+        and not any(grad is not None for grad in left_out_of_the_outputs(again))
     ):
         return Cause(Mistake.OUTPUTS_SHIFT)
     given = output_grads_at(evidence, step.action.stage, step.action.mb)

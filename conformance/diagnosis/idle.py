@@ -35,7 +35,8 @@ def circumstance(evidence: Evidence, step: Step) -> Cause | None:
     """Name what may be why no B or W of a run adds anything: all of them are marked by it."""
     acted = _acted(evidence, step)
     idle = {seen.position for seen in acted if not added(evidence, seen)}
-    if step.position not in idle or len(idle) != len(acted):
+    fixed = not any(grad is not None for grad in evidence.reference(step.action.stage, step.action.mb).inputs)
+    if step.position not in idle or len(idle) != len(acted) or fixed:  # that no input needs a gradient is special too
         return None
     return _fitting([*_modes(evidence), *_losses(evidence)], acted, idle)
 
