@@ -15,6 +15,11 @@ from typing import BinaryIO
 
 _CHUNK = 1 << 20
 
+#: What no report, record file or bundle of a run has more of, in bytes: a report of 5,000 results has about 5 MB.
+LARGEST_REPORT = 64 * 2**20
+#: What none of their texts reaches, in bytes; the kit shortens what a target raises.
+LONGEST_TEXT = 2**20
+
 
 def opened(path: str | os.PathLike[str], *, pipe: bool = False) -> BinaryIO:
     """Return the ordinary file at ``path``, open for reading; with ``pipe`` also what a shell hands over as a file.
@@ -52,3 +57,17 @@ def sha256(path: str | os.PathLike[str]) -> str:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def line_of_long_text(held: bytes) -> int | None:
+    """Return the number of the line of JSON where a text of :data:`LONGEST_TEXT` bytes begins, None where none does.
+
+    One with quotation marks in it may be longer, by no more than what the file has.
+    """
+    begins = 0
+    while len(held) - begins >= LONGEST_TEXT:
+        ends = held.rfind(b'"', begins, begins + LONGEST_TEXT)
+        if ends < 0:
+            return held.count(b"\n", 0, begins) + 1
+        begins = ends + 1
+    return None

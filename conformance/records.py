@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .exits import EXIT_USAGE, UsageError
-from .given_files import content
+from .given_files import LARGEST_REPORT, LONGEST_TEXT, content, line_of_long_text
 from .results import Place, Report, Result
 from .version import KIT_VERSION
 
@@ -33,9 +33,6 @@ SCHEMA = "gradconform-records"
 SCHEMA_VERSION = 1
 
 Record = Mapping[str, Any]
-
-#: That of a run with 5,000 results has about 5 MB.
-_LARGEST_FILE = 256 * 2**20
 
 #: What of a result is known before its check is run.
 _STARTED = (*Place._fields, "level", "requirement", "core", "unclaimed")
@@ -186,10 +183,13 @@ def read_run(path: str | Path) -> RecordedRun:
     """
     where = Path(path)
     try:
-        held = content(where, _LARGEST_FILE)
+        held = content(where, LARGEST_REPORT)
     except OSError as error:
         msg = f"{str(path)!r} cannot be read: {error.strerror}"
         raise RecordsError(msg) from error
+    if (line := line_of_long_text(held)) is not None:
+        msg = f"{str(path)!r}, line {line}: holds a text of more than {LONGEST_TEXT} bytes, as no record does"
+        raise RecordsError(msg)
     whole = held.rfind(b"\n") + 1
     lines = held[:whole].splitlines() or [b"{}"]
     number = 1

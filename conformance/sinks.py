@@ -32,6 +32,15 @@ _COMMAND = re.compile(r"^(?P<before>[^\S\n]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
 _MARKUP = re.compile(r"([\\`*_{}\[\]|#~$]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 
 
+#: What is kept of a text that a target has made, in characters.
+_KEPT = 10_000
+
+
+def shortened(text: str) -> str:
+    """Return what is kept of a text that a target has made: of one that fills a memory, the beginning."""
+    return text if len(text) <= _KEPT else f"{text[:_KEPT]} … and {len(text) - _KEPT} more characters"
+
+
 def printable(text: str) -> str:
     """Return ``text`` with an escape for each character that cannot be seen; line breaks and tabs stay."""
     return _TO_LOOK_AT.sub(lambda found: _seen(found[0]), text)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from gradconform.exits import UsageError
-from gradconform.given_files import content, opened
+from gradconform.given_files import LARGEST_REPORT, content, opened
 from gradconform.kit_files import kit_files
 from gradconform.reading.report import read_report
 from gradconform.results import Report
@@ -37,13 +37,13 @@ def bundle_files(sources: Sources, *, today: dt.date | None = None) -> dict[str,
 
     Raises ``OSError`` for a file that cannot be read, and :class:`~gradconform.reading.report.ReportError`.
     """
-    held = content(sources.report, _LARGEST)
+    held = content(sources.report, LARGEST_REPORT)
     report = read_report(sources.report)
     files = {REPORT: held, ENVIRONMENT: _json(report.environment), KIT: _json(kit_files())}
     if sources.waivers is not None:
-        files[WAIVERS] = content(sources.waivers, _LARGEST)
+        files[WAIVERS] = content(sources.waivers, LARGEST_REPORT)
     if sources.records is not None:
-        files[RECORDS] = content(sources.records, _LARGEST)
+        files[RECORDS] = content(sources.records, LARGEST_REPORT)
     day = today or dt.datetime.now(dt.timezone.utc).date()
     return {STATEMENT: _json(_stated(report, files, day)), **files}
 
@@ -86,8 +86,8 @@ STATEMENT, REPORT, ENVIRONMENT, KIT, WAIVERS, RECORDS = NAMES = (
 )  # fmt: skip
 REQUIRED = (STATEMENT, REPORT, ENVIRONMENT, KIT)
 
-#: A report of 5,000 results has about 5 MB, and packs to a twentieth of that.
-_LARGEST, _MOST_PACKED = 256 * 2**20, 1000
+#: A report packs to a twentieth of its bytes.
+_MOST_PACKED = 1000
 #: The last bytes of an archive without a comment, which say how long the list of its files is; before them stands in a
 #: large one where to look instead.
 _END, _LOCATOR, _LONGEST_LIST = 22, 20, 4096
@@ -120,8 +120,8 @@ def unpacked(path: str | os.PathLike[str]) -> dict[str, bytes]:
     for one whose checksum is wrong.
     """
     try:
-        if Path(path).stat().st_size > _LARGEST:
-            _refuse(path, f"is larger than {_LARGEST} bytes, as no bundle is")
+        if Path(path).stat().st_size > LARGEST_REPORT:
+            _refuse(path, f"is larger than {LARGEST_REPORT} bytes, as no bundle is")
         with opened(path) as file:
             _refuse_long_lists(path, file)
             file.seek(0)
@@ -165,8 +165,8 @@ def _refuse_foreign(path: object, entries: list[zipfile.ZipInfo]) -> None:
         _refuse(path, f"has no {', '.join(missing)}")
     for entry in entries:
         _refuse_odd(path, entry)
-    if sum(entry.file_size for entry in entries) > _LARGEST:
-        _refuse(path, f"has more than {_LARGEST} bytes in all, as no bundle has")
+    if sum(entry.file_size for entry in entries) > LARGEST_REPORT:
+        _refuse(path, f"has more than {LARGEST_REPORT} bytes in all, as no bundle has")
 
 
 def _refuse_odd(path: object, entry: zipfile.ZipInfo) -> None:
@@ -175,7 +175,7 @@ def _refuse_odd(path: object, entry: zipfile.ZipInfo) -> None:
         _refuse(path, f"has {name!r} encrypted or packed in a way that no bundle is")
     if (entry.external_attr >> 16) & _KIND not in _ORDINARY:
         _refuse(path, f"has {name!r} as a link or another thing that is no ordinary file")
-    if entry.file_size > _LARGEST or entry.file_size > _MOST_PACKED * max(entry.compress_size, 1):
+    if entry.file_size > LARGEST_REPORT or entry.file_size > _MOST_PACKED * max(entry.compress_size, 1):
         _refuse(path, f"has {name!r} of {entry.file_size} bytes packed into {entry.compress_size}, as no bundle has")
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gradconform.results import Sort
+from gradconform.sinks import shortened
 from gradconform.torch_releases.accelerator import ends_the_process
 from gradconform.trial.program import Action
 
@@ -53,7 +54,7 @@ class Raised:
         file, line = _place_of(error)
         return cls(
             type(error).__name__,
-            re.sub(r"0x[0-9a-f]{6,}", "0x…", str(error)),
+            re.sub(r"0x[0-9a-f]{6,}", "0x…", shortened(str(error))),
             memory=_tells_of_memory(error),
             broken=isinstance(error, ends_the_process()),
             file=file,

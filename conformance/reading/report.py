@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from gradconform.adapter import is_option
 from gradconform.contract.frozen import FrozenCheck, FrozenContract, frozen
 from gradconform.exits import UsageError
-from gradconform.given_files import content
+from gradconform.given_files import LARGEST_REPORT, LONGEST_TEXT, content, line_of_long_text
 from gradconform.naming import PROFILES, nearest
 from gradconform.results import SCHEMA, SCHEMA_VERSION, Place, Report, Result
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from jsonschema import ValidationError
 
 
-#: A report of 5,000 results has about 5 MB.
-_LARGEST_FILE = 256 * 2**20
 #: What no count, seed or version of a report reaches; Python would read far longer ones, slowly.
 _DIGITS = 20
 _SHOWN = 80
@@ -60,6 +58,8 @@ def _text(given: str | bytes | os.PathLike[str]) -> str:
     if isinstance(given, str) and _is_text(given):
         return given
     name, held = named(given), given if isinstance(given, bytes) else _content(Path(given))
+    if (line := line_of_long_text(held)) is not None:
+        _refuse(name, f"line {line}: holds a text of more than {LONGEST_TEXT} bytes; expected a report, which has none")
     try:
         return held.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -69,9 +69,9 @@ def _text(given: str | bytes | os.PathLike[str]) -> str:
 def _content(path: Path) -> bytes:
     try:
         size = path.stat().st_size
-        if size > _LARGEST_FILE:
-            _refuse(str(path), f"has {size} bytes; expected a report, which has no more than {_LARGEST_FILE}")
-        return content(path, _LARGEST_FILE)
+        if size > LARGEST_REPORT:
+            _refuse(str(path), f"has {size} bytes; expected a report, which has no more than {LARGEST_REPORT}")
+        return content(path, LARGEST_REPORT)
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         reason = getattr(error, "strerror", None) or str(error)
         _refuse(str(path), f"cannot be read: {reason}; expected a report that gradconform run --json has written")

@@ -29,6 +29,7 @@ from gradconform.judge.state import same_bits
 from gradconform.naming import DEFAULT_SEED
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Result
+from gradconform.sinks import shortened
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import Target
 from gradconform.tolerance import tolerances_of
@@ -141,6 +142,8 @@ class Runner:
                 **_exhausted(Raised.of(error)),
             }
         values = {**_exhausted(*(finding.raised for finding in values.get("findings", ()))), **values}
+        if "message" in values:
+            values["message"] = shortened(values["message"])
         taken = round(time.perf_counter() - started, 6)
         dtype = str(self.dtype).removeprefix("torch.")
         return check.result(str(self.device), dtype, duration_s=taken, **measured.values(), **values)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradconform.cli import main
-from gradconform.given_files import content, opened, sha256
+from gradconform.given_files import LONGEST_TEXT, content, line_of_long_text, opened, sha256
 
 #: Each way to name a file that somebody else has written.
 WAYS: dict[str, Callable[[str], list[str]]] = {
@@ -70,3 +70,30 @@ def test_no_more_is_read_than_may_be_there(tmp_path: Path) -> None:
     with opened(path) as file:
         assert file.read() == b"12345"
     assert sha256(path).startswith("5994471abb01")
+
+
+def test_a_text_that_no_report_has_is_refused_by_its_line_before_it_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "long.json"
+    path.write_text('{\n"schema": "' + "x" * (LONGEST_TEXT + 1) + '"}')
+    for command in (["compare", str(path), str(path)], ["run", "--resume", str(path)]):
+        assert main(command) == 2
+        told = capsys.readouterr().err
+        assert f"{path}" in told
+        assert "line 2" in told
+        assert len(told) < 1000
+
+
+@pytest.mark.parametrize(
+    ("held", "line"),
+    [
+        (b'"' + b"x" * LONGEST_TEXT, 1),
+        (b'"' + b"x" * (LONGEST_TEXT - 1) + b'"', None),
+        (b'["a",\n\n"' + b"x" * LONGEST_TEXT + b'"]', 3),
+        (b'"a"' * LONGEST_TEXT, None),
+        (b"", None),
+    ],
+)
+def test_where_a_long_text_begins(held: bytes, line: int | None) -> None:
+    assert line_of_long_text(held) == line

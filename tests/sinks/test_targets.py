@@ -112,3 +112,15 @@ def test_names_in_an_archive_are_told_as_text(target: Path, capsys: pytest.Captu
             archive.writestr(name.replace("\0", ""), ATTACK)
         assert main(["verify", "bundle.zip"]) != 0
         assert harmless("".join(capsys.readouterr()))
+
+
+def test_of_a_text_that_fills_a_memory_the_beginning_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    long = TARGET.replace("raise ValueError(ATTACK)", "raise UnsupportedError('x' * 3_000_000)")
+    long = "from gradconform.adapter import UnsupportedError\n" + long.replace("= ATTACK,", "= 'long',")
+    Path("target.py").write_text(long, encoding="utf-8")
+    assert main(["run", "target.py:Attack", "--checks", CHECK, "--json", "report.json", "--ndjson", "run.ndjson"]) == 1
+    (result,) = json.loads(Path("report.json").read_text(encoding="utf-8"))["results"]
+    assert 1_000 < result["message"].count("x") < 100_000
+    assert "more characters" in result["message"]
+    assert max(len(line) for line in Path("run.ndjson").read_text(encoding="utf-8").splitlines()) < 100_000
