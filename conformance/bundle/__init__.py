@@ -1,1 +1,1 @@
-"""Bundles: the report of a run and all it rests on in one file, and whether such a file holds."""
+"""Bundles: the report of a run and all it rests on in one file, whether such a file holds, and who has signed it."""

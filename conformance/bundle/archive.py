@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import io
 import json
 import os
+import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
-from gradconform.exits import UsageError
-from gradconform.given_files import LARGEST_REPORT, content, opened
+from gradconform.exits import EXIT_ENVIRONMENT, UsageError
+from gradconform.given_files import LARGEST_REPORT, content
 from gradconform.kit_files import kit_files
 from gradconform.reading.report import read_report
 from gradconform.results import Report
@@ -100,6 +102,26 @@ class ArchiveError(UsageError):
     """A file that is no bundle, or one that nobody should unpack."""
 
 
+class ScratchError(UsageError):
+    """A machine on which no temporary file can be written."""
+
+    exit_code = EXIT_ENVIRONMENT
+
+
+@contextlib.contextmanager
+def on_disk(files: Mapping[str, bytes]) -> Iterator[Path]:
+    """Keep files in a folder of their own for those who read nothing else. Raises :class:`ScratchError`."""
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            for name, held in files.items():
+                (folder / name).write_bytes(held)
+        except OSError as error:
+            msg = f"no temporary file can be written ({error}); expected room in the folder that TMPDIR names"
+            raise ScratchError(msg) from error
+        yield folder
+
+
 def packed(files: Mapping[str, bytes]) -> bytes:
     """Return the archive of ``files``; the same files give the same bytes."""
     out = io.BytesIO()
@@ -112,39 +134,43 @@ def packed(files: Mapping[str, bytes]) -> bytes:
     return out.getvalue()
 
 
-def unpacked(path: str | os.PathLike[str]) -> dict[str, bytes]:
+def archive_content(path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of the file at ``path``. Raises :class:`ArchiveError` for what is larger than any bundle."""
+    try:
+        return content(path, LARGEST_REPORT)
+    except (OSError, ValueError) as error:
+        _refuse(path, f"cannot be read: {getattr(error, 'strerror', None) or error}")
+
+
+def unpacked(path: str | os.PathLike[str], held: bytes | None = None) -> dict[str, bytes]:
     """Return the files of a bundle by name, in memory: nothing is written anywhere.
+
+    ``held`` is what :func:`archive_content` gave for ``path``, where that was read already.
 
     Raises :class:`ArchiveError` for what is no zip archive, for a name that no bundle has (so for every path), for one
     that is there twice, for a link, for what is encrypted, for what is larger than any bundle or packed too well, and
     for one whose checksum is wrong.
     """
+    held = archive_content(path) if held is None else held
     try:
-        if Path(path).stat().st_size > LARGEST_REPORT:
-            _refuse(path, f"is larger than {LARGEST_REPORT} bytes, as no bundle is")
-        with opened(path) as file:
-            _refuse_long_lists(path, file)
-            file.seek(0)
-            return _unpacked(path, file)
-    except OSError as error:
-        _refuse(path, f"cannot be read: {error.strerror or error}")
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error) as error:
+        _refuse_long_lists(path, held)
+        return _unpacked(path, io.BytesIO(held))
+    except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error) as error:
         if isinstance(error, ArchiveError):
             raise
         _refuse(path, f"is no zip archive that can be read: {error}")
 
 
-def _unpacked(path: object, file: BinaryIO) -> dict[str, bytes]:
+def _unpacked(path: object, file: io.BytesIO) -> dict[str, bytes]:
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         _refuse_foreign(path, entries)
         return {entry.filename: _content(path, archive, entry) for entry in entries}
 
 
-def _refuse_long_lists(path: object, file: BinaryIO) -> None:
+def _refuse_long_lists(path: object, held: bytes) -> None:
     """Refuse an archive that lists a million files, before zipfile makes an object of each."""
-    file.seek(-min(_END + _LOCATOR, file.seek(0, os.SEEK_END)), os.SEEK_END)
-    tail = file.read()
+    tail = held[-(_END + _LOCATOR) :]
     locator, end = tail[:-_END], tail[-_END:]
     if not end.startswith(b"PK\x05\x06") or not end.endswith(b"\0\0") or locator.startswith(b"PK\x06\x07"):
         _refuse(path, "is no zip archive that can be read: it does not end as a bundle does")

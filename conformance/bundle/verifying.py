@@ -5,9 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from gradconform.kit_files import altered_since_installation, kit_files, kit_sha256
@@ -17,7 +15,7 @@ from gradconform.results import Report
 from gradconform.version import KIT_VERSION
 from gradconform.waivers.waiver import WaiverError, read_waivers
 
-from .archive import ENVIRONMENT, KIT, RECORDS, REPORT, SCHEMA, SCHEMA_VERSION, STATEMENT, WAIVERS, statement
+from .archive import ENVIRONMENT, KIT, RECORDS, REPORT, SCHEMA, SCHEMA_VERSION, STATEMENT, WAIVERS, on_disk, statement
 
 #: How many names of files a reason lists.
 _NAMED = 3
@@ -136,11 +134,9 @@ def _of_waivers(report: Report, content: bytes | None, today: dt.date | None) ->
         return
     if hashlib.sha256(content).hexdigest() != report.waivers["sha256"]:
         yield f"{WAIVERS} is not the file that the run went by"
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / WAIVERS
-        path.write_bytes(content)
+    with on_disk({WAIVERS: content}) as folder:
         try:
-            listed = [waiver.to_dict() for waiver in read_waivers(path, today=today).entries]
+            listed = [waiver.to_dict() for waiver in read_waivers(folder / WAIVERS, today=today).entries]
         except WaiverError as error:
             yield from str(error).replace(f"{folder}/", "").splitlines()
             return
@@ -156,11 +152,9 @@ def _of_waivers(report: Report, content: bytes | None, today: dt.date | None) ->
 def _of_records(report: Report, content: bytes | None) -> Iterator[str]:
     if content is None:
         return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / RECORDS
-        path.write_bytes(content)
+    with on_disk({RECORDS: content}) as folder:
         try:
-            run = read_run(path)
+            run = read_run(folder / RECORDS)
             recorded = {r.place: r.to_dict() for r in run.report().results}
         except (RecordsError, ReportError, TypeError, KeyError) as error:
             yield f"{RECORDS} cannot be read: {str(error).replace(f'{folder}/', '')}"

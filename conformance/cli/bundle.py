@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from gradconform.bundle.archive import Sources, bundle_files, packed, statement, unpacked
+from gradconform.bundle.archive import Sources, archive_content, bundle_files, packed, statement, unpacked
+from gradconform.bundle.signing import NotSignedError, is_signed, signature, signature_path, signer
 from gradconform.bundle.verifying import reasons_against
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, UsageError
 from gradconform.given_files import sha256
@@ -14,7 +15,7 @@ from gradconform.reading.report import read_report
 from gradconform.report.lines import Line
 from gradconform.results import Report
 
-from .console import hand_over, write
+from .console import hand_over_all, refuse_unwritable, write
 
 
 class BundleError(UsageError):
@@ -22,7 +23,9 @@ class BundleError(UsageError):
 
 
 def bundle(arguments: argparse.Namespace) -> int:
-    """Write a bundle; return 1 with each reason where what it states would not hold."""
+    """Write a bundle, and its signature; return 1 with each reason where what it states would not hold."""
+    if arguments.sign is not None:
+        refuse_unwritable(signature_path(arguments.output), "--sign")
     try:
         files = bundle_files(_sources(arguments))
     except OSError as error:
@@ -31,9 +34,12 @@ def bundle(arguments: argparse.Namespace) -> int:
     reasons = reasons_against(files)
     if reasons:
         return _tell_reasons(f"{arguments.report} supports no statement", reasons)
-    code = hand_over(arguments.output, packed(files), code=EXIT_CONFORMS, what="bundle")
+    written = {arguments.output: packed(files)}
+    if arguments.sign is not None:
+        written[signature_path(arguments.output)] = signature(written[arguments.output], arguments.sign)
+    code = hand_over_all(written, code=EXIT_CONFORMS, what="bundle")
     if code == EXIT_CONFORMS:
-        write([Line(f"{arguments.output}: {_statement(files)}")])
+        write([Line(f"{' and '.join(written)}: {_statement(files)}")])
     return code
 
 
@@ -53,19 +59,29 @@ def _sources(arguments: argparse.Namespace) -> Sources:
 
 def verify(arguments: argparse.Namespace) -> int:
     """Say whether what a bundle states holds; return 1 with each reason where it does not."""
+    held = archive_content(arguments.bundle)
+    files = unpacked(arguments.bundle, held)
+    reasons = reasons_against(files)
+    if arguments.target is not None and not reasons:
+        reasons = _of_target(files, Path(arguments.target))
     try:
-        files = unpacked(arguments.bundle)
-        reasons = reasons_against(files)
-        if arguments.target is not None and not reasons:
-            reasons = _of_target(files, Path(arguments.target))
-    except OSError as error:
-        msg = f"--target {arguments.target}: cannot be read: {error.strerror}; expected the file that was judged"
-        raise BundleError(msg) from error
+        signed = _signed(held, arguments)
+    except NotSignedError as error:
+        reasons.append(str(error))
     if reasons:
         return _tell_reasons("NOT VALID", reasons)
     report = read_report(files["report.json"])
-    write([Line(f"VALID, unsigned (who made it cannot be told): {statement(report)}"), *_left_open(report)])
+    write([Line(f"VALID, {signed}: {statement(report)}"), *_left_open(report)])
     return EXIT_CONFORMS
+
+
+def _signed(held: bytes, arguments: argparse.Namespace) -> str:
+    """Return by whom a bundle is signed, in words. Raises ``NotSignedError`` where that is none of those asked for."""
+    if arguments.signers is not None:
+        return f"signed by {signer(held, arguments.bundle, arguments.signers)}"
+    if is_signed(arguments.bundle):
+        return "signed, which was not checked (--signers FILE says who may have signed it)"
+    return "unsigned (who made it cannot be told)"
 
 
 def _left_open(report: Report) -> Iterator[Line]:
@@ -78,7 +94,11 @@ def _left_open(report: Report) -> Iterator[Line]:
 
 def _of_target(files: dict[str, bytes], path: Path) -> list[str]:
     judged = read_report(files["report.json"]).target["sha256"]
-    found = sha256(path)
+    try:
+        found = sha256(path)
+    except OSError as error:
+        msg = f"--target {path}: cannot be read: {error.strerror}; expected the file that was judged"
+        raise BundleError(msg) from error
     return [] if found == judged else [f"{path} is not what was judged: its SHA-256 is {found}"]
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,7 +101,25 @@ def refuse_unwritable(path: str, option: str) -> None:
 
 def replace_file(path: str, content: str | bytes) -> None:
     """Write ``content`` beside ``path`` and move it there, so that a reader never sees half a file."""
-    real = Path(path).resolve()
+    replace_files({path: content})
+
+
+def replace_files(contents: Mapping[str, str | bytes]) -> None:
+    """Write each content beside its path, and move them there once all are written: all of them, or none."""
+    written: list[tuple[Path, Path]] = []
+    try:
+        for path, content in contents.items():
+            real = Path(path).resolve()
+            written.append((_written_beside(real, content), real))
+        for beside, real in written:
+            beside.replace(real)
+    except BaseException:
+        for beside, _ in written:
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def _written_beside(real: Path, content: str | bytes) -> Path:
     handle, name = tempfile.mkstemp(prefix=f".{real.name}.", dir=real.parent)
     beside = Path(name)
     try:
@@ -110,18 +128,23 @@ def replace_file(path: str, content: str | bytes) -> None:
         mask = os.umask(0)
         os.umask(mask)
         beside.chmod(0o666 & ~mask)  # mkstemp makes a file that only its owner can read
-        beside.replace(real)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+    return beside
 
 
 def hand_over(path: str, content: str | bytes, *, code: int, what: str = "report") -> int:
     """Write a command's file and return ``code``; where it cannot be, say so and return the environment's exit code."""
+    return hand_over_all({path: content}, code=code, what=what)
+
+
+def hand_over_all(contents: Mapping[str, str | bytes], *, code: int, what: str) -> int:
+    """Write the files of a command, all or none, as :func:`hand_over` writes one."""
     try:
-        replace_file(path, content)
+        replace_files(contents)
     except OSError as error:
-        complain(f"the {what} could not be written to {path!r}: {error}")
+        complain(f"the {what} could not be written to {', '.join(map(repr, contents))}: {error}")
         return EXIT_ENVIRONMENT
     return code
 

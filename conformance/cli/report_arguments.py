@@ -218,6 +218,11 @@ def _bundle(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--waivers", metavar="FILE", help="the waivers of the run (default: the file that the report names)"
     )
+    one.add_argument(
+        "--sign",
+        metavar="KEY",
+        help="sign the bundle with this private key of ssh, by ssh-keygen, into BUNDLE.zip.sig (default: unsigned)",
+    )
 
 
 @command("verify", "bundle:verify", epilog=EXIT_CODES)
@@ -225,7 +230,13 @@ def _verify(one: argparse.ArgumentParser) -> None:
     """Say whether what a bundle states holds, or each reason why not.
 
     Say whether what a bundle states holds: VALID, or each reason why not. Nothing in it is run, nothing is unpacked
-    to disk but its waivers and records, and no network is asked. Exit code 1 where it does not hold.
+    to disk but its waivers, its records and its signature, and no network is asked. Exit code 1 where it does not hold.
     """
     one.add_argument("bundle", metavar="BUNDLE.zip", help="a file that 'gradconform bundle' has written")
     one.add_argument("--target", metavar="FILE", help="the code that you have: is it what was judged?")
+    one.add_argument(
+        "--signers",
+        metavar="FILE",
+        help="who may have signed it, an allowed-signers file of ssh-keygen: lines such as ada@example.org ssh-ed25519 "
+        "AAAA... (default: the signature is not checked)",
+    )

@@ -17,23 +17,17 @@ from typing import Any
 import pytest
 import torch
 
-from gradconform import contract, kit_files
+from gradconform import kit_files
 from gradconform.bundle.archive import NAMES, ArchiveError, Sources, bundle_files, packed, unpacked
 from gradconform.bundle.verifying import reasons_against
 from gradconform.cli import main
-from gradconform.devices.environment import environment
 from gradconform.records import as_line, finished, header_of
-from gradconform.results import Report, Result
+from gradconform.results import Report
 from gradconform.waivers.waiver import read_waivers
 
+from .conftest import FEW, SHOULD, WAIVED
+
 Files = dict[str, bytes]
-WAIVED, SHOULD = "split.gradients.gru", "accumulate.in_place.full"
-#: A contract of a few checks, so that reports are small: every fortieth, the one that is waived, and one SHOULD.
-CHECKS = {
-    check.id: check
-    for number, check in enumerate(contract.checks_of().values())
-    if check.id in {WAIVED, SHOULD} or (number % 40 == 0 and check.level == "MUST")
-}
 ENTRY = f"""
 [[waiver]]
 check = "{WAIVED}"
@@ -43,37 +37,6 @@ issue = "#7"
 owner = "ada"
 expires = 2999-12-31
 """
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contract_of: Callable[..., None]) -> Path:
-    monkeypatch.chdir(tmp_path)
-    contract_of(CHECKS.values())
-    return tmp_path
-
-
-@pytest.fixture
-def whole(folder: Path) -> Report:
-    """The report of a run of profile full in which all passed, made by hand: a real one takes ten seconds."""
-    target = folder / "backward.py"
-    target.write_text("def stage_backward(): ...\n", encoding="utf-8")
-    digest = hashlib.sha256(target.read_bytes()).hexdigest()
-    results = [
-        Result(
-            check=check.id, level=check.level, device="cpu", dtype="float32", status="passed", headroom=0.0,
-            requirement=check.requirement, bit_equal=True, core=check.core,
-        )
-        for check in CHECKS.values()
-    ]  # fmt: skip
-    return Report(
-        profile="full",
-        target={"text": "backward.py", "name": "mine", "version": "1.0", "file": str(target), "sha256": digest},
-        environment=environment(),
-        seed=20,
-        manifest=len(CHECKS),
-        planned=len(CHECKS),
-        results=results,
-    )
 
 
 @pytest.fixture
@@ -113,7 +76,7 @@ def test_a_bundle_with_waivers_and_records_holds_and_states_them(waived: Report)
     statement = json.loads(files["statement.json"])["statement"]
     where = f"on cpu float32, with torch {torch.__version__}"
     assert f"conforms with waivers: contract 1.0, profile full, {where}: " in statement
-    assert statement.endswith(f"{len(CHECKS) - 1} of {len(CHECKS)} checks passed, 1 are waived")
+    assert statement.endswith(f"{len(FEW) - 1} of {len(FEW)} checks passed, 1 are waived")
 
 
 def without_one(report: Report) -> Report:
@@ -126,7 +89,7 @@ def with_status(status: Any, kind: str | None = None) -> Callable[[Report], Repo
     )
 
 
-STANDARD = [check for check in CHECKS.values() if check.profile != "full"]
+STANDARD = [check for check in FEW.values() if check.profile != "full"]
 
 
 def as_standard(report: Report) -> Report:
@@ -135,7 +98,7 @@ def as_standard(report: Report) -> Report:
     return replace(report, profile="standard", results=results, manifest=len(kept), planned=len(kept))
 
 
-SHARD = {"index": 1, "count": 1, "selected": len(CHECKS), "sha256": "0" * 64, "positions": list(range(len(CHECKS)))}
+SHARD = {"index": 1, "count": 1, "selected": len(FEW), "sha256": "0" * 64, "positions": list(range(len(FEW)))}
 PROBE = {"device": "npu:0", "reason": None, "unknown": False, "dtypes": {}, "preflight": [], "facts": {}}
 HELD = {"requirement": "A copy MUST be bitwise.", "held": True, "message": ""}
 BROKEN = {**HELD, "held": False, "message": "it is not"}
@@ -148,7 +111,7 @@ def on_device(**told: Any) -> Callable[[Report], Report]:
 
 AGAINST: list[tuple[str, Callable[[Report], Report], str]] = [
     ("profile", as_standard, "the profile is standard; only full supports a statement of conformance"),
-    ("incomplete", without_one, f"manifest is not complete: {len(CHECKS) - 1} of {len(CHECKS)} checks have a verdict"),
+    ("incomplete", without_one, f"manifest is not complete: {len(FEW) - 1} of {len(FEW)} checks have a verdict"),
     ("failed", with_status("failed", "mismatch"), "the verdict is 'does not conform'"),
     ("error", with_status("error", "kit"), "the verdict is 'does not conform'"),
     ("shard", lambda report: replace(report, shard=SHARD), "the report is of one shard; merge the shards first"),
