@@ -187,8 +187,8 @@ def read_run(path: str | Path) -> RecordedRun:
     except OSError as error:
         msg = f"{str(path)!r} cannot be read: {error.strerror}"
         raise RecordsError(msg) from error
-    if (line := line_of_long_text(held)) is not None:
-        msg = f"{str(path)!r}, line {line}: holds a text of more than {LONGEST_TEXT} bytes, as no record does"
+    if (long := line_of_long_text(held)) is not None:
+        msg = f"{str(path)!r}, line {long}: holds a text of more than {LONGEST_TEXT} bytes, as no record does"
         raise RecordsError(msg)
     whole = held.rfind(b"\n") + 1
     lines = held[:whole].splitlines() or [b"{}"]
