@@ -47,7 +47,7 @@ def read(evidence: Evidence) -> Draw:
 
 def _compared(evidence: Evidence) -> Iterator[_Compared]:
     """Yield the gradients that are not bit-equal to plain autograd's, those of parameters as they are in the end."""
-    exact = evidence.materials.dtype == torch.float64
+    exact = _is_exact(evidence.materials.dtype)
     for step in evidence.observation.steps:
         wanted, stage, mb = evidence.oracle_step(step), step.action.stage, step.action.mb
         for slot, (got, oracle) in enumerate(zip(step.input_grads or (), wanted.input_grads or (), strict=False)):
@@ -58,6 +58,11 @@ def _compared(evidence: Evidence) -> Iterator[_Compared]:
     for name, oracle in evidence.oracle_step(last).param_grads.items():
         if (pair := _differing(last.param_grads.get(name), oracle)) is not None:
             yield "parameter gradient", name, *pair, None if exact else evidence.expected_param(name, last).total
+
+
+def _is_exact(dtype: torch.dtype) -> bool:
+    """Tell whether plain autograd in a dtype is its own reference."""
+    return dtype == torch.float64
 
 
 def _differing(got: Tensor | None, oracle: Tensor | None) -> tuple[Tensor, Tensor] | None:
@@ -92,6 +97,10 @@ def _judge_series(sort: Sort, where: str, errors: Sequence[Errors], draws: Seque
             f"off by {error:+.3g} of its value in the mean {over}, bound {bound:.3g}; single errors are within theirs"
         )
         yield Finding("mismatch", where, "", text, abs(error), bound, headroom, cause, sort=sort)
+    if _is_exact(
+        dtype
+    ):  # how far plain autograd errs is not known there, and what cancels errs by any part of its value
+        return
     error, bound, headroom = judge_spread(len(draws), errors, dtype)
     yield Measured(headroom)
     if headroom > 1.0:

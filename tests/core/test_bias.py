@@ -14,7 +14,7 @@ from gradconform.contract.areas import CHECKS
 from gradconform.contract.cases import DRAWS
 from gradconform.devices.dtypes import dtype_named
 from gradconform.drive.evidence import Evidence
-from gradconform.judge.bias import BIAS, TOGETHER
+from gradconform.judge.bias import BIAS, TOGETHER, Draw
 from gradconform.judge.finding import findings_in
 from gradconform.reference.faults import FAULTS
 from gradconform.reference.variants import VARIANTS
@@ -75,6 +75,17 @@ def test_a_spread_may_be_twice_that_of_plain_autograd_and_the_floor() -> None:
     plain = 0.5 * EPS
     assert judge_spread(DRAWS, [errors(0.0, square=(1.49 * EPS) ** 2, oracle_square=plain**2)] * DRAWS, BF16)[2] < 1.0
     assert judge_spread(DRAWS, [errors(0.0, square=(1.51 * EPS) ** 2, oracle_square=plain**2)] * DRAWS, BF16)[2] > 1.0
+
+
+def test_no_spread_is_told_where_plain_autograd_is_its_own_reference() -> None:
+    """A gradient that cancels is right where it is off by much of its value, and float64 has nothing to show that."""
+
+    def draws(dtype: torch.dtype) -> list[Draw]:
+        signs = (1.0, -1.0) * (DRAWS // 2)
+        return [Draw(dtype, (("parameter gradient", "w", errors(sign * 0.06, square=0.06**2)),)) for sign in signs]
+
+    assert findings_in(BIAS.judge(draws(torch.float32)))
+    assert not findings_in(BIAS.judge(draws(torch.float64)))
 
 
 def test_draws_that_are_left_are_not_run_where_they_could_change_nothing() -> None:
