@@ -68,6 +68,22 @@ def override(factors: Mapping[str, Any]) -> None:
     _OVERRIDES.update(factors)
 
 
+def overridden() -> dict[str, float]:
+    """Return each ``c`` that :func:`override` has set, by dtype."""
+    return dict(_OVERRIDES)
+
+
+@contextlib.contextmanager
+def tolerances_as_shipped() -> Iterator[None]:
+    """Judge by the ``c`` of tolerances.toml meanwhile, whatever hooks have set."""
+    before = overridden()
+    _OVERRIDES.clear()
+    try:
+        yield
+    finally:
+        _OVERRIDES.update(before)
+
+
 @contextlib.contextmanager
 def tolerances_of(factors: Mapping[str, float]) -> Iterator[None]:
     """Judge by the ``c`` that a device's object has meanwhile, but for dtypes that a hook has another one for."""

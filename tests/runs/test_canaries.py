@@ -70,6 +70,10 @@ json.dumps = lambda *values, **how: dumps(*values, **how).replace('"failed"', '"
 """,
         UNSEEN,
     ),
+    "the tolerances": (
+        "import gradconform.tolerance; gradconform.tolerance.override({'float32': 1e9})",
+        "importing the target changed the tolerances that hooks have set from {} to {'float32': 1000000000.0}",
+    ),
     "torch.equal": ("torch.equal = lambda *_: True", UNSEEN),
     "torch.autograd.grad": (
         """
