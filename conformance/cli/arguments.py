@@ -79,30 +79,31 @@ def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
         action="store_false",
         help="run the checks in this process: a crash or hang of the target is one of the run",
     )
-    one.add_argument(
-        "--check-timeout",
-        type=partial(number_given, fits=lambda seconds: seconds > 0, otherwise=_NO_TIME),
-        default=CHECK_TIMEOUT,
-        metavar="SECONDS",
-        help=f"what one check may take; one that takes longer has hung (default: {CHECK_TIMEOUT:g})",
-    )
-    one.add_argument(
+    _add_time(one, "--check-timeout", CHECK_TIMEOUT, "what one check may take; one that takes longer has hung")
+    _add_time(
+        one,
         "--start-timeout",
-        type=partial(number_given, fits=lambda seconds: seconds > 0, otherwise=_NO_TIME),
-        default=START_TIMEOUT,
-        metavar="SECONDS",
-        help="what may pass until a process begins a check: importing the target, making ready the device and the plan "
-        f"(default: {START_TIMEOUT:g})",
+        START_TIMEOUT,
+        "what may pass until a process begins a check: importing the target, making ready the device and the plan",
     )
-    one.add_argument(
+    _add_time(
+        one,
         "--max-lost-time",
-        type=partial(number_given, fits=lambda seconds: seconds > 0, otherwise=_NO_TIME),
-        default=MAX_LOST_TIME,
-        metavar="SECONDS",
-        help="run no more where checks that ended or hung their process have taken so long, with what they were run "
-        f"again (default: {MAX_LOST_TIME:g})",
+        MAX_LOST_TIME,
+        "run no more where checks that ended or hung their process have taken so long, with what they were run again",
     )
     add_count(one, "-n", "--workers", default=1, help="how many processes share the checks")
+
+
+def _add_time(one: argparse.ArgumentParser, flag: str, default: float, what: str) -> None:
+    """Add an option that takes seconds."""
+    one.add_argument(
+        flag,
+        type=partial(number_given, fits=lambda seconds: seconds > 0, otherwise=_NO_TIME),
+        default=default,
+        metavar="SECONDS",
+        help=f"{what} (default: {default:g})",
+    )
 
 
 @command("init", "init:init", epilog=EXIT_CODES)

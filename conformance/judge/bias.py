@@ -97,9 +97,7 @@ def _judge_series(sort: Sort, where: str, errors: Sequence[Errors], draws: Seque
             f"off by {error:+.3g} of its value in the mean {over}, bound {bound:.3g}; single errors are within theirs"
         )
         yield Finding("mismatch", where, "", text, abs(error), bound, headroom, cause, sort=sort)
-    if _is_exact(
-        dtype
-    ):  # how far plain autograd errs is not known there, and what cancels errs by any part of its value
+    if _is_exact(dtype):  # how far plain autograd errs is not known there; what cancels errs by any part of its value
         return
     error, bound, headroom = judge_spread(len(draws), errors, dtype)
     yield Measured(headroom)
