@@ -9,7 +9,8 @@ from gradconform.contract import checks_of
 from gradconform.contract.freezing import freeze
 from gradconform.contract.frozen import file_of
 from gradconform.contract.plan import make_plan
-from gradconform.contract.space.rows import made_anew, text
+from gradconform.contract.space.rows import made_anew
+from gradconform.covering.rows import text
 from gradconform.exits import EXIT_CONFORMS
 from gradconform.report.checks import as_json, explanation, lines, matching, rows
 from gradconform.report.contract_page import contract_page

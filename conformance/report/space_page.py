@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from gradconform.contract.space.covering import Space, Words, covered
-from gradconform.contract.space.dimension import Dimension
 from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS
 from gradconform.contract.space.elsewhere import ELSEWHERE
-from gradconform.contract.space.rows import ROWS, TRIPLES, frozen_rows, named
+from gradconform.contract.space.rows import ROWS, TRIPLES, frozen_rows
 from gradconform.contract.space.triples import MOST_CLAIMS, SHARE
+from gradconform.covering.dimension import Dimension
+from gradconform.covering.rows import named
+from gradconform.covering.space import Space, Words, covered
 from gradconform.extent import AREA_SHARE
 
 from .page.rendering import render_own
@@ -25,7 +26,7 @@ def space_page() -> str:
         share=f"{SHARE:.0%}",
         most_claims=MOST_CLAIMS,
         area_share=f"{AREA_SHARE:.0%}",
-        wide=sorted({claim for some in DIMENSIONS.values() for claim in Space(some).widely_claimed()}),
+        wide=sorted({claim for some in DIMENSIONS.values() for claim in Space(some, CONSTRAINTS).widely_claimed()}),
         claim_columns=["claim", *(column for way in DIMENSIONS for column in (f"rows of {way}", "pairs left"))],
         claims=_claims(rows),
         dimensions=[_dimension(name, rows) for name in _names()],
@@ -53,7 +54,7 @@ def _shares(way: str, rows: Sequence[Words]) -> tuple[str, str]:
     """Return how many of the pairs and of the triples that can stand together do so."""
     told = []
     for strength in (2, 3):
-        can, do = set(Space(DIMENSIONS[way]).possible(strength)), covered(rows, strength)
+        can, do = set(Space(DIMENSIONS[way], CONSTRAINTS).possible(strength)), covered(rows, strength)
         told.append(f"{len(can & do)} of {len(can)} ({len(can & do) / len(can):.0%})")
     return told[0], told[1]
 
@@ -62,7 +63,7 @@ def _claims(rows: Mapping[str, Sequence[Words]]) -> list[tuple[str, ...]]:
     """Return a line per claim: how many rows of each way ask for it, and what is covered of the pairs that do not."""
     told: dict[str, list[str]] = {}
     for number, (way, dimensions) in enumerate(DIMENSIONS.items()):
-        space = Space(dimensions)
+        space = Space(dimensions, CONSTRAINTS)
         for claim in space.claiming():
             asking = sum(claim in space.claims_of(enumerate(row)) for row in rows[way])
             can, do = space.kept(rows[way], claim)
@@ -91,7 +92,7 @@ def _words(words: Mapping[str, frozenset[str]]) -> str:
 
 def _pairs(dimensions: Sequence[Dimension], rows: Sequence[Words]) -> list[list[str]]:
     """Return a line per dimension: with each that follows it, the pairs that stand in rows of those that can."""
-    can = Counter(tuple(place for place, _ in pair) for pair in Space(dimensions).possible(2))
+    can = Counter(tuple(place for place, _ in pair) for pair in Space(dimensions, CONSTRAINTS).possible(2))
     do = Counter(tuple(place for place, _ in pair) for pair in covered(rows, 2))
     places = range(len(dimensions))
     return [

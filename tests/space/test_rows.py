@@ -9,12 +9,14 @@ import pytest
 
 from gradconform import contract
 from gradconform.contract.space.checks import in_words
-from gradconform.contract.space.covering import Space, covered
-from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS, allowed
+from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS
 from gradconform.contract.space.draft import draft_of
 from gradconform.contract.space.elsewhere import ELSEWHERE
-from gradconform.contract.space.rows import TRIPLES, frozen_rows, made_anew, named, text
+from gradconform.contract.space.rows import TRIPLES, frozen_rows, made_anew
 from gradconform.contract.space.triples import MOST_CLAIMS, SHARE
+from gradconform.covering.dimension import allowed
+from gradconform.covering.rows import named, text
+from gradconform.covering.space import Space, covered
 from gradconform.extent import AREA_SHARE
 from gradconform.report.space_page import space_page
 
@@ -30,18 +32,18 @@ def test_the_rows_made_anew_are_those_of_the_files() -> None:
 
 @WAYS
 def test_every_pair_of_values_that_can_stand_together_does(way: str) -> None:
-    assert set(Space(DIMENSIONS[way]).possible(2)) - covered(frozen_rows()[way], 2) == set()
+    assert set(Space(DIMENSIONS[way], CONSTRAINTS).possible(2)) - covered(frozen_rows()[way], 2) == set()
 
 
 @WAYS
 def test_profile_full_has_most_triples_of_values_that_can_stand_together(way: str) -> None:
-    can = set(Space(DIMENSIONS[way]).possible(3))
+    can = set(Space(DIMENSIONS[way], CONSTRAINTS).possible(3))
     assert len(can & covered([*frozen_rows()[way], *frozen_rows(TRIPLES)[way]], 3)) >= SHARE * len(can)
 
 
 @WAYS
 def test_a_row_of_triples_asks_for_few_claims(way: str) -> None:
-    space = Space(DIMENSIONS[way])
+    space = Space(DIMENSIONS[way], CONSTRAINTS)
     assert max(len(space.claims_of(enumerate(row))) for row in frozen_rows(TRIPLES)[way]) <= MOST_CLAIMS
 
 
@@ -49,7 +51,7 @@ def test_a_row_of_triples_asks_for_few_claims(way: str) -> None:
 def test_no_row_is_against_a_constraint_and_none_stands_twice(way: str) -> None:
     names = [dimension.name for dimension in DIMENSIONS[way]]
     rows = [*frozen_rows()[way], *frozen_rows(TRIPLES)[way]]
-    assert all(allowed(dict(zip(names, row, strict=True))) for row in rows)
+    assert all(allowed(dict(zip(names, row, strict=True)), CONSTRAINTS) for row in rows)
     assert len(set(rows)) == len(rows)
 
 
@@ -106,7 +108,7 @@ def test_a_target_that_withholds_one_claim_loses_at_most_half_of_the_rows() -> N
 
 @WAYS
 def test_where_a_claim_of_many_values_is_withheld_what_claims_nothing_is_covered_all_the_same(way: str) -> None:
-    space, rows = Space(DIMENSIONS[way]), frozen_rows()[way]
+    space, rows = Space(DIMENSIONS[way], CONSTRAINTS), frozen_rows()[way]
     assert "multi_input" in space.widely_claimed()
     for claim in space.widely_claimed():
         can, do = space.kept(rows, claim)
@@ -115,7 +117,7 @@ def test_where_a_claim_of_many_values_is_withheld_what_claims_nothing_is_covered
 
 @WAYS
 def test_where_one_claim_is_withheld_three_of_four_pairs_that_do_not_ask_for_it_are_covered(way: str) -> None:
-    space, rows = Space(DIMENSIONS[way]), frozen_rows()[way]
+    space, rows = Space(DIMENSIONS[way], CONSTRAINTS), frozen_rows()[way]
     shares = {claim: len(do) / len(can) for claim in space.claiming() for can, do in [space.kept(rows, claim)]}
     assert {claim: share for claim, share in shares.items() if share < 0.75} == {}
 

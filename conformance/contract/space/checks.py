@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gradconform.contract.check import Judge, family
+from gradconform.covering.rows import named
+from gradconform.covering.space import Words
 from gradconform.judge import whole
 from gradconform.trial.trial import Trial
 
 from . import rows
-from .covering import Words
 from .dimensions import DIMENSIONS
 from .draft import Row, draft_of
 
@@ -23,7 +24,7 @@ def _placed(file: Path, check: str) -> Placed:
     return {
         check.format(way, name): (way, {one.name: word for one, word in zip(DIMENSIONS[way], row, strict=True)})
         for way, some in rows.frozen_rows(file).items()
-        for name, row in rows.named(DIMENSIONS[way], some).items()
+        for name, row in named(DIMENSIONS[way], some).items()
     }
 
 

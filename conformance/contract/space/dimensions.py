@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from .dimension import Dimension, hiding, value
+from gradconform.covering.dimension import Dimension, hiding, never, value
 
 #: The orders by way. Every pair of the other values is covered in either way.
 _FULL = (
@@ -156,28 +153,6 @@ DIMENSIONS: dict[str, tuple[Dimension, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constraint:
-    """What cannot, or is not to, be together: any of ``these`` with any of ``those``, words by dimension."""
-
-    because: str
-    these: Mapping[str, frozenset[str]]
-    those: Mapping[str, frozenset[str]]
-
-    def forbids(self, row: Mapping[str, str]) -> bool:
-        """Tell whether a row, or the part of one that is there, has what is not to be together."""
-        return any(
-            row.get(one) in words and row.get(other) in others and one != other
-            for one, words in self.these.items()
-            for other, others in self.those.items()
-        )
-
-
-def _never(because: str, these: dict[str, str], those: dict[str, str]) -> Constraint:
-    one, other = ({name: frozenset(words.split()) for name, words in some.items()} for some in (these, those))
-    return Constraint(because=because, these=one, those=other)
-
-
 _HEAVY = {
     "count": "past-64-mb",
     "size": "past-32768-elements",
@@ -206,35 +181,30 @@ _RARE = {
 }
 
 CONSTRAINTS = (
-    _never("what is slow is not multiplied with what is slow", _HEAVY, _HEAVY),
-    _never("what is slow stands with a few values of each other dimension", _HEAVY, _RARE),
-    _never("what must stay as it is is looked at on one stage alone", {"watched": "state"},
+    never("what is slow is not multiplied with what is slow", _HEAVY, _HEAVY),
+    never("what is slow stands with a few values of each other dimension", _HEAVY, _RARE),
+    never("what must stay as it is is looked at on one stage alone", {"watched": "state"},
            {"beside": "beside one-module"}),
-    _never("many micro-batches are to be in flight", {"count": "past-64-mb"},
+    never("many micro-batches are to be in flight", {"count": "past-64-mb"},
            {"order": "at-once split-at-once lagging mixed"}),
-    _never("a lone micro-batch has no order", {"count": "one-mb"},
+    never("a lone micro-batch has no order", {"count": "one-mb"},
            {"order": "reversed lagging weights-reversed inputs-reversed mixed"}),
-    _never("None for one output asks for another", {"start": "none-first"},
+    never("None for one output asks for another", {"start": "none-first"},
            {"outputs": "tensor tuple-of-one one-element bools"}),
-    _never("a loss is taken of tensors", {"start": "loss"}, {"outputs": "dict"}),
-    _never("a loss has no output gradients that could be received into", {"start": "loss"}, {"caller": "receives"}),
-    _never("what needs no gradient has none that could be written over", {"inputs": "all-fixed"},
+    never("a loss is taken of tensors", {"start": "loss"}, {"outputs": "dict"}),
+    never("a loss has no output gradients that could be received into", {"start": "loss"}, {"caller": "receives"}),
+    never("what needs no gradient has none that could be written over", {"inputs": "all-fixed"},
            {"caller": "overwrites"}),
-    _never("where no gradient can be anything but zero, nothing could be seen", {"start": "zero-gradients"},
+    never("where no gradient can be anything but zero, nothing could be seen", {"start": "zero-gradients"},
            {"inputs": "all-fixed"}),
-    _never("hooks that alter gradients are put on parameters that stay, and on no gradient that is there before",
+    never("hooks that alter gradients are put on parameters that stay, and on no gradient that is there before",
            {"hooks": "scaled-by-hooks"}, {"steps": "cleared zeroed", "found": "prior"}),
-    _never("what two stages share stays what it is for both", {"beside": "one-module"},
+    never("what two stages share stays what it is for both", {"beside": "one-module"},
            {"steps": "stepped frozen-later"}),
-    _never("a micro-batch with a row less has a row, and arguments of its own", {"count": "ragged-mb"},
+    never("a micro-batch with a row less has a row, and arguments of its own", {"count": "ragged-mb"},
            {"size": "one-by-one", "found": "same-arguments"}),
-    _never("whether a loss is computed in F or later, and so in which mode, is for the implementation to say",
+    never("whether a loss is computed in F or later, and so in which mode, is for the implementation to say",
            {"mode": "autocast no-grad"}, {"start": "loss"}),
-    _never("what has no elements has no values", {"size": "no-elements"},
+    never("what has no elements has no values", {"size": "no-elements"},
            {"values": "tiny subnormal huge cancelling zeros"}),
 )  # fmt: skip
-
-
-def allowed(row: Mapping[str, str]) -> bool:
-    """Tell whether no constraint forbids a row, or the part of one that is there."""
-    return not any(constraint.forbids(row) for constraint in CONSTRAINTS)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
+from gradconform.covering.dimension import Dimension
 from gradconform.fixtures.planned_stages import Plan, planned_case
 from gradconform.trial.trial import Trial
 
-from .dimension import Dimension
 from .orders import program_of
 
 #: A row of the array: one word per dimension, by the dimension's name.

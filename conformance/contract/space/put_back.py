@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from gradconform.covering.dimension import allowed
 from gradconform.trial.trial import Trial
 
 from .checks import BEYOND, ROWS
-from .dimensions import DIMENSIONS, allowed
+from .dimensions import CONSTRAINTS, DIMENSIONS
 from .draft import Row, draft_of
 
 #: The rows of all checks.
@@ -28,4 +29,4 @@ def put_back(check: str, dimension: str) -> Trial | None:
     way, row = _ALL[check]
     plain = next(one.values[0].word for one in DIMENSIONS[way] if one.name == dimension)
     plainer: Row = {**row, dimension: plain}
-    return draft_of(plainer, DIMENSIONS[way]).trial() if allowed(plainer) else None
+    return draft_of(plainer, DIMENSIONS[way]).trial() if allowed(plainer, CONSTRAINTS) else None

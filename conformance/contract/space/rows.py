@@ -1,16 +1,14 @@
-"""The rows of the covering arrays, frozen in a file with the contract, and the names of their checks."""
+"""The rows of the covering arrays, frozen in a file with the contract."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .covering import Words
-from .dimension import Dimension
-from .dimensions import DIMENSIONS
-from .search import array
+from gradconform.covering.search import array
+from gradconform.covering.space import Words
+
+from .dimensions import CONSTRAINTS, DIMENSIONS
 from .triples import beyond
 
 #: Where the rows are written, by way: those of pairs, and those of triples beyond them.
@@ -19,60 +17,11 @@ ROWS, TRIPLES = (Path(__file__).with_name(name) for name in ("rows.json", "tripl
 
 def made_anew() -> dict[Path, dict[str, list[Words]]]:
     """Return the rows of each file as the dimensions give them now; it takes allpairspy and some seconds."""
-    pairs = {way: array(dimensions) for way, dimensions in DIMENSIONS.items()}
+    pairs = {way: array(dimensions, CONSTRAINTS) for way, dimensions in DIMENSIONS.items()}
     return {ROWS: pairs, TRIPLES: {way: beyond(dimensions, pairs[way]) for way, dimensions in DIMENSIONS.items()}}
-
-
-def text(rows: Mapping[str, Sequence[Words]]) -> str:
-    """Return the text of the file: one line per row, so that a change is seen where it is."""
-    listed = {way: ",\n".join(map(json.dumps, some)) for way, some in rows.items()}
-    ways = ",\n".join(f"{json.dumps(way)}: [\n{some}\n]" for way, some in listed.items())
-    return f"{{\n{ways}\n}}\n"
 
 
 def frozen_rows(file: Path = ROWS) -> dict[str, list[Words]]:
     """Return the rows of a file by way: those of pairs, or of :data:`TRIPLES`."""
     found = json.loads(file.read_text(encoding="utf-8"))
     return {way: [tuple(row) for row in rows] for way, rows in found.items()}
-
-
-def named(dimensions: Sequence[Dimension], rows: Sequence[Words]) -> dict[str, Words]:
-    """Return the rows by name: each is named for the value in it that has named fewest, and numbered.
-
-    So every value names rows, and a name says what is special in a row, if not all of it. What hides others goes first:
-    a row that is named for anything else shows it.
-    """
-    plain = {dimension.values[0].word for dimension in dimensions}
-    hiding = {value.word for dimension in dimensions for value in dimension.values if value.hides}
-    special = [[w for w in row if w in hiding] or [w for w in row if w not in plain] or [row[0]] for row in rows]
-    words = {place: word for word, place in _one_row_each(special).items()}
-    counts: Counter[str] = Counter(words.values())
-    for place, several in enumerate(special):
-        if place not in words:
-            words[place] = min(several, key=counts.__getitem__)
-            counts[words[place]] += 1
-    numbers: Counter[str] = Counter()
-    found: dict[str, Words] = {}
-    for place, row in enumerate(rows):
-        numbers[words[place]] += 1
-        found[f"{words[place]}-{numbers[words[place]]}"] = row
-    return found
-
-
-def _one_row_each(special: Sequence[Sequence[str]]) -> dict[str, int]:
-    """Return a row for each word, by its place, no row twice: a matching, found by paths that make room."""
-    taken: dict[str, int] = {}
-    of: dict[int, str] = {}
-
-    def makes_room(word: str, seen: set[int]) -> bool:
-        for place, several in enumerate(special):
-            if word in several and place not in seen:
-                seen.add(place)
-                if place not in of or makes_room(of[place], seen):
-                    taken[word], of[place] = place, word
-                    return True
-        return False
-
-    for word in dict.fromkeys(word for several in special for word in several):
-        makes_room(word, set())
-    return taken

@@ -7,10 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
+from gradconform.covering.dimension import Dimension
+from gradconform.covering.space import Placed, Space, Together, Words, covered, in_order
 from gradconform.extent import AREA_SHARE
 
-from .covering import Placed, Space, Together, Words, covered, in_order
-from .dimension import Dimension
+from .dimensions import CONSTRAINTS
 
 #: The share of the triples that is to stand in rows, those of pairs among them.
 #: Each row costs time in every run of profile full, and the later ones bring few triples.
@@ -31,7 +32,7 @@ def beyond(dimensions: Sequence[Dimension], rows: Sequence[Words]) -> list[Words
 
     Of all rows together, at most :data:`~gradconform.extent.AREA_SHARE` ask for any one claim of many values.
     """
-    space = Space(dimensions)
+    space = Space(dimensions, CONSTRAINTS)
     can = set(space.possible(3))
     search = _Search(space, rows, can - covered(rows, 3))
     while len(can) - search.left < SHARE * len(can):

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 
-from .dimension import Dimension
-from .dimensions import allowed
+from .dimension import Constraint, Dimension, allowed
 
 #: As many values that ask for one claim are many.
 _MANY = 4
@@ -36,9 +35,11 @@ def in_order(one: Placed, other: Placed) -> Together:
 class Space:
     """The values of dimensions, what they claim, and which two of them no row has together."""
 
-    def __init__(self, dimensions: Sequence[Dimension], apart: _Apart | None = None) -> None:
+    def __init__(
+        self, dimensions: Sequence[Dimension], constraints: Sequence[Constraint], apart: _Apart | None = None
+    ) -> None:
         """Ask every constraint of every two values, once; ``apart`` is what was found of more values."""
-        self.dimensions = tuple(dimensions)
+        self.dimensions, self.constraints = tuple(dimensions), tuple(constraints)
         self.words = [[value.word for value in dimension.values] for dimension in dimensions]
         self.claims = {
             (place, value.word): value.claims
@@ -51,7 +52,7 @@ class Space:
         names = [dimension.name for dimension in self.dimensions]
         apart: _Apart = {one: set() for one in self.claims}
         for one, other in self.together(2):
-            if not allowed({names[one[0]]: one[1], names[other[0]]: other[1]}):
+            if not allowed({names[one[0]]: one[1], names[other[0]]: other[1]}, self.constraints):
                 apart[one].add(other)
                 apart[other].add(one)
         return apart
@@ -100,6 +101,7 @@ class Space:
                 replace(one, values=tuple(value for value in one.values if not value.claims & withheld))
                 for one in self.dimensions
             ],
+            self.constraints,
             self._apart,
         )
 

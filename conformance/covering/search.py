@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 
-from .covering import Space, Together, Words, in_order
-from .dimension import Dimension
+from .dimension import Constraint, Dimension
+from .space import Space, Together, Words, in_order
 
 #: How many rows are filled for each that is taken.
 _ATTEMPTS = 12
@@ -23,14 +23,14 @@ _SEED = 1
 Demand = tuple[Together, str]
 
 
-def array(dimensions: Sequence[Dimension]) -> list[Words]:
+def array(dimensions: Sequence[Dimension], constraints: Sequence[Constraint]) -> list[Words]:
     """Return rows that have every possible pair of values.
 
     For each claim that many values ask for, two values that claim nothing stand in some row without it: a target that
     withholds it alone loses none of these pairs.
     Raises ``ModuleNotFoundError`` where allpairspy is not installed.
     """
-    space = Space(dimensions)
+    space = Space(dimensions, constraints)
     search = _Search(space)
     rows = _of_library(space)
     for row in rows:
