@@ -1,17 +1,16 @@
-"""Starts the ranks of this machine, follows what they write, and goes on with fresh ones where one ends a case.
+"""Starts the ranks of this machine, follows what they write, and starts them again where one ends a case.
 
 Nothing here imports torch but what it starts.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from gradconform.results import Result
 
 from .cases import Case
 from .exchange import Job, Mark, Outcome, read_mark, read_outcomes, remove
+from .starts import Start, end_all
 from .verdicts import Ended, Verdict, charged, verdict_of, verdict_on
 
 #: What stands in the target's place to tell whether a failure is torch's runtime's, or the machine's.
@@ -37,9 +37,9 @@ _AROUND_S = 120
 #: How much later a rank is ended that waits outside the implementation: the one that it waits for comes first. Less
 #: than what the process group waits for longer than a case.
 _GRACE_S = 4.0
-#: How long ranks have to end as the launcher asks them to, once one of them has ended a case, in seconds: one that is
-#: stopped never does.
-_ENDING_S = 3.0
+#: How long ranks have to end by themselves, since they hear no more of one that has ended a case, in seconds: one that
+#: is stopped never does.
+_ENDING_S = 2.0
 #: How many lines a message holds of what a rank wrote last.
 _LINES = 30
 
@@ -90,126 +90,167 @@ def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | Non
         else:
             on_result(found.result)
 
-    with closing(Orphans()):
-        stopped = _run_all(job, machines, sort_out)
-        _tell_wrong(wrong, job, machines, on_result)
+    with closing(Orphans()), closing(_Launcher(machines)) as launcher:
+        stopped = _run_all(job, launcher, sort_out)
+        _tell_wrong(wrong, job, launcher, on_result)
+        launcher.finish()
     return stopped
 
 
-def _tell_wrong(wrong: list[Verdict], job: Job, machines: Machines, on_result: OnResult) -> None:
+def _tell_wrong(wrong: list[Verdict], job: Job, launcher: _Launcher, on_result: OnResult) -> None:
     """Tell what is wrong once the reference has run in the same cases."""
     if wrong:
-        of_reference = _of_reference([found.result.check for found in wrong], job, machines)
+        of_reference = _of_reference([found.result.check for found in wrong], job, launcher)
         for found in wrong:
             on_result(charged(found, of_reference.get(found.result.check)))
 
 
-def _of_reference(wrong: list[str], job: Job, machines: Machines) -> dict[str, Verdict]:
+def _of_reference(wrong: list[str], job: Job, launcher: _Launcher) -> dict[str, Verdict]:
     """Return the verdicts on the reference in the cases with these ids."""
     cases = tuple(case for case in job.cases if case.id in wrong)
     found: list[Verdict] = []
-    _run_all(replace(job, cases=cases, target=REFERENCE), machines, found.append, in_a_row=len(cases))
+    _run_all(replace(job, cases=cases, target=REFERENCE), launcher, found.append, in_a_row=len(cases))
     return {one.result.check: one for one in found}
 
 
 def _run_all(
-    job: Job, machines: Machines, on_verdict: Callable[[Verdict], None], *, in_a_row: int = IN_A_ROW
+    job: Job, launcher: _Launcher, on_verdict: Callable[[Verdict], None], *, in_a_row: int = IN_A_ROW
 ) -> str | None:
     """Run every case; give up where so many ``in_a_row`` have ended the ranks."""
-    left, start, ended = job.cases, 0, 0
+    left, ended = job.cases, 0
     while ended < in_a_row:
         before = len(left)
-        folder = Path(tempfile.gettempdir(), f"gradconform-{uuid.uuid4().hex}")
-        try:
-            for found in _one_start(replace(job, cases=left), machines, folder, start):
-                on_verdict(found)
-                left = left[1:]
-        finally:
-            remove(folder)
+        for found in _one_start(replace(job, cases=left), launcher):
+            on_verdict(found)
+            left = left[1:]
         if not left:
             return None
-        start, ended = start + 1, ended + 1 if before - len(left) == 1 else 1
-        if machines.machines > 1:
+        ended = ended + 1 if before - len(left) == 1 else 1
+        if launcher.machines.machines > 1:
             return "a rank ended; runs on several machines are not started afresh"
     return f"ranks ended early in {in_a_row} cases in a row"
 
 
-def _one_start(job: Job, machines: Machines, folder: Path, start: int) -> Iterator[Verdict]:
+def _one_start(job: Job, launcher: _Launcher) -> Iterator[Verdict]:
     """Start the ranks once; yield the verdict on each case, the last of them on the one they ended in."""
-    given = {"folder": str(folder), "job": job.to_json(), "options": machines.launch_options(start)}
-    with closing(Worker("gradconform.pipeline.launcher:launch", given, quiet=True)) as launcher:
-        ranks = _Ranks(launcher, folder, machines.ranks, job.timeout)
-        for case in job.cases:
-            outcomes = ranks.follow(case)
-            if any(outcome.raised for outcome in outcomes) or len(outcomes) < machines.ranks:
-                yield verdict_on(case, ranks.ended(case), job)
-                return
-            yield verdict_of(case, outcomes, job)
-        ranks.wait()
+    ranks = launcher.start(job)
+    for case in job.cases:
+        outcomes = ranks.follow(case)
+        if any(outcome.raised for outcome in outcomes) or len(outcomes) < launcher.machines.ranks:
+            yield verdict_on(case, ranks.ended(case), job)
+            return
+        yield verdict_of(case, outcomes, job)
+    ranks.wait()
+
+
+class _Launcher:
+    """Torch's launcher, whose keepers start the ranks of this machine; another one where it is gone."""
+
+    def __init__(self, machines: Machines) -> None:
+        """Begin without one."""
+        self.machines = machines
+        self._launched = 0
+        self._ranks: _Ranks | None = None
+
+    def start(self, job: Job) -> _Ranks:
+        """Start the ranks on a job."""
+        if self._ranks is None or self._ranks.gone:
+            self.close()
+            self._ranks = self._launch(job)
+        else:
+            start = Start(self._ranks.start.within, self._ranks.start.number + 1)
+            start.begin(job.to_json())
+            self._ranks = replace(self._ranks, start=start, timeout=job.timeout)
+        return self._ranks
+
+    def _launch(self, job: Job) -> _Ranks:
+        folder = Path(tempfile.gettempdir(), f"gradconform-{uuid.uuid4().hex}")
+        options = self.machines.launch_options(self._launched)
+        given = {"folder": str(folder), "job": job.to_json(), "options": options}
+        self._launched += 1
+        process = Worker("gradconform.pipeline.launcher:launch", given, quiet=True)
+        return _Ranks(process, Start(folder, 0), self.machines, job.timeout)
+
+    def finish(self) -> None:
+        """Let keepers and launcher end in order, as those of other machines expect it."""
+        if self._ranks is not None:
+            self._ranks.finish()
+
+    def close(self) -> None:
+        """End everything, and leave nothing behind."""
+        if self._ranks is not None:
+            self._ranks.launcher.close()
+            remove(self._ranks.start.within)
 
 
 @dataclass(slots=True)
 class _Ranks:
-    """The ranks of this machine, under torch's launcher; ``count`` are those of all machines."""
+    """The ranks of this machine in one start, under torch's launcher."""
 
     launcher: Worker
-    folder: Path
-    count: int
+    start: Start
+    machines: Machines
     timeout: float
-    _hung: dict[int, str] = field(default_factory=dict)
-    _codes: dict[int, int] = field(default_factory=dict)
-    _exit: Exit | None = None
+    _hung: dict[int, str] = field(default_factory=dict, init=False)
+    _exit: Exit | None = field(default=None, init=False)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the launcher has ended."""
+        return self._exit is not None
 
     def follow(self, case: Case) -> list[Outcome]:
-        """Return the outcomes of a case once every rank has one; fewer where the ranks are gone, or one raised."""
+        """Return the outcomes of a case once every rank has one; fewer where ranks have ended, or one raised."""
         self.launcher.expect(self.timeout + _AROUND_S)
         while True:
-            gone = self._exit is not None  # asked first: what ranks wrote before they ended is read below
+            ended = self.gone or bool(self.start.exits())  # asked first: what ranks wrote before is read below
             found = self._outcomes(case)
-            if len(found) == self.count or gone or any(outcome.raised for outcome in found):
+            if len(found) == self.machines.ranks or ended or any(outcome.raised for outcome in found):
                 return found
             self._look()
 
     def ended(self, case: Case) -> Ended:
         """Wait for the end of all ranks, and return how they ended in a case; those that take their time are killed."""
-        self.launcher.expect(_AROUND_S)
         until = time.monotonic() + _ENDING_S
-        while self._exit is None:
-            self._look()
-            if time.monotonic() > until:
-                self._kill(self._marks())
-                until = math.inf
-        words = {rank: self._words(rank) for rank in range(self.count)}
-        return Ended(
-            marks=self._marks(), outcomes=self._outcomes(case), hung=self._hung, codes=self._codes, words=words
-        )
+        self._wait(lambda: self.start.end() if time.monotonic() > until else None)
+        codes = {rank: code for rank, code in self.start.exits().items() if code is not None}
+        words = {rank: self._words(rank) for rank in range(self.machines.ranks)}
+        return Ended(marks=self._marks(), outcomes=self._outcomes(case), hung=self._hung, codes=codes, words=words)
 
     def wait(self) -> None:
         """Wait for the end of all ranks."""
+        self._wait(lambda: None)
+
+    def _wait(self, hurry: Callable[[], None]) -> None:
         self.launcher.expect(_AROUND_S)
-        while self._exit is None:
+        while not self.gone and len(self.start.exits()) < self.machines.here:
+            self._look()
+            hurry()
+
+    def finish(self) -> None:
+        """Let the launcher end: no start follows."""
+        if not self.gone:
+            end_all(self.start.within)
+        while not self.gone:
             self._look()
 
     def _look(self) -> None:
-        """Take what the launcher says, and end the ranks that hang."""
+        """Hear whether the launcher has ended, and end the ranks that hang."""
         time.sleep(_PERIOD_S)
         for heard in self.launcher.listen():
             if isinstance(heard, Exit):
                 self._exit = heard
                 return
-            self._codes = {int(rank): code for rank, code in heard["failed"].items()}
-        marks = self._marks()
-        late = [rank for rank, mark in marks.items() if rank not in self._hung and self._is_late(mark)]
-        for rank in late:
-            with (self.folder / f"rank-{rank}.stack").open("rb") as file:
-                ask_for_stacks(marks[rank].process, file)
-                self._hung[rank] = file.read().decode(errors="replace")
-        self._kill({rank: marks[rank] for rank in late})
+        for rank, mark in self._marks().items():
+            if rank not in self._hung and self._is_late(mark):
+                self._hung[rank] = self._stack(rank, mark)
+                with suppress(ProcessLookupError):
+                    os.kill(mark.process, signal.SIGKILL)
 
-    def _kill(self, marks: Mapping[int, Mark]) -> None:
-        for mark in marks.values():
-            with suppress(ProcessLookupError):
-                os.kill(mark.process, signal.SIGKILL)
+    def _stack(self, rank: int, mark: Mark) -> str:
+        with (self.start.folder / f"rank-{rank}.stack").open("rb") as file:
+            ask_for_stacks(mark.process, file)
+            return file.read().decode(errors="replace")
 
     def _is_late(self, mark: Mark) -> bool:
         limit = self.timeout + (0.0 if mark.inside else _GRACE_S)
@@ -217,16 +258,18 @@ class _Ranks:
 
     def _marks(self) -> dict[int, Mark]:
         """Return the last mark of each rank of this machine that got so far."""
-        found = {rank: read_mark(self.folder / f"rank-{rank}.mark") for rank in range(self.count)}
+        folder = self.start.folder
+        found = {rank: read_mark(folder / f"rank-{rank}.mark") for rank in range(self.machines.ranks)}
         return {rank: mark for rank, mark in found.items() if mark is not None}
 
     def _outcomes(self, case: Case) -> list[Outcome]:
-        files = (self.folder / f"rank-{rank}.ndjson" for rank in range(self.count))
+        files = (self.start.folder / f"rank-{rank}.ndjson" for rank in range(self.machines.ranks))
         return [outcome for file in files for outcome in read_outcomes(file) if outcome.case == case.id]
 
     def _words(self, rank: int) -> str:
-        """Return the last lines that a rank, or else the launcher, wrote to its standard error."""
-        files = sorted((self.folder / "logs").glob(f"*/attempt_0/{rank}/stderr.log"))
-        if not files:
-            return "" if self._exit is None else self._exit.complaints
-        return "\n".join(files[-1].read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES:])
+        """Return the last lines that a rank, or else its keeper or the launcher, wrote to its standard error."""
+        logs = (self.start.within / "logs").glob(f"*/attempt_0/{rank}/stderr.log")
+        for file in (self.start.words_of(rank), *sorted(logs, reverse=True)):
+            if file.is_file() and file.stat().st_size:
+                return "\n".join(file.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES:])
+        return "" if self._exit is None else self._exit.complaints

@@ -1,7 +1,7 @@
 """What one rank does: it runs the cases of a job with the others.
 
-It reads ``job.json`` in the folder and writes ``rank-R.ndjson`` (an outcome per case), ``rank-R.mark`` and, where it
-is asked or ends by a fatal error, ``rank-R.stack``.
+It reads ``job.json`` in the folder of a start and writes ``rank-R.ndjson`` (an outcome per case), ``rank-R.mark`` and,
+where it is asked or ends by a fatal error, ``rank-R.stack``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import time
 import traceback
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from gradconform.devices.dtypes import dtype_named
 from gradconform.fixtures.schedules.order import placed_actions
@@ -30,6 +30,7 @@ from gradconform.torch_releases.pipelining import EVALUATION, connect, wait_for_
 from .cases import BY_NAME, Case
 from .exchange import Job, Marker, Outcome
 from .runtime import make_schedule, make_stages, put_under_test
+from .starts import JOB, Start
 from .whole_model import Seen, findings_of, make_batch, make_stage, run_whole_model, stage_cases
 
 #: The others wait for a rank that hangs a little longer than it takes to be noticed, so that it is the one to end.
@@ -39,17 +40,22 @@ _PATIENCE_S = 10
 class RankProcess:
     """One rank with all its cases."""
 
-    def __init__(self, job: Job, folder: Path) -> None:
+    def __init__(self, job: Job, start: Start) -> None:
         """Join the process group and put the target under test."""
-        self.job, self.folder = job, folder
+        self.job, self.folder = job, start.folder
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.marker = Marker(folder / f"rank-{self.rank}.mark")
+        self.marker = Marker(self.folder / f"rank-{self.rank}.mark")
         self.marker.note("joining the process group")
         self.device = _device_of(job.device, int(os.environ["LOCAL_RANK"]))
         self.dtype = dtype_named(job.dtype)
+        patience = timedelta(seconds=job.timeout + _PATIENCE_S)
+        store, rank, ranks = next(rendezvous("env://", timeout=patience))
         dist.init_process_group(
             dist.get_default_backend_for_device(self.device),
-            timeout=timedelta(seconds=job.timeout + _PATIENCE_S),
+            store=dist.PrefixStore(start.folder.name, store),  # it holds what the ranks of earlier starts have written
+            rank=rank,
+            world_size=ranks,
+            timeout=patience,
         )
         # Every rank makes every group: that is how torch makes one.
         self.alone = [dist.new_group([rank]) for rank in range(self.ranks)][self.rank]
@@ -168,9 +174,10 @@ def _device_of(name: str, local_rank: int) -> torch.device:
     return torch.device(device.type, local_rank % torch.get_device_module(device).device_count())
 
 
-def run_rank(folder: Path) -> None:
-    """Run the job of a folder."""
+def run_rank(start: Start) -> None:
+    """Run the job of a start."""
+    folder = start.folder
     torch.set_num_threads(1)
     with (folder / f"rank-{os.environ['RANK']}.stack").open("w", encoding="utf-8") as stacks:
         write_stacks_to(stacks)
-        RankProcess(Job.from_json((folder / "job.json").read_text(encoding="utf-8")), folder).run()
+        RankProcess(Job.from_json((folder / JOB).read_text(encoding="utf-8")), start).run()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -25,8 +24,7 @@ class Ended:
     """A case in which ranks ended, by rank of this machine.
 
     ``marks`` are the last ones, ``outcomes`` those of the case, ``hung`` the stacks of those that took too long,
-    ``codes`` the exit codes of those that torch's launcher found to have failed (it ends the others itself), ``words``
-    their last ones.
+    ``codes`` the exit codes of those that were not ended because others had, ``words`` their last ones.
     """
 
     marks: Mapping[int, Mark]
@@ -117,8 +115,7 @@ def charged(found: Verdict, of_reference: Verdict | None) -> Result:
 def _first(ended: Ended, timeout: float) -> _First:
     """Return the rank that ended first, and how."""
     raised = {outcome.rank: outcome for outcome in ended.outcomes if outcome.raised}
-    # The launcher ends the others by SIGTERM, and one that raised ends itself with 1.
-    died = {rank: code for rank, code in ended.codes.items() if code not in {1, -signal.SIGTERM}}
+    died = {rank: code for rank, code in ended.codes.items() if code != 1}  # one that raised ends itself with 1
     inside = {rank for rank, mark in ended.marks.items() if mark.inside}
     # What a rank raises outside the implementation may be only that another one is gone, so it comes behind.
     earliest = sorted(raised, key=lambda rank: raised[rank].at)

@@ -16,7 +16,9 @@ from typing import cast
 import pytest
 
 from gradconform.pipeline.cases import cases_of
-from gradconform.pipeline.launch import _Ranks
+from gradconform.pipeline.exchange import Job
+from gradconform.pipeline.launch import Machines, _Ranks
+from gradconform.pipeline.starts import Start
 from gradconform.process.worker import Exit, Worker
 
 CASE = cases_of(["GPipe"], ranks=2, stages_per_rank=None, microbatches=None)[0]
@@ -50,19 +52,21 @@ def started(*arguments: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def processes(folder: Path) -> dict[int, str]:
-    """Return the processes of a run that works in ``folder``: its ranks and torch's launcher, by what they run."""
+    """Return the processes of a run that works in ``folder``: launcher, ranks and their keepers, by what they are."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
                 variables = (entry / "environ").read_bytes().split(b"\0")
+                begun_by = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
             if f"TMPDIR={folder / 'tmp'}".encode() in variables:
-                parts = {b"gradconform.pipeline.rank": "rank", b"gradconform.pipeline.launcher:launch": "launcher"}
-                found |= {int(entry.name): part for word, part in parts.items() if word in words}
-    return found
+                parts = {b"gradconform.pipeline.rank": "keeper", b"gradconform.pipeline.launcher:launch": "launcher"}
+                found |= {int(entry.name): (part, begun_by) for word, part in parts.items() if word in words}
+    keepers = {one for one, (part, _) in found.items() if part == "keeper"}
+    return {one: "rank" if begun_by in keepers else part for one, (part, begun_by) in found.items()}
 
 
 def nothing_left(folder: Path) -> bool:
@@ -133,33 +137,59 @@ def test_a_rank_without_its_launcher_ends_before_it_imports_anything_slow(tmp_pa
     assert "torch" not in {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
 
 
-class StoppedLauncher:
-    """A launcher whose only rank is stopped, which SIGTERM does not end: it waits for that rank for ever."""
+KEEPER = """
+import os, signal, sys
+from pathlib import Path
+from gradconform.pipeline import rank
+from gradconform.pipeline.starts import Start
 
-    def __init__(self, folder: Path) -> None:
-        self.rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
-        self.rank.send_signal(signal.SIGSTOP)
-        (folder / "rank-0.mark").write_text(
-            json.dumps({"case": CASE.id, "process": self.rank.pid, "since": time.monotonic()})
-        )
+rank._PROCESS = "os"  # nothing slow
+rank.run = lambda start: exec(sys.argv[3])
+start = Start(Path(sys.argv[1]), 0)
+start.tell_exit(int(sys.argv[2]), rank._kept(start, int(sys.argv[2])))
+"""
+
+
+class Launcher:
+    """A launcher that goes on for ever."""
 
     def expect(self, seconds: float) -> None:
         """Take a limit."""
 
     def listen(self) -> Iterator[Exit]:
-        """Yield the end of the launcher where its rank is gone."""
-        if self.rank.poll() is not None:
-            yield Exit(code=0)
+        """Yield that it has ended, which it never has."""
+        yield from ()
 
 
 def test_a_rank_that_is_stopped_does_not_hold_up_the_verdict_on_another_that_raised(tmp_path: Path) -> None:
-    launcher = StoppedLauncher(tmp_path)
-    ended = _Ranks(cast("Worker", launcher), tmp_path, 1, 600.0).ended(CASE)
-    assert launcher.rank.returncode == -signal.SIGKILL
-    assert ended.marks[0].process == launcher.rank.pid
+    start = Start(tmp_path, 0)
+    start.begin(Job(target="", cases=(CASE,), device="cpu", dtype="float32", seed=0, timeout=600.0).to_json())
+    does = ["os._exit(1)", "os.kill(os.getpid(), signal.SIGSTOP)"]
+    commands = [[sys.executable, "-c", KEEPER, str(tmp_path), str(rank), does[rank]] for rank in (0, 1)]
+    keepers = [subprocess.Popen(command) for command in commands]
+    launcher = cast("Worker", Launcher())
+    ended = _Ranks(launcher, start, Machines(ranks=2), 600.0).ended(CASE)
+    assert [keeper.wait() for keeper in keepers] == [0, 0]
+    assert start.exits() == {0: 1, 1: None}
+    assert ended.codes == {0: 1}
 
 
-@pytest.mark.parametrize(("begun", "later"), [("launcher", 0.1), ("launcher", 1.5), ("rank", 0), ("rank", 2)])
+def test_ranks_that_have_ended_are_started_again_by_the_keepers_that_have_imported_torch(tmp_path: Path) -> None:
+    told = "if 'RANK' in os.environ: print(os.environ['RANK'], os.getppid(), file=open('keepers', 'a'))"
+    target = TARGET.format(does="os.kill(os.getpid(), signal.SIGKILL)")
+    (tmp_path / "target.py").write_text(f"{target}\n{told}\n")
+    run = started("target.py", "--schedule", "1F1B", "--checks", "*.two-steps,*.zero-grad", folder=tmp_path)
+    printed, _ = run.communicate()
+    starts = (tmp_path / "keepers").read_text().splitlines()
+    assert run.returncode == 1, printed
+    assert len(starts) > 2
+    assert len(set(starts)) == 2
+    assert nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("begun", "later"), [("launcher", 0.1), ("launcher", 1.5), ("keeper", 1), ("rank", 0), ("rank", 2)]
+)
 def test_nothing_is_left_when_the_command_is_killed(begun: str, later: float, tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(TARGET.format(does="time.sleep(1e6)"))
     run = started("target.py", *ONE, folder=tmp_path)
