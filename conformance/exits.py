@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import traceback
 
 #: Exit codes of the command.
 EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_USAGE, EXIT_KIT, EXIT_ENVIRONMENT, EXIT_INCOMPLETE, EXIT_REGRESSED = range(7)
 #: What a shell gives to a command that ctrl-C ended.
 EXIT_INTERRUPTED = 130
+
+#: What the system says where a machine has no more room, memory, processes or open files, or cannot reach its disk.
+_USED_UP = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE}
+)
 
 
 class UsageError(ValueError):
@@ -45,6 +51,8 @@ def refusal(error: Exception) -> tuple[str, int]:
     if isinstance(error, ImportError):
         advice = "Expected gradconform with its dependencies; install it again"
         return f"the environment cannot run the kit: {error}. {advice}", EXIT_ENVIRONMENT
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _USED_UP):
+        return f"this machine has not what the kit needs: {str(error) or 'memory'}", EXIT_ENVIRONMENT
     # A crash of the kit has an exit code of its own and is never taken for a verdict.
     told = "".join(traceback.format_exception(error))
     return f"error of the kit, no verdict on the target:\n{told}", EXIT_KIT

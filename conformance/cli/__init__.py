@@ -6,8 +6,9 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
-from gradconform.exits import EXIT_INTERRUPTED, EXIT_USAGE, refusal
+from gradconform.exits import EXIT_ENVIRONMENT, EXIT_INTERRUPTED, EXIT_USAGE, refusal
 
 from .arguments import parser
 from .console import complain, refuse_unwritable
@@ -24,6 +25,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 conforms, 1 does not, 2 usage, 3 error of the kit, 4 environment, 5 incomplete, 6 worse than before,
     130 interrupted.
     """
+    code = _code(argv)
+    flushed = [_flushed(stream) for stream in (sys.stdout, sys.stderr)]
+    return code if all(flushed) else code or EXIT_ENVIRONMENT
+
+
+def _flushed(stream: TextIO) -> bool:
+    """Tell whether all that was printed is where it was to go; what is not is dropped.
+
+    Python would try once more at exit, and end with a code of its own.
+    """
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return False
+    return True
+
+
+def _code(argv: Sequence[str] | None) -> int:
+    """Run the command; return the exit code, whatever happens."""
     try:
         arguments = parser().parse_args(argv)
         for option in getattr(arguments, "outputs", ()):
@@ -36,9 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         complain("interrupted before anything was judged")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader (head, say) went away; Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (head, say) went away
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 (each has an exit code of its own, and none is taken for a verdict)
         message, code = refusal(error)

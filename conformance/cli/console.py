@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -68,9 +69,11 @@ def write_json(values: object) -> None:
 
 
 def complain(text: str) -> None:
-    """Print one message of the command to the standard error."""
-    sys.stdout.flush()
-    print(for_terminal(f"gradconform: {text.rstrip()}"), file=sys.stderr, flush=True)  # noqa: T201 (a command talks)
+    """Print one message of the command to the standard error, if it takes any: the exit code says what matters."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        print(for_terminal(f"gradconform: {text.rstrip()}"), file=sys.stderr, flush=True)  # noqa: T201 (a command talks)
 
 
 def _print(text: str) -> None:

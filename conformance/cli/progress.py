@@ -101,8 +101,8 @@ def _once(take: Callable[[Result], None]) -> Callable[[Result], None]:
 
 
 def _tell(lines: list[Line], console: Console | None) -> None:
-    """Print lines; a reader who went away does not stop the run, which may have a report to write to a file."""
-    with contextlib.suppress(BrokenPipeError):
+    """Print lines; where nothing can be printed any more the run goes on, it may have a report to write to a file."""
+    with contextlib.suppress(OSError):
         write(lines, console)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gradconform.cli.console import replace_file
 from gradconform.records import RecordsError
 from gradconform.report.lines import Line, Role
 from gradconform.report.terminal import closing, opening
@@ -99,11 +101,14 @@ class Recorder:
         return any(run.report().idle_waivers for run in self._runs.values() if not run.added)
 
     def write(self, path: Path) -> list[Path]:
-        """Write one JSON report per run of the contract: ``path``, then ``path`` with ``-2`` in its name, and so on."""
+        """Write one JSON report per run of the contract: ``path``, then ``path`` with ``-2`` in its name, and so on.
+
+        Raises ``OSError`` where one cannot be written; what stood there before stays then.
+        """
         written: list[Path] = []
         for number, run in enumerate((run for run in self._runs.values() if not run.added), 1):
             to = path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
-            to.write_text(run.report().to_json(), encoding="utf-8")
+            replace_file(str(to), run.report().to_json())
             written.append(to)
         return written
 
@@ -118,7 +123,7 @@ class RecordKeeper:
             self._file.begin(replace(run.run.header(), report=run.header["report"]))
         except RecordsError as error:
             raise pytest.UsageError(for_terminal(f"--gradconform-ndjson: {error}")) from error
-        self._key = run.header["key"]
+        self._key, self._full = run.header["key"], False
 
     def add(self, key: str, result: Result) -> None:
         """Append a result of the run ``key``, if that is the one that is kept."""
@@ -126,16 +131,23 @@ class RecordKeeper:
             try:
                 self._file.add(result)
             except RecordsError as error:
+                self._full = True
                 pytest.exit(f"--gradconform-ndjson: {error}", pytest.ExitCode.INTERNAL_ERROR)
 
     def close(self, report: Report | None) -> None:
-        """Close the file; a report that has a result for all that was planned is the end of it."""
-        if report is not None and len({result.place for result in report.results}) == report.planned:
-            self._file.end(report.verdict)
-        self._file.close()
+        """Close the file; a report that has a result for all that was planned is the end of it.
+
+        Raises :class:`~gradconform.records.RecordsError` where that cannot be written.
+        """
+        with contextlib.closing(self._file):
+            done = report is not None and len({result.place for result in report.results}) == report.planned
+            if report is not None and done and not self._full:
+                self._file.end(report.verdict)
 
 
-def write_summary(terminal: pytest.TerminalReporter, recorder: Recorder, written: Sequence[Path]) -> None:
+def write_summary(
+    terminal: pytest.TerminalReporter, recorder: Recorder, written: Sequence[Path], unwritten: Sequence[str]
+) -> None:
     """Write one section per run; a run of added stages has failures, but no verdict on the contract."""
     width = min(terminal._tw.fullwidth, 120)  # noqa: SLF001 (pytest offers no other way to ask)
     for run in recorder:
@@ -148,6 +160,8 @@ def write_summary(terminal: pytest.TerminalReporter, recorder: Recorder, written
         _write(terminal, [*opening(report, run.cells, width), *closing(report, width)])
     for path in written:
         terminal.write_line(line_for_terminal(f"gradconform: JSON report in {path}"))
+    for problem in unwritten:
+        terminal.write_line(line_for_terminal(problem), red=True)
 
 
 def _added(run: RunRecord) -> list[Line]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ class Reporter:
         self._config, self._options = config, options
         self._recorder: Recorder | None = None
         self._written: list[Path] = []
+        self._unwritten: list[str] = []
         #: By node id, what a worker of pytest-xdist has said of a check as it began.
         self._begun: dict[str, Mapping[str, Any]] = {}
         self._keeper: RecordKeeper | None = None
@@ -88,22 +90,35 @@ class Reporter:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Hand out and write the reports; a session that judged too little must not end as if all were well."""
         if self._keeper is not None:
-            self._keeper.close(next((run.report() for run in self.recorder), None))
-        if not self._has_run:
-            return
+            with self._writing(session):
+                self._keeper.close(next((run.report() for run in self.recorder), None))
+        if self._has_run:
+            self._hand_out(session, exitstatus)
+
+    def _hand_out(self, session: pytest.Session, exitstatus: int) -> None:
         for run in self.recorder:
             if not run.added:
                 self._config.hook.pytest_gradconform_report(report=run.report(), config=self._config)
-        if self._options.json is not None:
-            self._written = self.recorder.write(self._options.json)
         if exitstatus == pytest.ExitCode.OK and self.recorder.judged_too_little:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
         elif exitstatus == pytest.ExitCode.OK and self.recorder.has_idle_waivers:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._options.json is not None:
+            with self._writing(session):
+                self._written = self.recorder.write(self._options.json)
+
+    @contextmanager
+    def _writing(self, session: pytest.Session) -> Iterator[None]:
+        """Note what cannot be written: a traceback of the kit would hide the summary, and so the results."""
+        try:
+            yield
+        except (OSError, ValueError) as error:  # the kit's error of record files is a ValueError
+            self._unwritten.append(f"gradconform: a file could not be written: {error}")
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary."""
         if self._has_run:
             from .recorder import write_summary  # noqa: PLC0415 (as above)
 
-            write_summary(terminalreporter, self.recorder, self._written)
+            write_summary(terminalreporter, self.recorder, self._written, self._unwritten)

@@ -140,3 +140,34 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_word_and_costs_no_re
         )
     assert (done.returncode, done.stderr) == (EXIT_BROKEN_PIPE, "")
     assert (tmp_path / "report.json").exists() == ("--json" in arguments)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (subprocess.STDOUT, None),
+        (subprocess.PIPE, "gradconform: this machine has not what the kit needs: [Errno 28] No space left on device\n"),
+    ],
+    ids=["of both streams", "of the standard output"],
+)
+def test_a_full_disk_under_what_is_printed_is_no_verdict_and_costs_no_report(
+    tmp_path: Path, log: int, told: str | None
+) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gradconform", "run", "autograd", "--checks", "*.mlp", "--json", "report.json"],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=log,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (exits.EXIT_ENVIRONMENT, told)
+    assert (tmp_path / "report.json").exists()
+
+
+def test_what_a_machine_has_no_more_of_is_its_error_and_no_other() -> None:
+    for error in (MemoryError(), OSError(28, "No space left on device"), OSError(24, "Too many open files")):
+        assert exits.refusal(error)[1] == exits.EXIT_ENVIRONMENT
+    assert exits.refusal(FileNotFoundError(2, "No such file"))[1] == exits.EXIT_KIT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 
 import pytest
@@ -66,3 +67,19 @@ def test_each_decorated_test_has_a_report_of_its_own(judge: Judge, pytester: pyt
     names = ["report.json", "report-2.json", "report-3.json"]
     targets = [json.loads((pytester.path / name).read_text())["target"]["name"] for name in names]
     assert targets == ["reference-split", "autograd", "torch"]
+
+
+def test_a_report_that_cannot_be_written_leaves_the_one_before_and_is_told(
+    judge: Judge, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pytester.path / "report.json").write_text("before", encoding="utf-8")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fdopen", full)
+    result = judge("--gradconform-json=report.json")
+    assert result.ret == pytest.ExitCode.INTERNAL_ERROR
+    result.stdout.fnmatch_lines(["*a file could not be written: *No space left on device"])
+    assert (pytester.path / "report.json").read_text(encoding="utf-8") == "before"
+    assert [path.name for path in pytester.path.iterdir() if path.name.startswith(".report")] == []

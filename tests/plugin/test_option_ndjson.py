@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gradconform.records import read_run
+from gradconform.records import RecordsError, read_run
+from gradconform.run.execution import RecordFile
 
 Judge = Callable[..., pytest.RunResult]
 
@@ -43,3 +44,30 @@ def test_a_path_that_cannot_be_written_is_refused_before_anything_runs(judge: Ju
     result = judge("--gradconform-ndjson=nowhere/run.ndjson")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--gradconform-ndjson: *nowhere/run.ndjson' cannot be opened for writing: No such *"])
+
+
+def full_from(written: int) -> Callable[..., None]:
+    """Return what stands for writing a record on a disk with room for so many."""
+    write, records = RecordFile.write, 0
+
+    def limited(file: RecordFile, record: object) -> None:
+        nonlocal records
+        records += 1
+        if records > written:
+            msg = "no room"
+            raise RecordsError(msg)
+        write(file, record)  # type: ignore[arg-type]
+
+    return limited
+
+
+@pytest.mark.parametrize("written", [1, 3], ids=["a result", "the end"])
+def test_a_disk_that_is_full_ends_the_session_in_words(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    monkeypatch.setattr(RecordFile, "write", full_from(written))
+    result = judge("--gradconform-ndjson=run.ndjson")
+    assert result.ret == pytest.ExitCode.INTERNAL_ERROR
+    result.stdout.fnmatch_lines(["*no room*"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
