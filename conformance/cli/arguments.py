@@ -203,6 +203,8 @@ def _doctor(one: argparse.ArgumentParser) -> None:
 
 _PIPELINE_EXAMPLES = """\
 examples:
+  gradconform pipeline torch                            (training steps, on two ranks)
+  gradconform pipeline myruntime.py:Runtime --profile standard
   gradconform pipeline torch --schedule all --ranks 2
   gradconform pipeline mypackage.backward --schedule ZBVZeroBubble,1F1B --ranks 4
   gradconform pipeline torch --schedule mine.csv --ranks 2
@@ -213,28 +215,39 @@ examples:
 
 @command("pipeline", "extra_checks:pipeline", epilog=_PIPELINE_EXAMPLES)
 def _pipeline(one: argparse.ArgumentParser) -> None:
-    """Run a target inside torch's own pipelines on several processes.
+    """Judge whole training steps, or schedules, on several processes.
 
-    Put the target's functions into torch's PipelineStage and run torch's schedules on several processes: outputs,
-    losses and every parameter gradient on every rank against one plain backward of the whole model.
+    Run whole training steps on several processes and hold what every rank has against one plain process: losses,
+    gradients, their norm, parameters, buffers. The target is a runtime, or torch's three functions, which are put into
+    torch's PipelineStage. With --schedule, judge schedules as such: outputs, losses and gradients of a chain of stages.
     """
-    one.add_argument("target", metavar="TARGET", help="torch's three functions, named as for 'gradconform run'")
+    one.add_argument(
+        "target", metavar="TARGET", help="a runtime, or torch's three functions, named as for 'gradconform run'"
+    )
+    one.add_argument(
+        "--profile",
+        choices=("quick", "standard"),
+        help="training steps: quick has the commonest, on two ranks; standard every pair of what can be composed, on "
+        "two and four (default: quick)",
+    )
     one.add_argument(
         "--schedule",
         **SEVERAL,
-        required=True,
         metavar="NAME",
-        help="a schedule class of torch, the path of a CSV file in torch's format, or all; may be given several times",
+        help="in place of training steps: a schedule class of torch, the path of a CSV file in torch's format, or all; "
+        "may be given several times",
     )
-    add_count(one, "--ranks", default=2, help="processes in all")
-    add_count(one, "--stages-per-rank", metavar="K", help="stages of each rank (default: 2, or 1 where it must)")
-    add_count(one, "--microbatches", metavar="M", help="micro-batches of a step (default: four per rank)")
+    add_count(one, "--ranks", help="of schedules: processes in all (default: 2)")
+    add_count(
+        one, "--stages-per-rank", metavar="K", help="of schedules: stages of each rank (default: 2, or 1 where it must)"
+    )
+    add_count(one, "--microbatches", metavar="M", help="of schedules: micro-batches of a step (default: four per rank)")
     add_option(one, "checks")
     add_option(one, "device", default="cpu", help="where stages are")
     add_option(one, "dtype", default="float32", help="as for run")
     add_option(one, "seed", default=DEFAULT_SEED)
     add_count(one, "--timeout", default=60, metavar="SECONDS", help="what one check may take")
-    add_count(one, "--nnodes", default=1, help="machines")
+    add_count(one, "--nnodes", default=1, help="of schedules: machines")
     one.add_argument(
         "--rdzv-endpoint", default="localhost:0", metavar="HOST:PORT", help="where machines meet, as for torchrun"
     )

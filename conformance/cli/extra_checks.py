@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
+from itertools import groupby
+from typing import Any, TypeVar
 
+from gradconform.clause import Clause
 from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.environment import environment
 from gradconform.devices.ready import device_named
+from gradconform.diagnosis.cause import listed
 from gradconform.exits import EXIT_INTERRUPTED
 from gradconform.fixtures.schedules import RECORDED, Schedule, ScheduleError, read_csv, recorded
 from gradconform.fixtures.schedules.from_torch import NAMES
@@ -23,15 +27,20 @@ from gradconform.pipeline.schedule_text import schedule_text_named
 from gradconform.pipeline.schedule_text.checks import checks_of
 from gradconform.pipeline.stage_objects import stage_objects_named
 from gradconform.pipeline.stage_objects.checks import CHECKS
+from gradconform.pipeline.training_step.composition import StepCase, step_cases
+from gradconform.pipeline.training_step.runtimes import runtime_or_none
 from gradconform.report.terminal import opening
 from gradconform.results import Report, Result
+from gradconform.runtime import Runtime
 from gradconform.target.functions import FunctionsAdapter
-from gradconform.target.resolve import TargetError, resolve
+from gradconform.target.resolve import Target, TargetError, resolve
 from gradconform.torch_releases import pipelining as torch_pipelining
 from gradconform.torch_releases.names import UnavailableError, require
 
 from .console import conclude, width, write
 from .progress import Areas
+
+_C = TypeVar("_C", bound=Clause)
 
 #: Adds results to a report as they come, and returns why it stopped early, or None.
 _Run = Callable[[Report], str | None]
@@ -58,10 +67,17 @@ def _judging(prepare: Callable[[argparse.Namespace], _Prepared]) -> Callable[[ar
     return command
 
 
-def _report(target: dict[str, Any], extra: tuple[str, ...], planned: int, manifest: int, seed: int = 0) -> Report:
+def _report(  # noqa: PLR0913, PLR0917 (what a report begins with)
+    target: dict[str, Any],
+    extra: tuple[str, ...],
+    planned: int,
+    manifest: int,
+    seed: int = 0,
+    profile: str = "standard",
+) -> Report:
     """Return the report before anything has run; ``extra`` says what the checks are on."""
     return Report(
-        profile="standard",
+        profile=profile,
         target=target,
         environment=environment(),
         seed=seed,
@@ -73,17 +89,17 @@ def _report(target: dict[str, Any], extra: tuple[str, ...], planned: int, manife
 
 @_judging
 def pipeline(arguments: argparse.Namespace) -> _Prepared:
-    """Run a target inside pipelines."""
+    """Judge whole training steps, or a target inside schedules."""
+    if arguments.schedule is None:
+        return _training_steps(arguments)
+    if arguments.profile is not None:
+        msg = "--profile is of training steps, and --schedule runs schedules in their place; give one of the two"
+        raise SelectionError(msg)
+    arguments.ranks = arguments.ranks or 2
     _refuse_sizes(arguments)
     require(*torch_pipelining.FOR_PIPELINES)
     device_named(arguments.device)
-    target = resolve(arguments.target)
-    if not isinstance(target.adapter, FunctionsAdapter):
-        msg = (
-            f"target {arguments.target!r} is an adapter of its own; a pipeline takes torch's three functions, which "
-            "its PipelineStage calls"
-        )
-        raise TargetError(msg)
+    target = _functions(arguments.target)
     names = [name for given in arguments.schedule for name in (NAMES if given == "all" else (given,))]
     absent = _lacking(names)
     cases = cases_of(
@@ -93,14 +109,7 @@ def pipeline(arguments: argparse.Namespace) -> _Prepared:
         microbatches=arguments.microbatches,
     )
     chosen = _chosen(cases, arguments.checks)
-    job = Job(
-        target=arguments.target,
-        cases=chosen,
-        device=arguments.device,
-        dtype=str(dtype_named(arguments.dtype)).removeprefix("torch."),
-        seed=arguments.seed,
-        timeout=arguments.timeout,
-    )
+    job = _job(arguments, chosen)
     unavailable = [
         clause.result(job.device, job.dtype, status="unsupported", message=f"unavailable: {reason}")
         for name, reason in absent.items()
@@ -111,6 +120,72 @@ def pipeline(arguments: argparse.Namespace) -> _Prepared:
     report = _report(target.described(), sizes, len(chosen) + more, len(cases) + more, arguments.seed)
     report.results += unavailable
     return report, (job.device, job.dtype), lambda report: _run_pipeline(job, arguments, report)
+
+
+def _training_steps(arguments: argparse.Namespace) -> _Prepared:
+    """Judge a runtime, or torch's with the target's functions in it, by whole training steps."""
+    given = {"--ranks": arguments.ranks, "--stages-per-rank": arguments.stages_per_rank}
+    given |= {"--microbatches": arguments.microbatches, "--nnodes": arguments.nnodes if arguments.nnodes > 1 else None}
+    if wrong := [option for option, value in given.items() if value is not None]:
+        msg = f"{', '.join(wrong)}: of schedules; training steps have sizes of their own, and run on one machine"
+        raise SelectionError(msg)
+    require(*torch_pipelining.FOR_PIPELINES)
+    device_named(arguments.device)
+    profile = arguments.profile or "quick"
+    runtime = runtime_or_none(arguments.target)
+    described = _of_runtime(arguments.target, runtime) if runtime else _functions(arguments.target).described()
+    cases = step_cases(profile)
+    chosen = _chosen(cases, arguments.checks)
+    job = _job(arguments, chosen, runtime=runtime is not None)
+    what = (f"training steps on {listed([str(n) for n in sorted({case.composition.ranks for case in chosen})])} ranks",)
+    report = _report(described, what, len(chosen), len(cases), arguments.seed, profile)
+    return report, (job.device, job.dtype), lambda report: _run_steps(job, report)
+
+
+def _of_runtime(text: str, runtime: Runtime) -> dict[str, Any]:
+    return {"text": text, "name": runtime.name, "version": None, "file": None, "sha256": None}
+
+
+def _functions(text: str) -> Target:
+    """Return the target; raise :class:`~gradconform.target.resolve.TargetError` for one that is no functions."""
+    target = resolve(text)
+    if not isinstance(target.adapter, FunctionsAdapter):
+        msg = (
+            f"target {text!r} is an adapter of its own; a pipeline takes a runtime, or torch's three functions, which "
+            "its PipelineStage calls"
+        )
+        raise TargetError(msg)
+    return target
+
+
+def _job(arguments: argparse.Namespace, cases: Sequence[Case | StepCase], *, runtime: bool = False) -> Job:
+    return Job(
+        target=arguments.target,
+        cases=tuple(cases),
+        device=arguments.device,
+        dtype=str(dtype_named(arguments.dtype)).removeprefix("torch."),
+        seed=arguments.seed,
+        timeout=arguments.timeout,
+        runtime=runtime,
+    )
+
+
+def _run_steps(job: Job, report: Report) -> str | None:
+    """Run the compositions, those of as many ranks with the same processes."""
+    areas = Areas(["step"] * len(job.cases), lambda _: "step")
+
+    def on_result(result: Result) -> None:
+        report.results.append(result)
+        areas.add(result)
+
+    try:
+        for ranks, cases in groupby(job.cases, key=lambda case: case.composition.ranks):
+            stopped = run_pipeline(replace(job, cases=tuple(cases)), Machines(ranks=ranks), on_result)
+            if stopped is not None:
+                return stopped
+    finally:
+        areas.flush()
+    return None
 
 
 def _lacking(names: list[str]) -> dict[str, str]:
@@ -132,7 +207,7 @@ def _refuse_sizes(arguments: argparse.Namespace) -> None:
         raise SelectionError(msg)
 
 
-def _chosen(cases: tuple[Case, ...], patterns: list[str] | None) -> tuple[Case, ...]:
+def _chosen(cases: tuple[_C, ...], patterns: list[str] | None) -> tuple[_C, ...]:
     """Return the cases whose id matches one of the patterns; refuse a pattern that matches none."""
     for pattern in patterns or ():
         if not any(fnmatchcase(case.id, pattern) for case in cases):

@@ -23,8 +23,10 @@ _SEED = 1
 Demand = tuple[Together, str]
 
 
-def array(dimensions: Sequence[Dimension], constraints: Sequence[Constraint]) -> list[Words]:
-    """Return rows that have every possible pair of values.
+def array(
+    dimensions: Sequence[Dimension], constraints: Sequence[Constraint], begun: Sequence[Words] = ()
+) -> list[Words]:
+    """Return rows that have every possible pair of values; where some are ``begun``, those and what they lack.
 
     For each claim that many values ask for, two values that claim nothing stand in some row without it: a target that
     withholds it alone loses none of these pairs.
@@ -32,13 +34,13 @@ def array(dimensions: Sequence[Dimension], constraints: Sequence[Constraint]) ->
     """
     space = Space(dimensions, constraints)
     search = _Search(space)
-    rows = _of_library(space)
+    rows = list(begun) or _of_library(space)
     for row in rows:
         search.take(row)
     while search.left:
         rows.append(search.best())
         search.take(rows[-1])
-    return _plainer(search, _needed(search, rows))
+    return rows if begun else _plainer(search, _needed(search, rows))
 
 
 def _of_library(space: Space) -> list[Words]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from enum import Enum, unique
 from typing import Any
@@ -195,6 +195,21 @@ class Cause:
             elif isinstance(value, tuple):
                 values[name] = [one.to_dict() if isinstance(one, Cause) else one for one in value]
         return {"kind": self.kind.name.lower(), **values, "text": str(self)}
+
+
+def cause_from(values: Mapping[str, Any]) -> Cause:
+    """Return the cause that :meth:`Cause.to_dict` wrote."""
+    given: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in {"kind", "text"}:
+            continue
+        if name == "why":
+            given[name] = cause_from(value)
+        elif name == "causes":
+            given[name] = tuple(map(cause_from, value))
+        else:
+            given[name] = tuple(value) if isinstance(value, list) else value
+    return Cause(Mistake[values["kind"].upper()], **given)
 
 
 def listed(names: Sequence[str]) -> str:

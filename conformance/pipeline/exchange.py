@@ -11,24 +11,31 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from gradconform.diagnosis.cause import cause_from
 from gradconform.judge.finding import Finding
 
 from .cases import Case
+from .training_step.composition import StepCase
 
 _WIDTH = 512  # a mark is written over the one before in one call, so that a reader never sees half of two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What every rank runs: ``target`` as a user names it, ``cases`` in order; ``timeout`` is in seconds, per case."""
+    """What every rank runs: ``target`` as a user names it, ``cases`` in order; ``timeout`` is in seconds, per case.
+
+    The target is torch's three functions, or, as ``runtime`` says, what runs whole steps.
+    """
 
     target: str
-    cases: tuple[Case, ...]
+    cases: tuple[Case | StepCase, ...]
     device: str
     dtype: str
     seed: int
     timeout: float
+    runtime: bool = False
 
     def to_json(self) -> str:
         """Return the job as JSON text."""
@@ -38,10 +45,14 @@ class Job:
     def from_json(cls, text: str) -> Job:
         """Return the job that :meth:`to_json` wrote."""
         values = json.loads(text)
-        cases = tuple(
-            Case(**{**case, "rows": tuple(tuple(row) for row in case["rows"])}) for case in values.pop("cases")
-        )
-        return cls(**values, cases=cases)
+        return cls(**{**values, "cases": tuple(map(_case_of, values["cases"]))})
+
+
+def _case_of(values: dict[str, Any]) -> Case | StepCase:
+    """Return the case that has been written: a training step is known by its row."""
+    if "row" in values:
+        return StepCase(**{**values, "row": tuple(values["row"])})
+    return Case(**{**values, "rows": tuple(map(tuple, values["rows"]))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +74,7 @@ class Outcome:
 
     def to_line(self) -> str:
         """Return the outcome as one line of JSON."""
-        return json.dumps(asdict(self)) + "\n"
+        return json.dumps({**asdict(self), "findings": [one.to_dict() for one in self.findings]}) + "\n"
 
 
 def read_outcomes(path: Path) -> Iterator[Outcome]:
@@ -73,7 +84,12 @@ def read_outcomes(path: Path) -> Iterator[Outcome]:
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
         if line.endswith("\n"):
             values = json.loads(line)
-            yield Outcome(**{**values, "findings": tuple(Finding(**finding) for finding in values["findings"])})
+            yield Outcome(**{**values, "findings": tuple(map(_finding_of, values["findings"]))})
+
+
+def _finding_of(values: dict[str, Any]) -> Finding:
+    cause = None if values["cause"] is None else cause_from(values["cause"])
+    return Finding(**{**values, "cause": cause})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

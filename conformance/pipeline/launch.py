@@ -22,6 +22,7 @@ from gradconform.results import Result
 from .cases import Case
 from .exchange import Job, Mark, Outcome, read_mark, read_outcomes, remove
 from .starts import Start, end_all
+from .training_step.composition import StepCase
 from .verdicts import Ended, Verdict, charged, verdict_of, verdict_on
 
 #: What stands in the target's place to tell whether a failure is torch's runtime's, or the machine's.
@@ -78,14 +79,15 @@ class Machines:
 def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | None:
     """Run every case and hand its result to ``on_result``; return why the run stopped early, or None.
 
-    What fails is run again with the kit's own correct split backward in the target's place, before it is told.
+    What fails is run again with the kit's own correct split backward in the target's place, before it is told, unless
+    the target is itself what runs whole steps.
     """
     wrong: list[Verdict] = []
 
     def sort_out(found: Verdict) -> None:
         # Whoever died or hung outside the implementation is charged to nobody, whatever the reference does.
         asked = found.result.status == "failed" or (found.result.status == "error" and found.how == "raised")
-        if asked and machines.machines == 1:
+        if asked and machines.machines == 1 and not job.runtime:
             wrong.append(found)
         else:
             on_result(found.result)
@@ -101,8 +103,10 @@ def _tell_wrong(wrong: list[Verdict], job: Job, launcher: _Launcher, on_result: 
     """Tell what is wrong once the reference has run in the same cases."""
     if wrong:
         of_reference = _of_reference([found.result.check for found in wrong], job, launcher)
+        cases = {case.id: case for case in job.cases}
         for found in wrong:
-            on_result(charged(found, of_reference.get(found.result.check)))
+            check = found.result.check
+            on_result(charged(found, of_reference.get(check), cases[check]))
 
 
 def _of_reference(wrong: list[str], job: Job, launcher: _Launcher) -> dict[str, Verdict]:
@@ -199,7 +203,7 @@ class _Ranks:
         """Whether the launcher has ended."""
         return self._exit is not None
 
-    def follow(self, case: Case) -> list[Outcome]:
+    def follow(self, case: Case | StepCase) -> list[Outcome]:
         """Return the outcomes of a case once every rank has one; fewer where ranks have ended, or one raised."""
         self.launcher.expect(self.timeout + _AROUND_S)
         while True:
@@ -209,7 +213,7 @@ class _Ranks:
                 return found
             self._look()
 
-    def ended(self, case: Case) -> Ended:
+    def ended(self, case: Case | StepCase) -> Ended:
         """Wait for the end of all ranks, and return how they ended in a case; those that take their time are killed."""
         until = time.monotonic() + _ENDING_S
         self._wait(lambda: self.start.end() if time.monotonic() > until else None)

@@ -9,19 +9,24 @@ from __future__ import annotations
 import os
 import time
 import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from gradconform.devices.dtypes import dtype_named
+from gradconform.fixtures.schedules.from_torch import of_torch
 from gradconform.fixtures.schedules.order import placed_actions
-from gradconform.judge.finding import Finding, Measured, findings_in, headrooms_in
+from gradconform.judge.finding import Finding, Judged, Measured, findings_in, headrooms_in
 from gradconform.naming import current_folder_first
 from gradconform.process.serving import write_stacks_to
 from gradconform.results import finite
+from gradconform.runtime import Runtime
 from gradconform.target.functions import FULL, SPLIT, FunctionsAdapter
 from gradconform.target.resolve import resolve
 from gradconform.torch_releases.names import UnavailableError
@@ -31,6 +36,9 @@ from .cases import BY_NAME, Case
 from .exchange import Job, Marker, Outcome
 from .runtime import make_schedule, make_stages, put_under_test
 from .starts import JOB, Start
+from .training_step.composition import StepCase, withheld
+from .training_step.on_rank import Place, judged_step
+from .training_step.runtimes import TORCH, runtime_named
 from .whole_model import Seen, findings_of, make_batch, make_stage, run_whole_model, stage_cases
 
 #: The others wait for a rank that hangs a little longer than it takes to be noticed, so that it is the one to end.
@@ -59,10 +67,15 @@ class RankProcess:
         )
         # Every rank makes every group: that is how torch makes one.
         self.alone = [dist.new_group([rank]) for rank in range(self.ranks)][self.rank]
+        self.functions: Mapping[str, Callable[..., Any]] = {}
+        self.runtime: Runtime | None = None
         with current_folder_first():
-            adapter = resolve(job.target).adapter
-        self.functions = adapter.functions if isinstance(adapter, FunctionsAdapter) else {}
-        put_under_test(self.functions, self.marker)
+            if job.runtime:
+                self.runtime = runtime_named(job.target)
+            else:
+                adapter = resolve(job.target).adapter
+                self.functions = adapter.functions if isinstance(adapter, FunctionsAdapter) else {}
+                put_under_test(self.functions, self.marker)
 
     def run(self) -> None:
         """Run every case and write what came of it; end the process where one raises, since the others wait for it."""
@@ -90,13 +103,13 @@ class RankProcess:
                 with (self.folder / f"rank-{rank}.ndjson").open("a", encoding="utf-8") as file:
                     file.write(lines[rank])
 
-    def _outcome(self, case: Case) -> Outcome:
+    def _outcome(self, case: Case | StepCase) -> Outcome:
         started = time.perf_counter()
         missing = self._missing(case)
         if missing:
             return Outcome(case=case.id, rank=self.rank, unsupported=missing)
         try:
-            judged = self._judged(case)
+            judged = list(self._judged_step(case) if isinstance(case, StepCase) else self._judged(case))
         except UnavailableError as error:
             return Outcome(case=case.id, rank=self.rank, unsupported=f"unavailable: {error}")
         except BaseException:  # noqa: BLE001 (whatever torch or the target raises is this case's verdict)
@@ -112,9 +125,34 @@ class RankProcess:
             duration_s=time.perf_counter() - started,
         )
 
-    def _missing(self, case: Case) -> str:
-        """Return which function of torch's three the schedule needs and the target has not."""
-        cells = "".join(cell for row in case.rows for cell in row)
+    def _judged_step(self, case: StepCase) -> Judged:
+        """Run a training step: on the runtime that is judged, or on torch's, with the functions that are."""
+        runtime = self.runtime or runtime_named(TORCH)
+        place = Place(
+            rank=self.rank, device=self.device, dtype=self.dtype, seed=self.job.seed, note=self.marker.note,
+            within=self.marker.within if self.runtime else nullcontext,
+        )  # fmt: skip
+        return judged_step(case.composition, runtime, place)
+
+    def _missing(self, case: Case | StepCase) -> str:
+        """Return what the case asks for that the target, or the runtime that it is put into, has not."""
+        if isinstance(case, StepCase):
+            values = withheld(case, (self.runtime or runtime_named(TORCH)).claims)
+            if values or self.runtime:
+                return f"the runtime does not claim {values}" if values else ""
+            composition = case.composition
+            needed = of_torch(
+                composition.schedule,
+                ranks=composition.pipeline_ranks,
+                stages_per_rank=composition.per_rank,
+                microbatches=composition.microbatches,
+            )
+            return self._missing_functions(needed.rows)
+        return self._missing_functions(case.rows)
+
+    def _missing_functions(self, rows: Sequence[Sequence[str]]) -> str:
+        """Return which function of torch's three a schedule needs and the target has not."""
+        cells = "".join(cell for row in rows for cell in row)
         needed = ((FULL, "B"), (SPLIT[0], "I"), (SPLIT[1], "W"))
         # The first stage of torch's split does all its work by the full backward, in W.
         missing = [name for name, letter in needed if name not in self.functions and (letter in cells or name == FULL)]
@@ -132,7 +170,7 @@ class RankProcess:
         cases = stage_cases(scenario, stages)
         modules = {i: make_stage(cases[i], i, dtype=self.dtype, device=self.device, seed=seed) for i in own}
         group = self.alone if scenario.alone else None
-        made = make_stages(modules, stages, self.device, group, self.marker)
+        made = make_stages(modules, stages, self.device, group, self.marker.note)
         schedule = make_schedule(case, scenario, made)
         connect(made, dist.get_backend())
         steps = {"train": schedule.step}

@@ -41,7 +41,7 @@ def _marked(name: str, function: Callable[..., Any] | None, marker: Marker) -> C
 class MarkedStage(PipelineStage):
     """A PipelineStage that notes what it does."""
 
-    marker: Marker
+    note: Callable[[str], None]
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """Note F and run it."""
@@ -61,17 +61,21 @@ class MarkedStage(PipelineStage):
         return super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
 
     def _note(self, letter: str, mb: int) -> None:
-        self.marker.note(f"{self.stage_index}{letter}{mb}")
+        self.note(f"{self.stage_index}{letter}{mb}")
 
 
 def make_stages(
-    modules: Mapping[int, nn.Module], stages: int, device: torch.device, group: dist.ProcessGroup | None, marker: Marker
+    modules: Mapping[int, nn.Module],
+    stages: int,
+    device: torch.device,
+    group: dist.ProcessGroup | None,
+    note: Callable[[str], None],
 ) -> list[PipelineStage]:
-    """Return the pipeline stages of this rank; ``modules`` by the index of the stage."""
+    """Return the pipeline stages of this rank, which ``note`` what they do; ``modules`` by the index of the stage."""
     made: list[PipelineStage] = []
     for index, module in sorted(modules.items()):
         stage = MarkedStage(module, index, stages, device, group=group)
-        stage.marker = marker
+        stage.note = note
         made.append(stage)
     return made
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
+from gradconform.finding_text import finding_line
 from gradconform.process.worker import exit_in_words
 from gradconform.results import Result
 
 from .cases import Case
 from .exchange import Job, Mark, Outcome
+from .training_step.composition import StepCase
 
 How = Literal["raised", "hung", "died"]
 
@@ -53,7 +55,7 @@ class _First:
     how: How
 
 
-def verdict_of(case: Case, outcomes: Sequence[Outcome], job: Job) -> Verdict:
+def verdict_of(case: Case | StepCase, outcomes: Sequence[Outcome], job: Job) -> Verdict:
     """Return the verdict on a case that every rank has come to the end of."""
     findings = [finding for outcome in outcomes for finding in outcome.findings]
     headrooms = [outcome.headroom for outcome in outcomes if outcome.headroom is not None]
@@ -71,7 +73,7 @@ def verdict_of(case: Case, outcomes: Sequence[Outcome], job: Job) -> Verdict:
     return Verdict(result=result)
 
 
-def verdict_on(case: Case, ended: Ended, job: Job) -> Verdict:
+def verdict_on(case: Case | StepCase, ended: Ended, job: Job) -> Verdict:
     """Return the verdict on a case in which ranks ended.
 
     What the implementation raised, or was doing when its rank died or hung, is charged to the target; what happened
@@ -95,21 +97,40 @@ def verdict_on(case: Case, ended: Ended, job: Job) -> Verdict:
     return Verdict(result=result, how=first.how, where=where)
 
 
-def charged(found: Verdict, of_reference: Verdict | None) -> Result:
+def charged(found: Verdict, of_reference: Verdict | None, case: Case | StepCase) -> Result:
     """Return what is charged to the target of a verdict, given that on a correct split backward in its place.
 
-    Where torch's runtime raises with both, it cannot do the case, and nothing is said of the target. Where both are
-    wrong in another way, that is an error of the environment.
+    Where torch's runtime raises with both, it cannot do the case, and nothing is said of the target. A training step
+    that is wrong with both is torch's runtime's: charged is what the reference does not show. Where both are wrong in
+    another way, that is an error of the environment.
     """
     result = found.result
     if of_reference is None or of_reference.result.status not in {"failed", "error"}:
         return result
+    if isinstance(case, StepCase) and result.findings and of_reference.result.findings:
+        return _own(result, of_reference.result, case)
     if found.how == of_reference.how == "raised":
         where = _ADDRESSES.sub("", found.where)
         message = f"torch's runtime raises with a correct split backward as well: {where}"
         return replace(result, status="unsupported", kind=None, message=message, findings=())
     message = f"a correct split backward fails here as well, so the target is not charged\n{result.message}"
     return replace(result, status="error", kind="environment", message=message)
+
+
+def _own(result: Result, of_reference: Result, case: StepCase) -> Result:
+    """Return the verdict on what a target shows that the reference does not; ``unsupported`` where that is nothing."""
+    known = {_known(finding) for finding in of_reference.findings}
+    own = [finding for finding in result.findings if _known(finding) not in known]
+    told = "torch's runtime is wrong here with a correct split backward as well"
+    if not own:
+        shown = "\n".join(map(finding_line, result.findings))
+        return replace(result, status="unsupported", kind=None, message=f"{told}: {shown}", findings=())
+    lines = [case.tried, *map(finding_line, own), f"{told} in {len(result.findings) - len(own)} other findings"]
+    return replace(result, kind=own[0]["kind"], message="\n".join(lines), findings=tuple(own))
+
+
+def _known(finding: Mapping[str, Any]) -> tuple[str, ...]:
+    return str(finding["kind"]), str(finding["where"]), str(finding["action"])
 
 
 def _first(ended: Ended, timeout: float) -> _First:

@@ -1,0 +1,1 @@
+"""Whole training steps on several processes: compositions of a schedule with all that surrounds it in training."""

@@ -1,0 +1,133 @@
+"""Compositions: a training step in the making, one field per thing that a value of a dimension sets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import starmap
+from pathlib import Path
+from typing import Literal
+
+from gradconform.clause import Clause
+from gradconform.covering.rows import named
+from gradconform.covering.search import array
+from gradconform.covering.space import Space, Words
+from gradconform.fixtures.schedules.from_torch import of_torch
+from gradconform.fixtures.schedules.order import placed_actions
+from gradconform.runtime import DataParallel, Reduction
+
+from .dimensions import CONSTRAINTS, DIMENSIONS, QUICK, RARE
+
+#: What is done one after the other; behind each of them a rank is judged.
+Act = Literal["train", "evaluate", "zero_grad", "clip", "update"]
+
+#: The rows in which every pair of values stands, frozen in a file: of two ranks or four.
+ROWS = Path(__file__).with_name("rows.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composition:
+    """What a training step is made of; the fields are those that values of the dimensions set."""
+
+    pipeline_ranks: int = 1
+    replicas: int = 1
+    schedule: str = "1F1B"
+    per_rank: int = 1
+    data_parallel: DataParallel = "none"
+    microbatches: int = 8
+    ragged: bool = False
+    reduction: Reduction = "mean"
+    auxiliary: bool = False
+    steps: tuple[Act, ...] = ("train",)
+    weights: Literal["all", "frozen-stage", "frozen-layers", "tied"] = "all"
+    layers: Literal["plain", "checkpoint", "reentrant-checkpoint", "dropout", "batch-norm"] = "plain"
+    keyword: bool = False
+
+    @property
+    def ranks(self) -> int:
+        """The number of processes."""
+        return self.pipeline_ranks * self.replicas
+
+    @property
+    def stages(self) -> int:
+        """The number of stages of the whole model."""
+        return self.pipeline_ranks * self.per_rank
+
+    @cached_property
+    def placement(self) -> tuple[tuple[int, ...], ...]:
+        """The stages of each pipeline rank."""
+        made = of_torch(
+            self.schedule, ranks=self.pipeline_ranks, stages_per_rank=self.per_rank, microbatches=self.microbatches
+        )
+        return tuple(tuple(sorted({one.action.stage for one in row})) for row in placed_actions(made.rows))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCase(Clause):
+    """One check of training steps: a row of the space, a word per dimension."""
+
+    row: Words
+
+    @property
+    def composition(self) -> Composition:
+        """Return what the words set."""
+        made = Composition()
+        for dimension, word in zip(DIMENSIONS, self.row, strict=True):
+            made = replace(made, **dimension.value(word).sets)
+        return made
+
+    @property
+    def special(self) -> dict[str, str]:
+        """Return what is not plain in the row, words by dimension."""
+        return {one.name: word for one, word in zip(DIMENSIONS, self.row, strict=True) if word != one.values[0].word}
+
+    @property
+    def tried(self) -> str:
+        """The row in words, as the first line of a message."""
+        return ", ".join(f"{one.name}={word}" for one, word in zip(DIMENSIONS, self.row, strict=True))
+
+
+def step_cases(profile: str) -> tuple[StepCase, ...]:
+    """Return the checks of a profile, those of fewer ranks first: standard has those of quick, and a row per pair."""
+    rows = [tuple(row) for row in json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]]
+    plain = {dimension.name: dimension.values[0].word for dimension in DIMENSIONS}
+    placed = {name: tuple({**plain, **special}.values()) for name, special in QUICK.items()}
+    if profile == "standard":
+        placed |= {f"pairs.{name}": row for name, row in named(DIMENSIONS, rows).items()}
+    return tuple(sorted(starmap(_case, placed.items()), key=lambda case: case.composition.ranks))
+
+
+def _case(name: str, row: Words) -> StepCase:
+    said = [one.value(word).said for one, word in zip(DIMENSIONS, row, strict=True) if word != one.values[0].word]
+    with_ = f", with {'; '.join(said)}" if said else ""
+    return StepCase(
+        id=f"step.{name}",
+        level="MUST",
+        requirement=f"A training step MUST give what one plain process gives{with_}.",
+        why="A step that is wrong by a factor, a rank or a micro-batch trains all the same, to a worse model.",
+        row=row,
+    )
+
+
+def withheld(case: StepCase, claims: Mapping[str, object]) -> str:
+    """Return which values of a row a runtime does not claim, in words; nothing where it claims all of them."""
+    return ", ".join(
+        f"{one.name}={word}"
+        for one, word in zip(DIMENSIONS, case.row, strict=True)
+        if one.name in claims and word not in _words(claims[one.name])
+    )
+
+
+def _words(claimed: object) -> frozenset[str]:
+    return frozenset(claimed.split() if isinstance(claimed, str) else claimed)  # type: ignore[call-overload]
+
+
+def made_anew() -> dict[str, list[Words]]:
+    """Return the rows as the dimensions give them now; it takes allpairspy and some seconds.
+
+    What many runtimes do not claim stands in rows of its own, so that they lose no pair of the other values with it.
+    """
+    common = Space(DIMENSIONS, CONSTRAINTS).without(RARE).dimensions
+    return {"pairs": array(DIMENSIONS, CONSTRAINTS, array(common, CONSTRAINTS))}

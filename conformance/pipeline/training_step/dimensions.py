@@ -1,0 +1,118 @@
+"""The dimensions of the space of training steps, and what of it cannot be together: to be read at a glance."""
+
+from __future__ import annotations
+
+from gradconform.covering.dimension import Dimension, never, value
+
+DIMENSIONS = (
+    Dimension(name="layout", says="how ranks are shared among stages and replicas", values=(
+        value("two-stages", "two ranks in a row", pipeline_ranks=2),
+        value("two-replicas", "two replicas of one rank", replicas=2),
+        value("two-by-two", "two replicas of two ranks", pipeline_ranks=2, replicas=2),
+        value("four-stages", "four ranks in a row", pipeline_ranks=4),
+        value("four-replicas", "four replicas of one rank", replicas=4),
+    )),
+    Dimension(name="schedule", says="the order of actions", values=(
+        value("1f1b", "1F1B", schedule="1F1B"),
+        value("gpipe", "GPipe", schedule="GPipe"),
+        value("interleaved-1f1b", "Interleaved1F1B", schedule="Interleaved1F1B", per_rank=2),
+        value("looped-bfs", "LoopedBFS", schedule="LoopedBFS", per_rank=2),
+        value("interleaved-zero-bubble", "InterleavedZeroBubble", schedule="InterleavedZeroBubble", per_rank=2),
+        value("zbv-zero-bubble", "ZBVZeroBubble", schedule="ZBVZeroBubble", per_rank=2),
+        value("dual-pipe-v", "DualPipeV", schedule="DualPipeV", per_rank=2),
+    )),
+    Dimension(name="data_parallel", says="what keeps replicas together", values=(
+        value("unwrapped", "no wrapper", data_parallel="none"),
+        value("ddp", "DistributedDataParallel", data_parallel="ddp"),
+        value("fsdp", "fully_shard", data_parallel="fsdp"),
+        value("fsdp-kept", "fully_shard without resharding", data_parallel="fsdp-kept"),
+        value("hsdp", "fully_shard in each half of the replicas", data_parallel="hsdp"),
+    )),
+    Dimension(name="microbatches", says="how many micro-batches each replica has", values=(
+        value("eight-mb", "eight micro-batches"),
+        value("three-mb", "three micro-batches", microbatches=3),
+        value("one-mb", "one micro-batch", microbatches=1),
+    )),
+    Dimension(name="rows", says="how many rows micro-batches have", values=(
+        value("even", "micro-batches of one size"),
+        value("ragged", "a last micro-batch that has a row less", "ragged", ragged=True),
+    )),
+    Dimension(name="loss", says="what the loss of a step is", values=(
+        value("mean", "the mean over micro-batches"),
+        value("sum", "the sum over micro-batches", reduction="sum"),
+        value("tokens", "the mean over the tokens of the whole batch, which micro-batches have unlike many of",
+              reduction="tokens"),
+    )),
+    Dimension(name="auxiliary", says="whether stages have losses of their own", values=(
+        value("one-loss", "the loss of the last stage alone"),
+        value("auxiliary", "an auxiliary loss in every stage", auxiliary=True),
+    )),
+    Dimension(name="steps", says="what comes between steps", values=(
+        value("one-step", "one step"),
+        value("accumulated", "two steps whose gradients add up", steps=("train", "train")),
+        value("zeroed", "two steps with zero_grad between them", steps=("train", "zero_grad", "train")),
+        value("evaluated", "an evaluation between two steps whose gradients add up",
+              steps=("train", "evaluate", "train")),
+        value("evaluated-first", "an evaluation before the first step", steps=("evaluate", "train")),
+        value("clipped", "gradients clipped by their norm and a step of SGD between two steps",
+              steps=("train", "clip", "update", "zero_grad", "train")),
+    )),
+    Dimension(name="weights", says="which parameters are trained, and which are one", values=(
+        value("all", "all parameters trained"),
+        value("frozen-stage", "a frozen first stage", weights="frozen-stage"),
+        value("frozen-layers", "frozen layers with adapters of low rank beside them", weights="frozen-layers"),
+        value("tied", "one weight in the first and the last stage", "tied", weights="tied"),
+    )),
+    Dimension(name="layers", says="what is inside a stage", values=(
+        value("plain", "LayerNorm and an MLP"),
+        value("checkpoint", "activation checkpointing", layers="checkpoint"),
+        value("reentrant-checkpoint", "activation checkpointing that re-enters", layers="reentrant-checkpoint"),
+        value("dropout", "dropout with a seed for each micro-batch", layers="dropout"),
+        value("batch-norm", "BatchNorm, whose buffers are updated", layers="batch-norm"),
+    )),
+    Dimension(name="arguments", says="what goes into stages", values=(
+        value("positional", "what the stage before put out"),
+        value("keyword", "a keyword argument on every stage", keyword=True),
+    )),
+)  # fmt: skip
+
+CONSTRAINTS = (
+    never("replicas without a wrapper are kept together by nobody",
+          {"layout": "two-replicas two-by-two four-replicas"}, {"data_parallel": "unwrapped"}),
+    never("halves of the replicas take four of them",
+          {"layout": "two-stages two-replicas two-by-two four-stages"}, {"data_parallel": "hsdp"}),
+    never("1F1B takes as many micro-batches as stages", {"schedule": "1f1b"}, {"microbatches": "one-mb"}),
+    never("four ranks in 1F1B take four micro-batches", {"layout": "four-stages"}, {"microbatches": "three-mb"}),
+    never("a pipeline in both directions takes as many micro-batches as stages",
+          {"schedule": "dual-pipe-v"}, {"microbatches": "three-mb one-mb"}),
+    never("one micro-batch is not unlike another", {"microbatches": "one-mb"}, {"rows": "ragged"}),
+    never("a mean over tokens says nothing of what an auxiliary loss is divided by",
+          {"loss": "tokens"}, {"auxiliary": "auxiliary"}),
+    never("a lone stage that is frozen has nothing to be trained",
+          {"weights": "frozen-stage"}, {"layout": "two-replicas four-replicas"}),
+    never("a checkpoint that re-enters gives its parameters nothing where its input needs no gradient",
+          {"layers": "reentrant-checkpoint"}, {"weights": "frozen-stage"}),
+    never("DistributedDataParallel refuses a module of which nothing is trained",
+          {"weights": "frozen-stage"}, {"data_parallel": "ddp"}),
+    never("wrappers take a weight of two modules for two, or for one of theirs",
+          {"weights": "tied"}, {"data_parallel": "ddp fsdp fsdp-kept hsdp"}),
+)  # fmt: skip
+
+#: What values claim that many runtimes have not.
+RARE = frozenset({"ragged", "tied"})
+
+#: The commonest compositions, on two ranks, by name: what is not plain in them.
+QUICK: dict[str, dict[str, str]] = {
+    "plain": {},
+    "gpipe-sum": {"schedule": "gpipe", "loss": "sum", "microbatches": "three-mb"},
+    "ddp": {"layout": "two-replicas", "data_parallel": "ddp"},
+    "fsdp-accumulated": {"layout": "two-replicas", "data_parallel": "fsdp", "loss": "sum", "steps": "accumulated"},
+    "fsdp-evaluated": {"data_parallel": "fsdp", "steps": "evaluated"},
+    "zero-bubble-clipped": {"schedule": "interleaved-zero-bubble", "steps": "clipped"},
+    "batch-norm": {"layers": "batch-norm", "steps": "zeroed"},
+    "checkpoint-accumulated": {"schedule": "interleaved-1f1b", "layers": "checkpoint", "steps": "accumulated"},
+    "ddp-tokens": {"layout": "two-replicas", "data_parallel": "ddp", "loss": "tokens", "schedule": "gpipe"},
+    "low-rank-dropout": {"schedule": "zbv-zero-bubble", "weights": "frozen-layers", "layers": "dropout"},
+    "auxiliary": {"auxiliary": "auxiliary", "arguments": "keyword", "loss": "sum"},
+    "tied-clipped": {"weights": "tied", "steps": "clipped"},
+}

@@ -1,0 +1,189 @@
+"""The model of a training step, stage by stage, and its batches: tokens in, a distribution over tokens out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from gradconform.runtime import Batch
+from gradconform.trial.materials import stable_seed
+
+from .composition import Composition
+
+VOCABULARY, WIDTH, TOKENS = 13, 8, 5
+#: The target of a token that does not count.
+IGNORED = -100
+#: Rows of a micro-batch; where the last is ragged, all others have one more.
+ROWS = 2
+_DROPPED = 0.25
+_RANK = 2
+
+
+class _Add(torch.autograd.Function):
+    """Hands on what it is given, and lets a loss of its own enter the backward there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, loss: Tensor, scale: float) -> Tensor:
+        ctx.scale, ctx.like = scale, (loss.dtype, loss.device)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        dtype, device = ctx.like
+        return grads[0], torch.full((), ctx.scale, dtype=dtype, device=device), None
+
+
+class AuxiliaryLoss(nn.Module):
+    """A loss of an inner stage, as that of a mixture of experts: how evenly a gate shares tokens out.
+
+    Its gradient enters the backward where it stands, times ``auxiliary_scale``, which is a runtime's to set.
+    """
+
+    auxiliary_scale: float = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(WIDTH, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x``, with the loss behind it."""
+        share = torch.softmax(self.gate(x), -1).flatten(0, -2).mean(0)
+        added: Tensor = _Add.apply(x, share.square().sum(), self.auxiliary_scale)
+        return added
+
+
+class Adapted(nn.Module):
+    """A frozen Linear and an adapter of low rank beside it."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(inputs, outputs).requires_grad_(requires_grad=False)
+        self.down, self.up = nn.Linear(inputs, _RANK, bias=False), nn.Linear(_RANK, outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the two."""
+        y: Tensor = self.base(x) + self.up(self.down(x))
+        return y
+
+
+class Block(nn.Module):
+    """A norm and an MLP beside a residual connection; what is inside is the composition's to say."""
+
+    def __init__(self, composition: Composition, index: int) -> None:
+        super().__init__()
+        self.layers, self.index = composition.layers, index
+        linear = Adapted if composition.weights == "frozen-layers" else nn.Linear
+        norm = nn.BatchNorm1d if composition.layers == "batch-norm" else nn.LayerNorm
+        self.norm, self.up, self.down = norm(WIDTH), linear(WIDTH, 2 * WIDTH), linear(2 * WIDTH, WIDTH)
+        self.auxiliary = AuxiliaryLoss() if composition.auxiliary else None
+
+    def forward(self, x: Tensor, scale: Tensor | None, seeds: Tensor | None) -> Tensor:
+        """Return as many numbers as came."""
+        if self.layers in {"checkpoint", "reentrant-checkpoint"} and torch.is_grad_enabled():
+            inner = checkpoint(self._inner, x, use_reentrant=self.layers == "reentrant-checkpoint")
+        else:
+            inner = self._inner(x)
+        if seeds is not None and self.training:
+            inner = inner * self._kept(inner, int(seeds[0]))
+        y: Tensor = x + (inner if scale is None else inner * scale)
+        return y if self.auxiliary is None else self.auxiliary(y)
+
+    def _inner(self, x: Tensor) -> Tensor:
+        flat: Tensor = self.norm(x.flatten(0, 1))
+        inner: Tensor = self.down(torch.tanh(self.up(flat)))
+        return inner.view(x.shape)
+
+    def _kept(self, x: Tensor, seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(64 * seed + self.index)
+        kept = torch.rand(x.shape, generator=generator) >= _DROPPED
+        return kept.to(x) / (1 - _DROPPED)
+
+
+class Stage(nn.Module):
+    """One stage: the first has the embedding, the last the head."""
+
+    def __init__(self, composition: Composition, index: int) -> None:
+        super().__init__()
+        last = index == composition.stages - 1
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH) if index == 0 else None
+        self.block = Block(composition, index)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False) if last else None
+
+    def forward(self, x: Tensor, scale: Tensor | None = None, seeds: Tensor | None = None) -> Tensor:
+        """Take tokens or numbers, and return numbers, or what speaks for each token of the vocabulary."""
+        y: Tensor = x if self.embedding is None else self.embedding(x)
+        y = self.block(y, scale, seeds)
+        return y if self.head is None else self.head(y)
+
+
+def tied_names(composition: Composition) -> tuple[str, ...]:
+    """Return the full names of the parameters that are one."""
+    last = composition.stages - 1
+    return ("0.embedding.weight", f"{last}.head.weight") if composition.weights == "tied" else ()
+
+
+def make_stages(composition: Composition, *, dtype: torch.dtype, seed: int) -> dict[int, Stage]:
+    """Return all stages on the CPU, in train mode; equal for equal arguments, in whatever process."""
+    made = {index: _stage(composition, index, dtype, seed) for index in range(composition.stages)}
+    first, last = made[0], made[composition.stages - 1]
+    if composition.weights == "tied" and first.embedding is not None and last.head is not None:
+        last.head.weight = first.embedding.weight
+    if composition.weights == "frozen-stage":
+        first.requires_grad_(requires_grad=False)
+    return made
+
+
+def _stage(composition: Composition, index: int, dtype: torch.dtype, seed: int) -> Stage:
+    stage = Stage(composition, index)
+    generator = torch.Generator().manual_seed(stable_seed(seed, "training step", index))
+    with torch.no_grad():
+        for parameter in stage.parameters():
+            drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.copy_(drawn / WIDTH**0.5 + (parameter.dim() == 1))
+    return stage.to(dtype)
+
+
+def make_batch(composition: Composition, step: int, replica: int, *, dtype: torch.dtype, seed: int) -> Batch:
+    """Return what a replica is given in a step, on the CPU: as many rows of tokens as it says."""
+    generator = torch.Generator().manual_seed(stable_seed(seed, "training step", "batch", step, replica))
+    count = composition.microbatches
+    rows = (ROWS + 1) * count - 1 if composition.ragged else ROWS * count
+
+    def tokens() -> Tensor:
+        return torch.randint(VOCABULARY, (rows, TOKENS), generator=generator)
+
+    x, target = tokens(), tokens()
+    # Unlike many of them count: none of a row but its first, or all.
+    target[torch.rand((rows, TOKENS), generator=generator) < torch.rand((rows, 1), generator=generator)] = IGNORED
+    target[:, 0] = x[:, 0]
+    return Batch(x=x, target=target, kwargs=dict(_keywords(composition, rows, generator, dtype)), microbatches=count)
+
+
+def _keywords(
+    composition: Composition, rows: int, generator: torch.Generator, dtype: torch.dtype
+) -> Iterator[tuple[str, Tensor]]:
+    drawn = torch.rand((rows, 1, 1), generator=generator, dtype=torch.float64)
+    if composition.keyword:
+        yield "scale", (drawn + 0.5).to(dtype)
+    if composition.layers == "dropout":
+        yield "seeds", torch.randint(1 << 30, (rows,), generator=generator)
+
+
+def counts(target: Tensor) -> Tensor:
+    """Return where a token counts."""
+    return target != IGNORED
+
+
+def mean_loss(output: Tensor, target: Tensor) -> Tensor:
+    """Return the mean of the cross entropy over the tokens of a micro-batch that count, 0-d."""
+    return F.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=IGNORED)
+
+
+def summed_loss(output: Tensor, target: Tensor) -> Tensor:
+    """Return the sum of the cross entropy over the tokens of a micro-batch that count, 0-d."""
+    return F.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=IGNORED, reduction="sum")

@@ -1,0 +1,192 @@
+"""What one rank does of a composition: it runs its acts on a runtime, and judges behind each what this rank can see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.judge.finding import Finding, Judged
+from gradconform.judge.values import compare
+from gradconform.pipeline.whole_model import given
+from gradconform.results import Sort
+from gradconform.runtime import Batch, Runtime, RuntimeSession, StepSpec
+from gradconform.tolerance import Partials
+
+from .composition import Act, Composition
+from .gathering import Replicas
+from .model import counts, make_batch, make_stages, mean_loss, summed_loss, tied_names
+from .oracle import LR, Plain, PlainRun, run_plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where this process stands, and what it tells: ``note`` what is done, ``within`` that the runtime does it."""
+
+    rank: int
+    device: torch.device
+    dtype: torch.dtype
+    seed: int
+    note: Callable[[str], None]
+    within: Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What this rank was shown behind one act; tensors are whole, by full name."""
+
+    losses: list[Tensor] | None = None
+    norm: float | None = None
+    grads: Mapping[str, Tensor | None] = field(default_factory=dict)
+    params: Mapping[str, Tensor | None] = field(default_factory=dict)
+    buffers: Mapping[str, Tensor | None] = field(default_factory=dict)
+    held: Mapping[str, int] = field(default_factory=dict)
+
+
+def judged_step(composition: Composition, runtime: Runtime, place: Place) -> Judged:
+    """Run a composition on this rank; yield what it gave that one plain process does not, act by act."""
+    wide = run_plain(composition, dtype=place.dtype, seed=place.seed, wide=True)
+    max_norms = [act.max_norm for act in wide.acts]
+    plain = run_plain(composition, dtype=place.dtype, seed=place.seed, max_norms=max_norms)
+    spec = spec_of(composition, place)
+    replicas = Replicas(spec, place.rank)
+    made = make_stages(composition, dtype=place.dtype, seed=place.seed)
+    stages = {index: made[index].to(place.device) for index in spec.placement[spec.pipeline_rank]}
+    with _opened(runtime, stages, spec, place) as session:
+        yield from _acts(session, stages, composition, place, replicas, plain, wide)
+
+
+@contextmanager
+def _opened(
+    runtime: Runtime, stages: Mapping[int, nn.Module], spec: StepSpec, place: Place
+) -> Iterator[RuntimeSession]:
+    """Open a session, and close it where nothing was raised: after an error this process ends."""
+    place.note("opening the runtime")
+    with place.within():
+        session = runtime.open(dict(stages), spec)
+    yield session
+    place.note("closing the runtime")
+    with place.within():
+        session.close()
+
+
+def spec_of(composition: Composition, place: Place) -> StepSpec:
+    """Return what the runtime of a rank is told."""
+    return StepSpec(
+        schedule=composition.schedule,
+        placement=composition.placement,
+        pipeline_rank=place.rank // composition.replicas,
+        replica=place.rank % composition.replicas,
+        replicas=composition.replicas,
+        microbatches=composition.microbatches,
+        loss=mean_loss if composition.reduction == "mean" else summed_loss,
+        counts=counts,
+        reduction=composition.reduction,
+        data_parallel=composition.data_parallel,
+        device=place.device,
+        dtype=place.dtype,
+        clips="clip" in composition.steps,
+        tied=tied_names(composition),
+        note=place.note,
+    )
+
+
+def _acts(  # noqa: PLR0913, PLR0917 (a session, what it is of, and what it is held against)
+    session: RuntimeSession, stages: Mapping[int, nn.Module], composition: Composition, place: Place,
+    replicas: Replicas, plain: PlainRun, wide: PlainRun,
+) -> Judged:  # fmt: skip
+    told: set[tuple[str, str]] = set()
+    held: Mapping[str, int] = {}
+    for number, (act, *right) in enumerate(zip(composition.steps, plain.acts, wide.acts, strict=True)):
+        label = f"act {number + 1} ({act})"
+        place.note(label)
+        batch = make_batch(composition, number, replicas.replica, dtype=place.dtype, seed=place.seed)
+        batch = batch.map(lambda value: value.to(place.device))
+        for stage in stages.values():
+            stage.train(act != "evaluate")
+        with place.within():
+            seen = _run(session, act, batch, right[0].max_norm)
+        place.note(f"{label}: reading what it left")
+        with place.within():
+            kept = session.param_grads(), session.params(), session.buffers()
+            seen.held = session.held()
+        seen.grads, seen.params = replicas.whole(kept[0]), replicas.whole(kept[1])
+        seen.buffers = {name: None if value is None else value.detach().clone() for name, value in kept[2].items()}
+        yield from _first_seen(_judged(seen, label, replicas, right[0], right[1]), told)
+        if act == "train":
+            yield from _grown(seen.held, held, label)
+            held = held or seen.held
+
+
+def _run(session: RuntimeSession, act: Act, batch: Batch, max_norm: float) -> _Seen:
+    if act == "train":
+        return _Seen(losses=session.step(batch))
+    if act == "evaluate":
+        return _Seen(losses=session.evaluate(batch))
+    if act == "clip":
+        return _Seen(norm=session.clip(max_norm))
+    if act == "update":
+        session.update(LR)
+    else:
+        session.zero_grad()
+    return _Seen()
+
+
+def _judged(seen: _Seen, label: str, replicas: Replicas, plain: Plain, wide: Plain) -> Judged:
+    """Yield what is wrong behind an act: losses, the norm, gradients, parameters, buffers."""
+    if plain.losses and replicas.is_last:
+        yield from _losses(seen, label, plain.losses[replicas.replica], wide.losses[replicas.replica])
+    if plain.norm is not None and wide.norm is not None:
+        got = None if seen.norm is None else torch.tensor(seen.norm, dtype=plain.norm.dtype)
+        norm = given(wide.norm, Partials().with_(wide.norm))
+        yield from compare("thing", "the norm of all gradients", label, got, plain.norm, norm)
+    own = set(replicas.stages)
+    for sort, named, expected, exact in (
+        ("parameter gradient", seen.grads, plain.grads, wide.grads),
+        ("parameter", seen.params, plain.params, wide.params),
+        ("buffer", seen.buffers, plain.buffers[replicas.replica], wide.buffers[replicas.replica]),
+    ):
+        of_rank = {name: value for name, value in expected.items() if int(name.partition(".")[0]) in own}
+        partials = plain.partials if sort == "parameter gradient" else {}
+        yield from _named(sort, label, named, of_rank, exact, partials)  # type: ignore[arg-type]
+    yield from replicas.unlike(label, {"parameter gradient": seen.grads, "parameter": seen.params})
+
+
+def _first_seen(judged: Judged, told: set[tuple[str, str]]) -> Judged:
+    """Yield what is judged, of each wrong tensor the first finding alone: what it is behind later acts follows."""
+    for seen in judged:
+        if isinstance(seen, Finding):
+            if (seen.sort, seen.where) in told:
+                continue
+            told.add((seen.sort, seen.where))
+        yield seen
+
+
+def _grown(held: Mapping[str, int], before: Mapping[str, int], label: str) -> Judged:
+    for name, count in held.items():
+        if name in before and count > before[name]:
+            yield Finding("alive", name, label, f"it holds {count}, and {before[name]} after the first step: it grows")
+
+
+def _losses(seen: _Seen, label: str, plain: Sequence[Tensor], wide: Sequence[Tensor]) -> Judged:
+    losses = seen.losses or []
+    if len(losses) != len(plain):
+        text = f"expected {len(plain)} losses, one per micro-batch, got {len(losses)}"
+        yield Finding("missing", "the losses", label, text)
+    for mb, (got, expected, exact) in enumerate(zip(losses, plain, wide, strict=False)):
+        yield from compare("thing", f"the loss of micro-batch {mb}", label, got.detach(), expected, given(exact))
+
+
+def _named(  # noqa: PLR0913, PLR0917 (tensors by name, and what they are held against)
+    sort: Sort, label: str, got: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None],
+    exact: Mapping[str, Tensor | None], partials: Mapping[str, Partials],
+) -> Judged:  # fmt: skip
+    for name, right in expected.items():
+        stage, _, own = name.partition(".")
+        reference = given(exact[name], partials.get(name))
+        yield from compare(sort, f"stage {stage} {own}", label, got.get(name), right, reference)
+    for name in sorted(set(got) - set(expected)):
+        yield Finding("unexpected", name, label, f"no {sort} of this rank has this name", sort=sort)

@@ -1,0 +1,238 @@
+"""The oracle of training steps: the whole model and the whole batch in one plain process, act by act."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.reference.autograd import accumulate, run_forward
+from gradconform.runtime import Batch
+from gradconform.tolerance import Partials
+
+from .composition import Act, Composition
+from .model import AuxiliaryLoss, counts, make_batch, make_stages, mean_loss, summed_loss
+
+#: By how much gradients are clipped, of their norm, and the step of SGD behind it.
+CLIPPED_TO, LR = 0.5, 0.125
+
+#: What adds to a gradient: the step (counted over acts), the replica, the micro-batch.
+Part = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one micro-batch gives each parameter, by full name: of the loss as it is, and of the auxiliary losses."""
+
+    loss: Mapping[str, Tensor]
+    auxiliary: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """What one act leaves: losses by replica, and by full name gradients, parameters, and buffers of each replica.
+
+    ``partials`` are the largest partial sums that went into each gradient. ``norm`` is that before clipping and
+    ``weights`` is what the loss and the auxiliary losses of a micro-batch count in the loss of the step.
+    """
+
+    act: Act
+    losses: list[list[Tensor]]
+    grads: Mapping[str, Tensor | None]
+    params: Mapping[str, Tensor]
+    buffers: list[Mapping[str, Tensor]]
+    partials: Mapping[str, Partials]
+    norm: Tensor | None = None
+    max_norm: float = 0.0
+    weights: tuple[float, float] = (1.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRun:
+    """What the acts of a composition give; ``shares`` only where they were asked for."""
+
+    acts: list[Plain]
+    shares: Mapping[Part, Share] = field(default_factory=dict)
+
+
+def run_plain(
+    composition: Composition, *, dtype: torch.dtype, seed: int, wide: bool = False, max_norms: Sequence[float] = ()
+) -> PlainRun:
+    """Return what plain autograd gives on the CPU, in ``dtype`` or ``wide``: in float64, once rounded to ``dtype``.
+
+    ``max_norms`` are those that gradients are clipped to, act by act; a half of the norm where none are given.
+    """
+    return _Run(composition, dtype, seed, wide, max_norms).result()
+
+
+class _Run:
+    def __init__(
+        self,
+        composition: Composition,
+        dtype: torch.dtype,
+        seed: int,
+        wide: bool,  # noqa: FBT001 (as run_plain is given it)
+        max_norms: Sequence[float],
+    ) -> None:
+        self.composition, self.dtype, self.seed, self.wide = composition, dtype, seed, wide
+        self.max_norms = max_norms
+        # Each replica has buffers of its own; parameters and gradients are those of the first one.
+        self.replicas = [self._stages() for _ in range(composition.replicas)]
+        self.named = self._named(self.replicas[0])
+        self.partials: dict[str, Partials] = {}
+        self.shares: dict[Part, Share] = {}
+
+    def _stages(self) -> list[nn.Module]:
+        made = make_stages(self.composition, dtype=self.dtype, seed=self.seed)
+        return [stage.double() if self.wide else stage for stage in made.values()]
+
+    @staticmethod
+    def _named(stages: Sequence[nn.Module]) -> dict[str, nn.Parameter]:
+        """Return the parameters by full name; one that is tied stands under each of its names."""
+        return {
+            f"{index}.{name}": parameter
+            for index, stage in enumerate(stages)
+            for name, parameter in stage.named_parameters(remove_duplicate=False)
+        }
+
+    def result(self) -> PlainRun:
+        acts = [self._act(number, act) for number, act in enumerate(self.composition.steps)]
+        return PlainRun(acts, self.shares)
+
+    def _act(self, number: int, act: Act) -> Plain:
+        losses: list[list[Tensor]] = []
+        norm, max_norm, weights = None, 0.0, (1.0, 1.0)
+        if act in {"train", "evaluate"}:
+            batches = [self._batch(number, replica) for replica in range(self.composition.replicas)]
+            weights = self._weights(batches)
+            losses = [self._step(act, number, replica, batch, weights) for replica, batch in enumerate(batches)]
+        elif act == "zero_grad":
+            self._let_go()
+        elif act == "clip":
+            norm, max_norm = self._clip(number)
+        else:
+            with torch.no_grad():
+                for parameter in self._every():
+                    if parameter.grad is not None:
+                        parameter.sub_(LR * parameter.grad)
+            self._spread()
+        return Plain(
+            act=act,
+            losses=losses,
+            grads={name: _copy(parameter.grad) for name, parameter in self.named.items()},
+            params={name: parameter.detach().clone() for name, parameter in self.named.items()},
+            buffers=[self._buffers(stages) for stages in self.replicas],
+            partials=dict(self.partials),
+            norm=norm,
+            max_norm=max_norm,
+            weights=weights,
+        )
+
+    def _every(self) -> list[nn.Parameter]:
+        return list(dict.fromkeys(self.named.values()))
+
+    def _spread(self) -> None:
+        """Give the parameters of the first replica to the others."""
+        for stages in self.replicas[1:]:
+            for name, parameter in self._named(stages).items():
+                parameter.data.copy_(self.named[name].data)
+
+    def _batch(self, number: int, replica: int) -> Batch:
+        batch = make_batch(self.composition, number, replica, dtype=self.dtype, seed=self.seed)
+        return batch.map(lambda value: value.double() if self.wide and value.is_floating_point() else value)
+
+    def _weights(self, batches: Sequence[Batch]) -> tuple[float, float]:
+        """Return what the losses of one micro-batch count in the loss of the step."""
+        if self.composition.reduction == "tokens":
+            return 1.0 / sum(int(counts(batch.target).sum()) for batch in batches), 0.0
+        mean = self.composition.reduction == "mean"
+        weight = 1.0 / (len(batches) * self.composition.microbatches) if mean else 1.0
+        return weight, weight
+
+    def _step(self, act: Act, number: int, replica: int, batch: Batch, weights: tuple[float, float]) -> list[Tensor]:
+        stages = self.replicas[replica]
+        for stage in stages:
+            stage.train(act == "train")
+        losses = []
+        for mb, chunk in enumerate(batch.split()):
+            if act == "train" and self.wide:
+                self.shares[number, replica, mb] = self._share(stages, chunk)
+            with torch.set_grad_enabled(act == "train"):
+                loss = self._loss(stages, chunk, weights[1])
+            losses.append(loss.detach())
+            if act == "train":
+                self._accumulate(stages, loss * weights[0])
+        return losses
+
+    def _loss(self, stages: Sequence[nn.Module], chunk: Batch, auxiliary: float) -> Tensor:
+        for stage in stages:
+            for module in stage.modules():
+                if isinstance(module, AuxiliaryLoss):
+                    module.auxiliary_scale = auxiliary
+        output = run_forward(stages, (chunk.x,), chunk.kwargs)[-1].outputs
+        loss = mean_loss if self.composition.reduction == "mean" else summed_loss
+        return loss(output, chunk.target)
+
+    def _accumulate(self, stages: Sequence[nn.Module], loss: Tensor) -> None:
+        """Add the gradients of one micro-batch to those of the first replica, and note how large they are."""
+        own = self._named(stages)
+        if stages is not self.replicas[0]:
+            for parameter in own.values():
+                parameter.grad = None
+        added = accumulate(loss, dict.fromkeys(own.values()))
+        seen: set[nn.Parameter] = set()
+        for name, parameter in own.items():
+            total, grad = self.named[name], added.get(id(parameter))
+            if grad is None:
+                continue
+            if stages is not self.replicas[0] and total not in seen:
+                total.grad = grad.clone() if total.grad is None else total.grad + grad
+            seen.add(total)
+            if total.grad is not None:
+                self.partials[name] = self.partials.get(name, Partials()).with_(grad).with_(total.grad)
+
+    def _share(self, stages: Sequence[nn.Module], chunk: Batch) -> Share:
+        """Return what a micro-batch gives by its loss, and by the auxiliary losses; buffers are put back."""
+        before = [{name: value.clone() for name, value in stage.named_buffers()} for stage in stages]
+        found = []
+        for of_loss, auxiliary in ((1.0, 0.0), (0.0, 1.0)):
+            own = self._named(stages)
+            kept = {parameter: parameter.grad for parameter in own.values()}
+            added = accumulate(of_loss * self._loss(stages, chunk, auxiliary), dict.fromkeys(own.values()))
+            for parameter, grad in kept.items():
+                parameter.grad = grad
+            found.append({name: added[id(one)] for name, one in own.items() if id(one) in added})
+        for stage, buffers in zip(stages, before, strict=True):
+            for name, value in stage.named_buffers():
+                value.copy_(buffers[name])
+        return Share(*found)
+
+    def _clip(self, number: int) -> tuple[Tensor, float]:
+        grads = [parameter.grad for parameter in self._every() if parameter.grad is not None]
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(grad) for grad in grads]))
+        max_norm = self.max_norms[number] if self.max_norms else float(CLIPPED_TO * norm)
+        # The formula is that of torch.nn.utils.clip_grad_norm_.
+        factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+        for parameter in self._every():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad * factor
+        return norm, max_norm
+
+    def _let_go(self) -> None:
+        for parameter in self._every():
+            parameter.grad = None
+        self.partials = {}
+
+    @staticmethod
+    def _buffers(stages: Sequence[nn.Module]) -> dict[str, Tensor]:
+        return {
+            f"{index}.{name}": value.detach().clone()
+            for index, stage in enumerate(stages)
+            for name, value in stage.named_buffers()
+        }
+
+
+def _copy(grad: Tensor | None) -> Tensor | None:
+    return None if grad is None else grad.detach().clone()

@@ -1,0 +1,42 @@
+"""Runtimes by name: those that are registered (entry-point group ``gradconform.runtimes``), or anybody's."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from gradconform.runtime import Runtime
+from gradconform.target.resolve import TargetError, load, load_registered, registered_targets
+
+ENTRY_POINTS = "gradconform.runtimes"
+#: The runtime that torch's three functions are put into.
+TORCH = "torch"
+
+
+def registered_runtimes() -> dict[str, str]:
+    """Return the registered names and the objects they stand for."""
+    return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def runtime_named(target: str) -> Runtime:
+    """Return the runtime that a target names.
+
+    Raises :class:`~gradconform.target.resolve.TargetError` where there is none of that name, or what is there is none.
+    """
+    found = load_registered(target, ENTRY_POINTS)
+    if not isinstance(found, Runtime):
+        msg = f"{target!r} is no runtime: expected name, claims and open(stages, spec), as docs/write-a-runtime.md says"
+        raise TargetError(msg)
+    return found
+
+
+def runtime_or_none(target: str) -> Runtime | None:
+    """Return the runtime that a target names, or None where it names something else that is there.
+
+    A registered runtime comes before an adapter of that name.
+    Raises :class:`~gradconform.target.resolve.TargetError` where nothing is there.
+    """
+    known = registered_runtimes()
+    if target not in known and target in registered_targets():
+        return None
+    found, _ = load(known.get(target, target), target, {**registered_targets(), **known})
+    return runtime_named(target) if all(hasattr(found, name) for name in ("claims", "open")) else None

@@ -1,0 +1,184 @@
+"""Training steps: the space of what is composed, the plain process they are held against, and torch's own runtime."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gradconform.cli import main
+from gradconform.covering.rows import text
+from gradconform.covering.space import Space, covered
+from gradconform.fixtures.schedules.from_torch import of_torch
+from gradconform.pipeline.training_step.composition import ROWS, made_anew, step_cases, withheld
+from gradconform.pipeline.training_step.dimensions import CONSTRAINTS, DIMENSIONS, RARE
+from gradconform.pipeline.training_step.model import counts, make_batch, make_stages, summed_loss
+from gradconform.pipeline.training_step.oracle import run_plain
+from gradconform.runtime import Batch
+
+CASES = {case.id: case for case in step_cases("standard")}
+
+
+def run(*arguments: str, folder: Path) -> tuple[str, dict[str, Any]]:
+    """Run the command on training steps; return what it printed and its results by check."""
+    command = [sys.executable, "-m", "gradconform", "pipeline", *arguments, "--json", "report.json"]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False, env=variables)
+    report = json.loads((folder / "report.json").read_text())
+    return done.stdout, {result["check"]: result for result in report["results"]}
+
+
+def test_every_pair_of_what_can_be_composed_is_in_the_rows_and_without_what_is_rare_too() -> None:
+    rows = [case.row for case in CASES.values() if case.id.startswith("step.pairs.")]
+    space = Space(DIMENSIONS, CONSTRAINTS)
+    assert set(space.possible(2)) - covered(rows, 2) == set()
+    common = [row for row in rows if not space.claims_of(enumerate(row)) & RARE]
+    assert set(space.without(RARE).possible(2)) - covered(common, 2) == set()
+
+
+def test_the_rows_made_anew_are_those_of_the_file() -> None:
+    pytest.importorskip("allpairspy")
+    assert text(made_anew()) == ROWS.read_text(encoding="utf-8")
+
+
+def test_the_commonest_twelve_run_on_two_ranks_and_all_others_on_two_or_four() -> None:
+    quick = step_cases("quick")
+    assert (len(quick), {case.composition.ranks for case in quick}) == (12, {2})
+    assert {case.composition.ranks for case in CASES.values()} == {2, 4}
+    assert [case.id for case in quick] == [case.id for case in CASES.values() if "pairs" not in case.id]
+
+
+def test_each_composition_has_a_schedule_that_torch_makes_of_its_size() -> None:
+    for case in CASES.values():
+        one = case.composition
+        made = of_torch(
+            one.schedule, ranks=one.pipeline_ranks, stages_per_rank=one.per_rank, microbatches=one.microbatches
+        )
+        assert (made.stages, made.microbatches) == (one.stages, one.microbatches), case.id
+        assert sorted(stage for stages in one.placement for stage in stages) == list(range(one.stages))
+
+
+def test_micro_batches_are_split_as_torch_splits_them_and_a_ragged_one_is_the_last() -> None:
+    case = next(case for case in CASES.values() if case.composition.ragged)
+    batch = make_batch(case.composition, 0, 0, dtype=torch.float32, seed=1)
+    rows = [len(chunk.x) for chunk in batch.split()]
+    assert rows == [3] * (case.composition.microbatches - 1) + [2]
+    assert torch.equal(torch.cat([chunk.target for chunk in batch.split()]), batch.target)
+
+
+def test_micro_batches_count_unlike_many_tokens_and_none_of_them_no_token() -> None:
+    case = next(case for case in CASES.values() if case.composition.reduction == "tokens")
+    batch = make_batch(case.composition, 0, 0, dtype=torch.float32, seed=20)
+    found = [int(counts(chunk.target).sum()) for chunk in batch.split()]
+    assert min(found) > 0
+    assert len(set(found)) > 1
+
+
+def test_the_gradients_of_a_mean_over_tokens_are_those_of_one_backward_of_the_whole_batch() -> None:
+    one = CASES["step.ddp-tokens"].composition
+    stages = make_stages(one, dtype=torch.float64, seed=3)
+    batches = [make_batch(one, 0, replica, dtype=torch.float64, seed=3) for replica in range(2)]
+    losses = []
+    for batch in batches:
+        value = batch.x
+        for stage in stages.values():
+            value = stage(value, **batch.kwargs)
+        losses.append(summed_loss(value, batch.target))
+    tokens = sum(int(counts(batch.target).sum()) for batch in batches)
+    (sum(losses) / tokens).backward()  # type: ignore[union-attr] # a sum of tensors
+    (plain,) = run_plain(one, dtype=torch.float64, seed=3).acts
+    for index, stage in stages.items():
+        for name, parameter in stage.named_parameters():
+            torch.testing.assert_close(plain.grads[f"{index}.{name}"], parameter.grad, rtol=1e-12, atol=1e-14)
+
+
+def test_what_each_micro_batch_gives_adds_up_to_the_gradients() -> None:
+    for name in ("auxiliary", "tied", "tokens"):
+        case = next(
+            case
+            for case in CASES.values()
+            if name in case.row and case.composition.steps in {("train",), ("train", "train")}
+        )
+        run_of_all = run_plain(case.composition, dtype=torch.float32, seed=20, wide=True)
+        act = run_of_all.acts[-1]
+        for parameter, grad in act.grads.items():
+            parts = [
+                weight * of[parameter]
+                for share in run_of_all.shares.values()
+                for weight, of in zip(act.weights, (share.loss, share.auxiliary), strict=True)
+                if parameter in of
+            ]
+            assert (grad is None) == (not parts), (case.id, parameter)
+            if grad is not None:
+                torch.testing.assert_close(sum(parts), grad, rtol=1e-9, atol=1e-12)
+
+
+def test_buffers_are_those_of_a_run_that_was_not_looked_into() -> None:
+    case = next(case for case in CASES.values() if case.composition.layers == "batch-norm")
+    wide, plain = (run_plain(case.composition, dtype=torch.float64, seed=2, wide=wide) for wide in (True, False))
+    assert wide.acts[-1].buffers[0]
+    for name, value in plain.acts[-1].buffers[0].items():
+        assert torch.equal(value, wide.acts[-1].buffers[0][name])
+
+
+def test_a_claim_withholds_the_rows_with_other_values() -> None:
+    case = next(case for case in CASES.values() if "ragged" in case.row)
+    assert withheld(case, {"rows": "even"}) == "rows=ragged"
+    assert withheld(case, {"rows": ["even", "ragged"], "schedule": case.row[1]}) == ""
+
+
+def test_a_batch_hands_on_what_each_stage_takes() -> None:
+    batch = Batch(x=torch.arange(5), target=torch.arange(5), kwargs={"scale": torch.ones(5)}, microbatches=2)
+    first, second = batch.split()
+    assert (first.x.tolist(), second.kwargs["scale"].tolist()) == ([0, 1, 2], [1.0, 1.0])
+
+
+def test_torch_loses_gradients_at_an_evaluation_and_counts_a_batch_that_there_is_not(tmp_path: Path) -> None:
+    told, found = run("torch", "--checks", "step.fsdp-evaluated,step.batch-norm,step.plain", folder=tmp_path)
+    assert {check: result["status"] for check, result in found.items()} == {
+        "step.fsdp-evaluated": "failed",
+        "step.batch-norm": "failed",
+        "step.plain": "passed",
+    }, told
+    lost = {(one["kind"], one["sort"], one["action"]) for one in found["step.fsdp-evaluated"]["findings"]}
+    assert lost == {("missing", "parameter gradient", "act 2 (evaluate)")}
+    counted = [one["where"] for one in found["step.batch-norm"]["findings"] if one["sort"] == "buffer"]
+    assert {"rank 0, stage 0 block.norm.num_batches_tracked", "rank 1, stage 1 block.norm.num_batches_tracked"} <= set(
+        counted
+    )
+
+
+def test_what_is_torchs_runtimes_is_not_charged_to_functions_in_it(tmp_path: Path) -> None:
+    told, found = run("reference-split", "--checks", "step.fsdp-evaluated,step.plain", folder=tmp_path)
+    assert {check: result["status"] for check, result in found.items()} == {
+        "step.fsdp-evaluated": "unsupported",
+        "step.plain": "passed",
+    }, told
+    assert (
+        "torch's runtime is wrong here with a correct split backward as well" in found["step.fsdp-evaluated"]["message"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("torch", "--profile", "quick", "--schedule", "1F1B"), "--profile is of training steps"),
+        (("torch", "--ranks", "4"), "--ranks: of schedules; training steps have sizes of their own"),
+        (("torch", "--checks", "step.fsdp-evaluate"), "nearest: step.fsdp-evaluated"),
+        (("autograd",), "'autograd' is an adapter of its own; a pipeline takes a runtime"),
+        (("no.such.module",), "no.such.module"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_any_process_starts(
+    arguments: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["pipeline", *arguments])
+    told = capsys.readouterr()
+    assert (code, told.out) == (2, "")
+    assert complaint in " ".join(told.err.split())
