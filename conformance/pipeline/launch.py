@@ -219,7 +219,14 @@ class _Ranks:
         self._wait(lambda: self.start.end() if time.monotonic() > until else None)
         codes = {rank: code for rank, code in self.start.exits().items() if code is not None}
         words = {rank: self._words(rank) for rank in range(self.machines.ranks)}
-        return Ended(marks=self._marks(), outcomes=self._outcomes(case), hung=self._hung, codes=codes, words=words)
+        return Ended(
+            marks=self._marks(),
+            outcomes=self._outcomes(case),
+            hung=self._hung,
+            codes=codes,
+            words=words,
+            launcher=self._exit.words if self._exit is not None and self._exit.by_signal and not codes else "",
+        )
 
     def wait(self) -> None:
         """Wait for the end of all ranks."""

@@ -26,7 +26,8 @@ class Ended:
     """A case in which ranks ended, by rank of this machine.
 
     ``marks`` are the last ones, ``outcomes`` those of the case, ``hung`` the stacks of those that took too long,
-    ``codes`` the exit codes of those that were not ended because others had, ``words`` their last ones.
+    ``codes`` the exit codes of those that were not ended because others had, ``words`` their last ones. ``launcher`` is
+    the signal that ended the launcher, and all ranks with it, empty where none did.
     """
 
     marks: Mapping[int, Mark]
@@ -34,6 +35,7 @@ class Ended:
     hung: Mapping[int, str] = field(default_factory=dict)
     codes: Mapping[int, int] = field(default_factory=dict)
     words: Mapping[int, str] = field(default_factory=dict)
+    launcher: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +79,15 @@ def verdict_on(case: Case | StepCase, ended: Ended, job: Job) -> Verdict:
     """Return the verdict on a case in which ranks ended.
 
     What the implementation raised, or was doing when its rank died or hung, is charged to the target; what happened
-    outside it is an error of the environment.
+    outside it is an error of the environment, and so is the end of all ranks with their launcher.
     """
     first = _first(ended, job.timeout)
     marks = ended.marks
     mark = marks.get(first.rank, Mark(action="its start"))
     # Where it was raised outside the implementation, only a run with another one tells what it is charged to.
-    charged = mark.inside or first.how == "raised"
+    killed = bool(ended.launcher) and first.how == "died"
+    charged = (mark.inside and not killed) or first.how == "raised"
+    with_all = f"the launcher was ended by {ended.launcher}, and its ranks with it" if killed else ""
     inside = ", in the implementation under test" if mark.inside else ""
     where = f"rank {first.rank} {first.what} at {mark.action or 'the start of the case'}{inside}"
     others = [f"rank {rank} was at {m.action or 'the start'}" for rank, m in marks.items() if rank != first.rank]
@@ -92,7 +96,7 @@ def verdict_on(case: Case | StepCase, ended: Ended, job: Job) -> Verdict:
         job.dtype,
         status="failed" if charged else "error",
         kind="error" if charged else "environment",
-        message="\n".join(filter(None, [case.tried, where, "; ".join(others), first.detail])),
+        message="\n".join(filter(None, [case.tried, with_all, where, "; ".join(others), first.detail])),
     )
     return Verdict(result=result, how=first.how, where=where)
 

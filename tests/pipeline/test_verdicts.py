@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from gradconform.pipeline.cases import cases_of
-from gradconform.pipeline.verdicts import Verdict, charged
+from gradconform.pipeline.exchange import Job, Mark
+from gradconform.pipeline.verdicts import Ended, Verdict, charged, verdict_on
 
 GLOO = "rank 1 raised RuntimeError: Pair is not connected ([127.0.0.1]:{port}$1 <--> [none]) at the start of the case"
 
@@ -28,3 +31,17 @@ def test_what_a_correct_split_backward_does_is_charged_to_the_target() -> None:
     right = raised(1)
     right = replace(right, result=replace(right.result, status="passed", kind=None, message=""), how=None)
     assert charged(raised(1), right).status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "status", "says"),
+    [("", "failed", "rank 0 ended without a word"), ("SIGKILL", "error", "the launcher was ended by SIGKILL")],
+)
+def test_ranks_that_end_with_a_launcher_that_was_killed_are_no_failure_of_the_target(
+    launcher: str, status: str, says: str
+) -> None:
+    case = cases_of(["GPipe"], ranks=2)[0]
+    job = Job(target="torch", cases=(case,), device="cpu", dtype="float32", seed=0, timeout=1.0)
+    marks = {rank: Mark(case=case.id, action=f"{rank}B1", inside=not rank) for rank in range(2)}
+    found = verdict_on(case, Ended(marks=marks, outcomes=(), launcher=launcher), job).result
+    assert (found.status, found.message.splitlines()[1][: len(says)]) == (status, says)
