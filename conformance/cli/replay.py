@@ -52,7 +52,11 @@ def _wanted(arguments: argparse.Namespace) -> _Wanted:
         return _Wanted(arguments.what, RunOptions(**{**given, "profile": "full"}))
     report = read_report(name)
     before = _result(report, which, name)
-    recorded = options_of(report).but(device=before.device, dtype=before.dtype)
+    try:
+        recorded = options_of(report).but(device=before.device, dtype=before.dtype)
+    except ValueError as error:
+        msg = f"{name}: {error}"
+        raise SelectionError(msg) from error
     return _Wanted(before.check, recorded.but(**{"target": str(report.target["text"]), **given}), report, before)
 
 

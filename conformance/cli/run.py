@@ -115,8 +115,8 @@ def resumed_options(arguments: argparse.Namespace, found: RecordedRun) -> RunOpt
 
 
 def _recorded(found: RecordedRun) -> RunOptions:
-    values = found.header.report["options"]
-    if values.get("target") is None:
+    values = found.header.report.get("options")
+    if not isinstance(values, dict) or values.get("target") is None:
         msg = f"{str(found.path)!r} was not written by a command that can be repeated, so it cannot be gone on with"
         raise RecordsError(msg)
     try:

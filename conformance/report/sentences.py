@@ -223,5 +223,12 @@ def options_of(report: Report) -> RunOptions:
 
 
 def can_be_replayed(report: Report) -> bool:
-    """Tell whether the results are of checks of the contract: schedules of one's own are run again as they were."""
+    """Tell whether the results are of checks of the contract, run as this kit runs them.
+
+    Schedules of one's own are run again as they were, and another kit has other options.
+    """
+    try:
+        options_of(report)
+    except ValueError:
+        return False
     return not report.extra

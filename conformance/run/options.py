@@ -66,6 +66,16 @@ class Option:
             return "off"
         return (" ".join(self.default) if isinstance(self.default, tuple) else str(self.default or "")) or self.unset
 
+    def refuse_foreign(self, value: Any) -> None:
+        """Raise ``SelectionError`` for a JSON value that is not written of this option, whatever it says."""
+        if self.kind in {"several", "paths"}:
+            fits, expected = isinstance(value, list) and all(isinstance(one, str) for one in value), "a list of texts"
+        else:
+            fits, expected = value is None or isinstance(value, (str, int, float)), "a text, a number or none"
+        if not fits:
+            msg = f"{self.name} is {value!r}; expected {expected}"
+            raise SelectionError(msg)
+
     def words(self, value: Any) -> Iterator[str]:
         """Yield the words of a command line that say ``value``."""
         if self.kind == "switch":
@@ -91,6 +101,18 @@ def _schedules(given: Any) -> tuple[Any, ...]:
     alone = isinstance(given, (str, os.PathLike)) or not isinstance(given, Iterable)
     several = [given] if alone else given
     return tuple(dict.fromkeys(os.fspath(one) if isinstance(one, (str, os.PathLike)) else one for one in several))
+
+
+def _path(given: Any) -> str:
+    try:
+        return os.fspath(given)  # type: ignore[no-any-return] # a path of bytes is none that anybody gives
+    except TypeError as error:
+        msg = f"{given!r} is no path; expected the name of a file"
+        raise SelectionError(msg) from error
+
+
+def _shard(given: Any) -> Shard | None:
+    return given if isinstance(given, Shard) else Shard.parse(str(given))
 
 
 def _switch(given: Any) -> bool:
@@ -200,7 +222,7 @@ class RunOptions:
         unset="all",
         changes="plan",
         read=Shard.parse,
-        check=lambda given: Shard.parse(given) if isinstance(given, str) else given,
+        check=_shard,
         written=lambda shard: None if shard is None else str(shard),
     )
     waivers: str | None = _option(
@@ -208,7 +230,7 @@ class RunOptions:
         "FILE",
         unset="gradconform-waivers.toml, if it is there",
         changes="verdict",
-        check=os.fspath,
+        check=_path,
     )
 
     def __post_init__(self) -> None:
@@ -239,12 +261,17 @@ class RunOptions:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunOptions:
-        """Return the options that :meth:`to_json` wrote; raise ``SelectionError`` where one is missing or unknown."""
+        """Return the options that :meth:`to_json` wrote.
+
+        Raises ``ValueError`` where one is missing or unknown, or has a value that no run has.
+        """
         wrong = sorted({*values} ^ {*OPTIONS})
         if wrong:
             told = ", ".join(f"{name} is {'missing' if name in OPTIONS else 'unknown'}" for name in wrong)
             msg = f"these are not the options of a run of this kit: {told}; expected {', '.join(OPTIONS)}"
             raise SelectionError(msg)
+        for name, option in OPTIONS.items():
+            option.refuse_foreign(values[name])
         return cls(**values)
 
     def words(self, changes: Changes) -> list[str]:

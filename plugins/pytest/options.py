@@ -126,8 +126,12 @@ def _value(config: pytest.Config, one: PluginOption) -> Any:
         given = found if found not in (None, "", []) else None
     if given is None and os.environ.get(one.variable):
         text = os.environ[one.variable]
-        several = {"several": text.replace(",", " ").split(), "paths": text.split(os.pathsep)}
-        given = several.get(one.option.kind, text)
+        parts = {"several": text.replace(",", " ").split(), "paths": text.split(os.pathsep)}
+        given = parts.get(one.option.kind, text)
+    several = one.option.kind in {"several", "paths"}
+    if isinstance(given, list) and (not several or any(not isinstance(word, str) for word in given)):
+        msg = f"{one.ini} = {given!r}: expected {'texts' if several else 'one value'}"
+        raise pytest.UsageError(msg)
     if given is None or isinstance(given, list):
         return given
     try:

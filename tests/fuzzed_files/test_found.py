@@ -1,0 +1,66 @@
+"""Each defect that damaged files have shown, by the smallest file that shows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gradconform.cli import main
+from gradconform.naming import SelectionError
+from gradconform.run.options import RunOptions
+
+Valid = Callable[[], dict[str, bytes]]
+
+
+def test_records_of_a_run_without_its_options_cannot_be_gone_on_with(
+    valid: Valid, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header, *others = valid()["cut.ndjson"].splitlines()
+    values = json.loads(header)
+    for options in (None, []):
+        values["report"]["options"] = options
+        if options is None:
+            del values["report"]["options"]
+        Path("odd.ndjson").write_bytes(b"\n".join([json.dumps(values).encode(), *others, b""]))
+        assert main(["run", "--resume", "odd.ndjson"]) == 2
+        assert "'odd.ndjson' was not written by a command that can be repeated" in capsys.readouterr().err
+
+
+def test_a_report_with_options_of_another_kit_is_shown_without_the_command_that_repeats_a_check(
+    valid: Valid, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = json.loads(valid()["failed.json"])
+    values["options"]["more"] = 1
+    Path("other.json").write_text(json.dumps(values))
+    for name, shown in (("failed.json", True), ("other.json", False)):
+        assert main(["report", name, "--markdown", "-"]) == 0
+        assert ("gradconform replay" in capsys.readouterr().out) == shown
+    assert main(["replay", "other.json#1"]) == 2
+    told = capsys.readouterr().err
+    assert "other.json: these are not the options of a run of this kit: more is unknown" in told
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"waivers": 5}, {"waivers": [1]}, {"shard": 5}, {"shard": [1]}, {"dtype": 3}, {"checks": {}}, {"device": [1]}],
+)
+def test_options_that_no_run_has_written_are_refused(odd: dict[str, object]) -> None:
+    written = RunOptions(target="torch").to_json()
+    assert RunOptions.from_json(written) == RunOptions(target="torch")
+    with pytest.raises(ValueError, match="expected"):
+        RunOptions.from_json({**written, **odd})
+
+
+def test_a_path_that_is_none_is_refused() -> None:
+    with pytest.raises(SelectionError, match="5 is no path"):
+        RunOptions(target="torch", waivers=5)  # type: ignore[arg-type] # what is asked
+
+
+def test_several_values_of_one_that_pytest_reads_from_a_file_are_refused(pytester: pytest.Pytester) -> None:
+    pytester.makepyprojecttoml('[tool.pytest.ini_options]\ngradconform_json = ["a.json"]\n')
+    run = pytester.runpytest_inprocess("--collect-only")
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines("ERROR: gradconform_json = ['a.json']: expected one value")
