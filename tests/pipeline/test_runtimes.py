@@ -1,0 +1,64 @@
+"""The runtimes of other projects that ship: which compositions each passes, fails and does not claim."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradconform.pipeline.training_step.dimensions import DIMENSIONS
+from gradconform.pipeline.training_step.runtimes import registered_runtimes, runtime_named
+
+#: The package that a runtime drives, and what comes of some of the checks.
+EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
+    "fairscale": (
+        "fairscale",
+        {
+            "step.ddp": "unsupported",  # 1F1B
+            "step.ddp-tokens": "passed",
+            "step.pairs.gpipe-1": "passed",
+            "step.pairs.batch-norm-1": "passed",  # two partitions
+        },
+    ),
+}
+EXPECTED["torchgpipe"] = "torchgpipe", EXPECTED["fairscale"][1]
+
+
+def _installed(name: str) -> None:
+    package = EXPECTED[name][0]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: CONTRIBUTING.md says how")
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_runtime_gives_what_is_known_of_it(name: str, tmp_path: Path) -> None:
+    _installed(name)
+    expected = EXPECTED[name][1]
+    command = [sys.executable, "-m", "gradconform", "pipeline", name, "--profile", "standard"]
+    done = subprocess.run(
+        [*command, "--checks", ",".join(expected), "--json", "report.json"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert {result["check"]: result["status"] for result in report["results"]} == expected, done.stdout
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_claims_are_words_of_the_space(name: str) -> None:
+    _installed(name)
+    words = {dimension.name: {value.word for value in dimension.values} for dimension in DIMENSIONS}
+    for dimension, claimed in runtime_named(name).claims.items():
+        assert set(str(claimed).split()) < words[dimension]
+
+
+def test_every_registered_runtime_is_held_here_or_is_torchs() -> None:
+    assert set(registered_runtimes()) == {"torch", *EXPECTED}
