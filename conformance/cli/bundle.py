@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from gradconform.bundle.archive import Sources, archive_content, bundle_files, packed, statement, unpacked
+from gradconform.bundle.archive import ArchiveError, Sources, archive_content, bundle_files, packed, statement, unpacked
 from gradconform.bundle.signing import NotSignedError, is_signed, signature, signature_path, signer
 from gradconform.bundle.verifying import reasons_against
-from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, UsageError
+from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, UsageError
 from gradconform.given_files import sha256
 from gradconform.reading.report import read_report
 from gradconform.report.lines import Line
@@ -20,6 +20,12 @@ from .console import hand_over_all, refuse_unwritable, write
 
 class BundleError(UsageError):
     """What a bundle rests on is not there, or not what it was when the run was made."""
+
+
+class StaleSignatureError(UsageError):
+    """The signature of another bundle that lies beside one, and stays there."""
+
+    exit_code = EXIT_ENVIRONMENT
 
 
 def bundle(arguments: argparse.Namespace) -> int:
@@ -37,10 +43,35 @@ def bundle(arguments: argparse.Namespace) -> int:
     written = {arguments.output: packed(files)}
     if arguments.sign is not None:
         written[signature_path(arguments.output)] = signature(written[arguments.output], arguments.sign)
+    before = _content_before(arguments.output)
     code = hand_over_all(written, code=EXIT_CONFORMS, what="bundle")
     if code == EXIT_CONFORMS:
         write([Line(f"{' and '.join(written)}: {_statement(files)}")])
+        if arguments.sign is None and before != written[arguments.output]:
+            _remove_signature(arguments.output)
     return code
+
+
+def _content_before(path: str) -> bytes | None:
+    """Return what is there before a bundle is written, None where that is nothing, or no bundle."""
+    try:
+        return archive_content(path)
+    except ArchiveError:
+        return None
+
+
+def _remove_signature(bundle: str) -> None:
+    """Remove the signature of what stood where an unsigned bundle stands now: of this one it would look forged."""
+    if is_signed(bundle):
+        path = signature_path(bundle)
+        try:
+            Path(path).unlink()
+        except OSError as error:
+            msg = f"{path}: cannot be removed: {error.strerror}; it is of what {bundle} was before, not of this bundle"
+            raise StaleSignatureError(msg) from error
+        write(
+            [Line(f"{path} was removed: it signed what {bundle} was before; --sign KEY signs this bundle", "warning")]
+        )
 
 
 def _sources(arguments: argparse.Namespace) -> Sources:

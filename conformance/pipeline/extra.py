@@ -11,6 +11,7 @@ from gradconform.adapter import UnsupportedError
 from gradconform.clause import Clause
 from gradconform.drive.observation import Raised
 from gradconform.judge.finding import Finding, Judged, findings_in
+from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Result
 
 #: Takes what is judged, a runtime's stage objects or its work on schedules, and yields findings.
@@ -28,7 +29,8 @@ def run_extra(subject: Any, checks: ExtraChecks, *, dtype: str) -> Iterator[Resu
     """Yield one result per check, in order, on the CPU."""
     for clause, judge in checks.items():
         started = time.perf_counter()
-        found = _judged(subject, judge)
+        with interrupts_seen():
+            found = _judged(subject, judge)
         findings, refused = ([], found) if isinstance(found, str) else (found, None)
         told = {} if refused is None else {"status": "unsupported", "message": refused}
         yield clause.result("cpu", dtype, findings, duration_s=time.perf_counter() - started, **told)
@@ -40,6 +42,7 @@ def _judged(subject: Any, judge: Judge) -> list[Finding] | str:
         return findings_in(judge(subject))
     except UnsupportedError as error:
         return str(error) or "not claimed"
-    except Exception as error:  # noqa: BLE001 (what is judged may raise anything)
+    except BaseException as error:  # noqa: BLE001 (what is judged may raise anything)
+        pass_on_an_interrupt(error)
         raised = Raised.of(error)
         return [Finding("error", "the call", "", f"raised {raised}", raised=raised)]

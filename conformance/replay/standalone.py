@@ -356,7 +356,7 @@ def run(functions: Any) -> list[Step]:
         try:
             seen = ACTS[kind](lane, int(mb or 0), token)
             step |= seen if isinstance(seen, dict) else {}
-        except Exception as error:  # noqa: BLE001 (what it raises is what is seen)
+        except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 (what it raises is what is seen)
             step["raised"] = f"{type(error).__name__}: {error}"
             if RAISING and kind == "I" and int(mb) in RAISING:
                 lane.failed.add(int(mb))

@@ -174,3 +174,11 @@ def test_what_no_script_can_show_is_refused(target: str, check: str, complaint: 
     replayed = Replayed(CHECKS[known], resolve(target), "float32", "cpu", 20)
     with pytest.raises(ScriptError, match=complaint):
         replayed.text()
+
+
+def test_a_target_that_ends_the_process_fails_in_the_script_as_well(tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text("def stage_backward(*args):\n    raise SystemExit(0)\n", encoding="utf-8")
+    run = Run(RunOptions(target=str(tmp_path / "ends.py"), checks="full.gradients.mlp", profile="full"))
+    ((code, told),) = run_without_kit((script_of(run, "full.gradients.mlp"), ()), folder=tmp_path)
+    assert code == 1, told
+    assert "SystemExit: 0" in told

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,33 @@ def test_a_signature_that_nobody_asked_about_is_told(capsys: pytest.CaptureFixtu
     assert told.startswith(
         "VALID, signed, which was not checked (--signers FILE says who may have signed it): mine 1.0"
     )
+
+
+@pytest.mark.usefixtures("signed")
+def test_an_unsigned_bundle_takes_the_place_of_a_signed_one_with_its_signature(
+    whole: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bundle", "report.json", "-o", "bundle.zip"]) == 0
+    assert verified(capsys, "--signers", "signers")[0] == 0  # it is the same bundle, so the signature stays
+    newer = replace(whole, target={**whole.target, "version": "1.1"})
+    Path("report.json").write_text(newer.to_json(), encoding="utf-8")
+    assert main(["bundle", "report.json", "-o", "bundle.zip"]) == 0
+    said = "bundle.zip.sig was removed: it signed what bundle.zip was before; --sign KEY signs this bundle"
+    assert capsys.readouterr().out.splitlines()[-1] == said
+    assert not Path("bundle.zip.sig").exists()
+    assert verified(capsys)[1].startswith("VALID, unsigned (who made it cannot be told): mine 1.1")
+
+
+@pytest.mark.usefixtures("signed")
+def test_a_signature_of_another_bundle_that_cannot_be_removed_is_told(
+    whole: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bundle.zip.sig").unlink()
+    Path("bundle.zip.sig").mkdir()
+    newer = replace(whole, target={**whole.target, "version": "1.1"})
+    Path("report.json").write_text(newer.to_json(), encoding="utf-8")
+    assert main(["bundle", "report.json", "-o", "bundle.zip"]) == 4
+    assert "bundle.zip.sig: cannot be removed: Is a directory" in capsys.readouterr().err
 
 
 def change_the_signature() -> None:

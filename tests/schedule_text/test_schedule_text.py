@@ -1,6 +1,8 @@
 """Schedules as text: torch's own work on them, and wrong ones that each check must find."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -188,6 +190,37 @@ def test_the_command_gives_a_verdict_and_a_report(tmp_path: Path, capsys: pytest
         "schedule_text.refuses.wrong-order-mine",
         "schedule_text.refuses.stage-on-two-ranks-mine",
     ]
+
+
+MERGES = {
+    clause: judge for clause, judge in checks_of([]).items() if clause.id == "schedule_text.merges.input-and-weight"
+}
+
+
+class Ends(TorchScheduleText):
+    """torch's work, with something in place of a merge."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+
+    def merged(self, row: Sequence[str]) -> Sequence[str]:
+        self._act()
+        return row
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_would_end_the_run_is_a_failure_of_its_check(kind: type[BaseException]) -> None:
+    def act() -> None:
+        raise kind
+
+    (result,) = run_extra(Ends(act), MERGES, dtype="text")
+    assert (result.status, result.kind) == ("failed", "error")
+    assert f"raised {kind.__name__}" in result.message
+
+
+def test_a_persons_interrupt_ends_the_run() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        [*run_extra(Ends(lambda: os.kill(os.getpid(), signal.SIGINT)), MERGES, dtype="text")]
 
 
 @pytest.mark.parametrize(
