@@ -15,6 +15,8 @@ from gradconform.tolerance import judge as judge_numbers
 
 from .finding import BIT_EQUAL, Finding, Judged, Kind, Measured
 
+#: Ends the place of a finding on what of a tensor is no number, beside which its numbers may have one of their own.
+NONFINITE = " (NaN and inf)"
 #: Gives the gradient in float64, or None where plain autograd itself is the reference, and the partial sums met.
 Reference = Callable[[], tuple[Tensor | None, Partials]]
 #: Gives the likely cause of what came, None for nothing; None where there is no telling.
@@ -122,7 +124,7 @@ def _nonfinite(  # noqa: PLR0913 (a tensor, where it was seen, and what it is he
         worst = tuple(int(i) for i in differs.nonzero()[0])
         text = f"at {list(worst)}: expected {describe(expected[worst])}, got {describe(got[worst])} ({count} elements)"
         cause = elements.nonfinite(got, expected, differs)
-        yield Finding("nonfinite", f"{where} (NaN and inf)", action, text, cause=cause, sort=sort)
+        yield Finding("nonfinite", f"{where}{NONFINITE}", action, text, cause=cause, sort=sort)
 
 
 def _overflowing(got: Tensor, expected: Tensor, exact: Tensor | None, bound: float) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gradconform.finding_text import finding_line
+from gradconform.judge.values import NONFINITE
 from gradconform.process.worker import exit_in_words
 from gradconform.results import Result
 
@@ -134,7 +135,9 @@ def _own(result: Result, of_reference: Result, case: StepCase) -> Result:
 
 
 def _known(finding: Mapping[str, Any]) -> tuple[str, ...]:
-    return str(finding["kind"]), str(finding["where"]), str(finding["action"])
+    """Return what is wrong where; NaN is as numbers are, since uninitialised memory holds now one, now the other."""
+    kind = "mismatch" if finding["kind"] == "nonfinite" else str(finding["kind"])
+    return kind, str(finding["where"]).removesuffix(NONFINITE), str(finding["action"])
 
 
 def _first(ended: Ended, timeout: float) -> _First:

@@ -6,31 +6,37 @@ from dataclasses import replace
 
 import pytest
 
+from gradconform.judge.finding import Finding
+from gradconform.judge.values import NONFINITE
 from gradconform.pipeline.cases import cases_of
 from gradconform.pipeline.exchange import Job, Mark
+from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.pipeline.verdicts import Ended, Verdict, charged, verdict_on
 
 GLOO = "rank 1 raised RuntimeError: Pair is not connected ([127.0.0.1]:{port}$1 <--> [none]) at the start of the case"
 
 
+CASE = cases_of(["GPipe"], ranks=2)[0]
+STEP = step_cases("quick")[0]
+
+
 def raised(port: int) -> Verdict:
-    case = cases_of(["GPipe"], ranks=2)[0]
-    result = case.result("cpu", "float32", status="failed", kind="error", message="raised")
+    result = CASE.result("cpu", "float32", status="failed", kind="error", message="raised")
     return Verdict(result=result, how="raised", where=GLOO.format(port=port))
 
 
 def test_what_torchs_runtime_raises_by_itself_is_told_alike_in_every_case() -> None:
-    told = [charged(raised(port), raised(port + 1)).message for port in (3993, 6576)]
+    told = [charged(raised(port), raised(port + 1), CASE).message for port in (3993, 6576)]
     says = "rank 1 raised RuntimeError: Pair is not connected at the start of the case"
     assert told == [f"torch's runtime raises with a correct split backward as well: {says}"] * 2
-    found = charged(raised(3993), raised(6576))
+    found = charged(raised(3993), raised(6576), CASE)
     assert (found.status, found.kind) == ("unsupported", None)
 
 
 def test_what_a_correct_split_backward_does_is_charged_to_the_target() -> None:
     right = raised(1)
     right = replace(right, result=replace(right.result, status="passed", kind=None, message=""), how=None)
-    assert charged(raised(1), right).status == "failed"
+    assert charged(raised(1), right, CASE).status == "failed"
 
 
 @pytest.mark.parametrize(
@@ -40,8 +46,22 @@ def test_what_a_correct_split_backward_does_is_charged_to_the_target() -> None:
 def test_ranks_that_end_with_a_launcher_that_was_killed_are_no_failure_of_the_target(
     launcher: str, status: str, says: str
 ) -> None:
-    case = cases_of(["GPipe"], ranks=2)[0]
-    job = Job(target="torch", cases=(case,), device="cpu", dtype="float32", seed=0, timeout=1.0)
-    marks = {rank: Mark(case=case.id, action=f"{rank}B1", inside=not rank) for rank in range(2)}
-    found = verdict_on(case, Ended(marks=marks, outcomes=(), launcher=launcher), job).result
+    job = Job(target="torch", cases=(CASE,), device="cpu", dtype="float32", seed=0, timeout=1.0)
+    marks = {rank: Mark(case=CASE.id, action=f"{rank}B1", inside=not rank) for rank in range(2)}
+    found = verdict_on(CASE, Ended(marks=marks, outcomes=(), launcher=launcher), job).result
     assert (found.status, found.message.splitlines()[1][: len(says)]) == (status, says)
+
+
+def shown(*findings: Finding) -> Verdict:
+    return Verdict(result=STEP.result("cpu", "float32", findings))
+
+
+def test_uninitialised_memory_that_holds_numbers_in_one_run_and_nan_in_another_is_charged_to_no_target() -> None:
+    where, label = "rank 1, stage 1 norm.running_var", "act 1 (train)"
+    number = Finding("mismatch", where, label, "expected 1, got 3", sort="buffer")
+    nan = Finding("nonfinite", where + NONFINITE, label, "expected 1, got nan", sort="buffer")
+    assert charged(shown(nan), shown(number), STEP).status == "unsupported"
+    assert charged(shown(number), shown(nan), STEP).status == "unsupported"
+    gone = Finding("missing", where, label, "expected a tensor, got nothing", sort="buffer")
+    found = charged(shown(gone, nan), shown(number), STEP)
+    assert (found.status, found.kind, len(found.findings)) == ("failed", "missing", 1)

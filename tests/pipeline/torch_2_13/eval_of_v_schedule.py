@@ -1,4 +1,4 @@
-"""torch alone: a V schedule cannot evaluate. Its runtime asks a stage without backward for its input gradients.
+"""A V schedule cannot evaluate. Its runtime asks a stage without backward for its input gradients.
 
 ``schedule.eval`` runs the whole order with backward switched off; where two stages that follow each other are on one
 rank, ``get_local_bwd_output`` raises AssertionError. So an evaluation is refused, whatever computes the gradients.

@@ -1,0 +1,68 @@
+"""What fails of whole training steps on torch's runtime is what scripts that use torch alone confirm."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gradconform.pipeline.training_step.composition import step_cases
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FOLDER = Path(__file__).with_name("torch_2_13")
+TABLE: dict[str, Any] = tomllib.loads((FOLDER / "explained.toml").read_text(encoding="utf-8"))
+BY_SCRIPT: dict[str, list[str]] = {**TABLE["scripts"], **TABLE["also"]}
+
+of_this_release = pytest.mark.skipif(
+    torch.__version__.partition("+")[0] != TABLE["version"], reason=f"scripts tell of torch {TABLE['version']}"
+)
+
+
+def results(target: str, profile: str, folder: Path) -> dict[str, dict[str, Any]]:
+    """Run the training steps of a profile on a target; return the results by check."""
+    command = [sys.executable, "-m", "gradconform", "pipeline", target, "--profile", profile, "--json", "report.json"]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False, env=variables)
+    assert (folder / "report.json").exists(), done.stderr
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    return {result["check"]: result for result in report["results"]}
+
+
+@of_this_release
+@pytest.mark.slow
+def test_the_steps_that_fail_on_torchs_runtime_are_exactly_those_that_a_script_explains(tmp_path: Path) -> None:
+    found = results("torch", "standard", tmp_path)
+    failed = {check for check, result in found.items() if result["status"] == "failed"}
+    assert sorted({check for checks in BY_SCRIPT.values() for check in checks} - failed) == []
+    assert sorted(failed - {check for checks in BY_SCRIPT.values() for check in checks}) == []
+    assert [check for check, result in found.items() if result["status"] == "error"] == []
+
+
+@of_this_release
+@pytest.mark.slow
+def test_a_correct_split_backward_in_torchs_runtime_is_charged_with_nothing(tmp_path: Path) -> None:
+    found = results("reference-split", "standard", tmp_path)
+    wrong = {check: result["message"] for check, result in found.items() if result["status"] in {"failed", "error"}}
+    assert wrong == {}
+    reasons = [result["message"] for result in found.values() if result["status"] == "unsupported"]
+    assert [one for one in reasons if not one.startswith(("torch's runtime ", "the runtime does not claim "))] == []
+
+
+def test_each_check_of_the_table_is_one_of_the_profile() -> None:
+    known = {case.id for case in step_cases("standard")}
+    assert {check for checks in BY_SCRIPT.values() for check in checks} - known == set()
+
+
+@pytest.mark.parametrize("script", BY_SCRIPT)
+def test_each_script_of_the_table_is_there(script: str) -> None:
+    assert (FOLDER / script).is_file()
