@@ -155,9 +155,9 @@ class RuntimeSession(Protocol):
 class Runtime(Protocol):
     """Makes one runtime drivable.
 
-    ``claims`` are, by dimension of the space of training steps (``gradconform pipeline --space`` prints it), the values
-    that the runtime supports; it supports all values of a dimension that is not named. Claimed and wrong is a failure,
-    not claimed is ``unsupported``.
+    ``claims`` are, by dimension of training steps (docs/write-a-runtime.md lists them), the values that the runtime
+    supports, as words of one text or several; it supports all values of a dimension that is not named. Claimed and
+    wrong is a failure, not claimed is ``unsupported``.
     """
 
     @property
@@ -216,7 +216,8 @@ class ModuleSession:
         """Take ``lr`` times its gradient from each parameter, as ``torch.optim.SGD`` does."""
         from torch.optim import SGD  # noqa: PLC0415 (the interface itself imports no torch)
 
-        parameters = [parameter for _, parameter in self.named("named_parameters") if parameter.requires_grad]
+        every = dict.fromkeys(parameter for _, parameter in self.named("named_parameters"))
+        parameters = [parameter for parameter in every if parameter.requires_grad]
         if parameters:
             SGD(parameters, lr=lr).step()
 

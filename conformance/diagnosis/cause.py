@@ -144,6 +144,30 @@ class Mistake(Enum):
     FIRST_ROW = "the first row of an output gradient stands for all of them"
     # The device is wrong: an operation, what it was given, and what it gave.
     OPERATION_WRONG = "{c.names[0]} of {c.names[1]} is wrong by itself: {c.names[2]}"
+    # A training step is wrong: over steps, replicas, tokens, stages.
+    DIVIDED_AGAIN = "what earlier steps gave is divided again by {any_name}, at the end of each step"
+    ONLY_THIS_STEP = "only what this step gives: what earlier steps gave is lost"
+    ONLY_EARLIER_STEPS = "only what earlier steps gave: what this one gives is missing"
+    NOT_REDUCED = "only the share of replica {c.slots[0]}: never reduced over replicas"
+    NOT_REDUCED_NOR_DIVIDED = "only the share of replica {c.slots[0]}, as if it were that of all: never reduced"
+    REPLICA_MISSING = "the share of replica {c.slots[0]} missing"
+    REDUCED_EARLY = "reduced over replicas before {parts}, of which each replica has its own alone"
+    REDUCED_EARLY_ONLY = "reduced over replicas before {parts}: what came behind is missing"
+    MEAN_OF_MICROBATCHES = "the mean over micro-batches of the mean of each, in place of the mean over all tokens"
+    MEAN_OF_REPLICAS = "each replica divided by its own number of tokens, in place of that of all replicas"
+    DIVIDED_BY_OTHER = "divided by {any_name}"
+    AUXILIARY_MISSING = "the auxiliary losses are missing"
+    AUXILIARY_SCALED = "the auxiliary losses are scaled by {c.factors[0]:.4g}: {any_name}"
+    ONLY_AUXILIARY = "only the auxiliary losses: the loss of the last stage is missing"
+    NORM_OF_REPLICAS = (
+        "the norm counts each replica's gradients: it is the square root of {c.counts[0]} times too large"
+    )
+    NORM_WITHOUT_STAGES = "the norm leaves out {names}"
+    NORM_OF_STAGES = "the norm is of {names} alone"
+    NORM_OF_TIED = "the norm counts a tied weight {c.counts[0]} times"
+    NOT_CLIPPED = "not clipped"
+    CLIPPED_BY_OTHER_NORM = "clipped by a norm of {c.factors[0]:.6g}, where it is {c.factors[1]:.6g}"
+    BATCHES_COUNTED = "{c.counts[0]} batches are counted, and there were {c.counts[1]}"
     # Of several, and of none.
     SEVERAL = "{several}"
     EITHER = "{either}"
@@ -234,6 +258,7 @@ def _words(cause: Cause) -> dict[str, str]:
         "slots": numbered(cause.names[0] if cause.names else "output", cause.slots),
         "dropped": "its gradient is dropped" if len(cause.slots) == 1 else "their gradients are dropped",
         "any_name": " or ".join(cause.names),
+        "names": listed(cause.names),
         "sum": " + ".join(f"{factor:.3g} × {_part(mb)}" for mb, factor in weighted),
         "uses": ", ".join(f"use {n} counted {one:.3g} times" for n, one in enumerate(cause.factors) if one != 1.0),
         "special": "".join(f", {one}" for one in inner),

@@ -26,14 +26,12 @@ FITTED = 48.0
 
 
 @dataclass(frozen=True, slots=True)
-class WrongTensor:
+class Wrong:
     """A wrong tensor that came, ``got``, and the ``right`` one, both dense and in float64.
 
     ``scale`` is the largest element of all that either may be made of; ``eps`` is that of the tensor's own dtype.
     """
 
-    evidence: Evidence
-    step: Step
     got: Tensor
     right: Tensor
     eps: float
@@ -66,7 +64,21 @@ class WrongTensor:
         return (distinct(value - self.right, 2.0 * near) - fitted) * each >= enough
 
 
+@dataclass(frozen=True, slots=True)
+class WrongTensor(Wrong):
+    """A wrong tensor that came of a program, behind a ``step`` of it."""
+
+    evidence: Evidence
+    step: Step
+
+
 def wrong_tensor(evidence: Evidence, step: Step, got: Tensor, right: Tensor, parts: float) -> WrongTensor | None:
+    """Return what is to be explained of a program, as :func:`wrong_values`."""
+    wrong = wrong_values(got, right, parts)
+    return wrong and WrongTensor(wrong.got, wrong.right, wrong.eps, wrong.scale, evidence, step)
+
+
+def wrong_values(got: Tensor, right: Tensor, parts: float) -> Wrong | None:
     """Return what is to be explained; None where it is no matter of numbers.
 
     ``parts`` is the largest element of what the right one is a sum of.
@@ -77,7 +89,7 @@ def wrong_tensor(evidence: Evidence, step: Step, got: Tensor, right: Tensor, par
     if not bool(torch.isfinite(wide.abs()).all() and torch.isfinite(right.abs()).all()):
         return None
     scale = max(largest(wide), largest(right), parts)
-    return WrongTensor(evidence, step, wide, right, torch.finfo(got.dtype).eps, scale)
+    return Wrong(wide, right, torch.finfo(got.dtype).eps, scale)
 
 
 def rounding(eps: float, scale: float) -> float:

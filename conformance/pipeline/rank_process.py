@@ -126,18 +126,24 @@ class RankProcess:
         )
 
     def _judged_step(self, case: StepCase) -> Judged:
-        """Run a training step: on the runtime that is judged, or on torch's, with the functions that are."""
-        runtime = self.runtime or runtime_named(TORCH)
+        """Run a training step, and judge it."""
+        runtime = self._runtime_of(case)
         place = Place(
             rank=self.rank, device=self.device, dtype=self.dtype, seed=self.job.seed, note=self.marker.note,
             within=self.marker.within if self.runtime else nullcontext,
         )  # fmt: skip
         return judged_step(case.composition, runtime, place)
 
+    def _runtime_of(self, case: StepCase) -> Runtime:
+        """Return what runs a training step: the runtime that is judged, or torch's, with the functions that are."""
+        if case.target:
+            return runtime_named(case.target)
+        return self.runtime or runtime_named(TORCH)
+
     def _missing(self, case: Case | StepCase) -> str:
         """Return what the case asks for that the target, or the runtime that it is put into, has not."""
         if isinstance(case, StepCase):
-            values = withheld(case, (self.runtime or runtime_named(TORCH)).claims)
+            values = withheld(case, self._runtime_of(case).claims)
             if values or self.runtime:
                 return f"the runtime does not claim {values}" if values else ""
             composition = case.composition

@@ -72,6 +72,7 @@ MAY_IMPORT = {
     "reference": (
         "gradconform.fixtures",
         "gradconform.adapter",
+        "gradconform.runtime",
         "gradconform.target",
         "gradconform.torch_releases",
         "gradconform.trees",

@@ -18,7 +18,7 @@ from gradconform.covering.space import Space, covered
 from gradconform.fixtures.schedules.from_torch import of_torch
 from gradconform.pipeline.training_step.composition import ROWS, made_anew, step_cases, withheld
 from gradconform.pipeline.training_step.dimensions import CONSTRAINTS, DIMENSIONS, RARE
-from gradconform.pipeline.training_step.model import counts, make_batch, make_stages, summed_loss
+from gradconform.pipeline.training_step.model import counts, make_batch, make_stages, summed_loss, tied_names
 from gradconform.pipeline.training_step.oracle import run_plain
 from gradconform.runtime import Batch
 
@@ -107,12 +107,14 @@ def test_what_each_micro_batch_gives_adds_up_to_the_gradients() -> None:
         )
         run_of_all = run_plain(case.composition, dtype=torch.float32, seed=20, wide=True)
         act = run_of_all.acts[-1]
+        tied = tied_names(case.composition)
         for parameter, grad in act.grads.items():
             parts = [
-                weight * of[parameter]
+                weight * of[use]
                 for share in run_of_all.shares.values()
                 for weight, of in zip(act.weights, (share.loss, share.auxiliary), strict=True)
-                if parameter in of
+                for use in (tied if parameter in tied else (parameter,))
+                if use in of
             ]
             assert (grad is None) == (not parts), (case.id, parameter)
             if grad is not None:

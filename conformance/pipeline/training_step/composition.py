@@ -66,9 +66,13 @@ class Composition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCase(Clause):
-    """One check of training steps: a row of the space, a word per dimension."""
+    """One check of training steps: a row of the space, a word per dimension.
+
+    ``target`` is the runtime that it is run on, where that is not the job's.
+    """
 
     row: Words
+    target: str = ""
 
     @property
     def composition(self) -> Composition:

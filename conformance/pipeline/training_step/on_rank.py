@@ -16,10 +16,13 @@ from gradconform.results import Sort
 from gradconform.runtime import Batch, Runtime, RuntimeSession, StepSpec
 from gradconform.tolerance import Partials
 
+from .causes import Causes
 from .composition import Act, Composition
 from .gathering import Replicas
 from .model import counts, make_batch, make_stages, mean_loss, summed_loss, tied_names
 from .oracle import LR, Plain, PlainRun, run_plain
+
+_Named = Mapping[str, Tensor | None] | Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +118,8 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, what it is of, and what it is h
             seen.held = session.held()
         seen.grads, seen.params = replicas.whole(kept[0]), replicas.whole(kept[1])
         seen.buffers = {name: None if value is None else value.detach().clone() for name, value in kept[2].items()}
-        yield from _first_seen(_judged(seen, label, replicas, right[0], right[1]), told)
+        judge = _Judge(label, replicas, right[0], right[1], Causes(composition, replicas.replica, wide, number))
+        yield from _first_seen(judge.judged(seen), told)
         if act == "train":
             yield from _grown(seen.held, held, label)
             held = held or seen.held
@@ -135,26 +139,6 @@ def _run(session: RuntimeSession, act: Act, batch: Batch, max_norm: float) -> _S
     return _Seen()
 
 
-def _judged(seen: _Seen, label: str, replicas: Replicas, plain: Plain, wide: Plain) -> Judged:
-    """Yield what is wrong behind an act: losses, the norm, gradients, parameters, buffers."""
-    if plain.losses and replicas.is_last:
-        yield from _losses(seen, label, plain.losses[replicas.replica], wide.losses[replicas.replica])
-    if plain.norm is not None and wide.norm is not None:
-        got = None if seen.norm is None else torch.tensor(seen.norm, dtype=plain.norm.dtype)
-        norm = given(wide.norm, Partials().with_(wide.norm))
-        yield from compare("thing", "the norm of all gradients", label, got, plain.norm, norm)
-    own = set(replicas.stages)
-    for sort, named, expected, exact in (
-        ("parameter gradient", seen.grads, plain.grads, wide.grads),
-        ("parameter", seen.params, plain.params, wide.params),
-        ("buffer", seen.buffers, plain.buffers[replicas.replica], wide.buffers[replicas.replica]),
-    ):
-        of_rank = {name: value for name, value in expected.items() if int(name.partition(".")[0]) in own}
-        partials = plain.partials if sort == "parameter gradient" else {}
-        yield from _named(sort, label, named, of_rank, exact, partials)  # type: ignore[arg-type]
-    yield from replicas.unlike(label, {"parameter gradient": seen.grads, "parameter": seen.params})
-
-
 def _first_seen(judged: Judged, told: set[tuple[str, str]]) -> Judged:
     """Yield what is judged, of each wrong tensor the first finding alone: what it is behind later acts follows."""
     for seen in judged:
@@ -171,22 +155,49 @@ def _grown(held: Mapping[str, int], before: Mapping[str, int], label: str) -> Ju
             yield Finding("alive", name, label, f"it holds {count}, and {before[name]} after the first step: it grows")
 
 
-def _losses(seen: _Seen, label: str, plain: Sequence[Tensor], wide: Sequence[Tensor]) -> Judged:
-    losses = seen.losses or []
-    if len(losses) != len(plain):
-        text = f"expected {len(plain)} losses, one per micro-batch, got {len(losses)}"
-        yield Finding("missing", "the losses", label, text)
-    for mb, (got, expected, exact) in enumerate(zip(losses, plain, wide, strict=False)):
-        yield from compare("thing", f"the loss of micro-batch {mb}", label, got.detach(), expected, given(exact))
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """What one act is held against on this rank."""
 
+    label: str
+    replicas: Replicas
+    plain: Plain
+    wide: Plain
+    causes: Causes
 
-def _named(  # noqa: PLR0913, PLR0917 (tensors by name, and what they are held against)
-    sort: Sort, label: str, got: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None],
-    exact: Mapping[str, Tensor | None], partials: Mapping[str, Partials],
-) -> Judged:  # fmt: skip
-    for name, right in expected.items():
-        stage, _, own = name.partition(".")
-        reference = given(exact[name], partials.get(name))
-        yield from compare(sort, f"stage {stage} {own}", label, got.get(name), right, reference)
-    for name in sorted(set(got) - set(expected)):
-        yield Finding("unexpected", name, label, f"no {sort} of this rank has this name", sort=sort)
+    def judged(self, seen: _Seen) -> Judged:
+        """Yield what is wrong behind the act: losses, the norm, gradients, parameters, buffers."""
+        if self.plain.losses and self.replicas.is_last:
+            yield from self._losses(seen.losses or [])
+        if self.plain.norm is not None and self.wide.norm is not None:
+            got = None if seen.norm is None else torch.tensor(seen.norm, dtype=self.plain.norm.dtype)
+            right, norm = self.plain.norm, given(self.wide.norm, Partials().with_(self.wide.norm))
+            where = "the norm of all gradients"
+            yield from compare("thing", where, self.label, got, right, norm, explain=self.causes.of_norm)
+        own = self.replicas.replica
+        plain, wide = self.plain, self.wide
+        yield from self._named("parameter gradient", seen.grads, plain.grads, wide.grads)
+        yield from self._named("parameter", seen.params, plain.params, wide.params)
+        yield from self._named("buffer", seen.buffers, plain.buffers[own], wide.buffers[own])
+        yield from self.replicas.unlike(self.label, {"parameter gradient": seen.grads, "parameter": seen.params})
+
+    def _losses(self, losses: Sequence[Tensor]) -> Judged:
+        plain, wide = (act.losses[self.replicas.replica] for act in (self.plain, self.wide))
+        if len(losses) != len(plain):
+            text = f"expected {len(plain)} losses, one per micro-batch, got {len(losses)}"
+            yield Finding("missing", "the losses", self.label, text)
+        for mb, (got, expected, exact) in enumerate(zip(losses, plain, wide, strict=False)):
+            where = f"the loss of micro-batch {mb}"
+            yield from compare("thing", where, self.label, got.detach(), expected, given(exact))
+
+    def _named(self, sort: Sort, got: Mapping[str, Tensor | None], plain: _Named, wide: _Named) -> Judged:
+        """Yield what is wrong of the tensors of this rank, each by its full name."""
+        own = {name: value for name, value in plain.items() if int(name.partition(".")[0]) in self.replicas.stages}
+        for name, right in own.items():
+            stage, _, short = name.partition(".")
+            partials = self.plain.partials.get(name) if sort == "parameter gradient" else None
+            reference, explain = given(wide[name], partials), self.causes.of(sort, name)
+            where = f"stage {stage} {short}"
+            yield from compare(sort, where, self.label, got.get(name), right, reference, explain=explain)
+        for name in sorted(set(got) - set(own)):
+            yield Finding("unexpected", name, self.label, f"no {sort} of this rank has this name", sort=sort)

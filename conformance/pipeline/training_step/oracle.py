@@ -13,7 +13,7 @@ from gradconform.runtime import Batch
 from gradconform.tolerance import Partials
 
 from .composition import Act, Composition
-from .model import AuxiliaryLoss, counts, make_batch, make_stages, mean_loss, summed_loss
+from .model import AuxiliaryLoss, counts, make_batch, make_stages, mean_loss, summed_loss, tied_names
 
 #: By how much gradients are clipped, of their norm, and the step of SGD behind it.
 CLIPPED_TO, LR = 0.5, 0.125
@@ -24,10 +24,14 @@ Part = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one micro-batch gives each parameter, by full name: of the loss as it is, and of the auxiliary losses."""
+    """What one micro-batch gives each parameter, by full name: of the loss as it is, and of the auxiliary losses.
+
+    Of a tied parameter it is what this use of it gives. ``tokens`` are those that count.
+    """
 
     loss: Mapping[str, Tensor]
     auxiliary: Mapping[str, Tensor]
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +198,11 @@ class _Run:
                 self.partials[name] = self.partials.get(name, Partials()).with_(grad).with_(total.grad)
 
     def _share(self, stages: Sequence[nn.Module], chunk: Batch) -> Share:
-        """Return what a micro-batch gives by its loss, and by the auxiliary losses; buffers are put back."""
+        """Return what a micro-batch gives by its loss, and by the auxiliary losses; what it changed is put back."""
+        head, tied = stages[-1].head, tied_names(self.composition)
+        shared = head.weight
+        if tied:
+            head.weight = nn.Parameter(shared.detach().clone())
         before = [{name: value.clone() for name, value in stage.named_buffers()} for stage in stages]
         found = []
         for of_loss, auxiliary in ((1.0, 0.0), (0.0, 1.0)):
@@ -207,7 +215,8 @@ class _Run:
         for stage, buffers in zip(stages, before, strict=True):
             for name, value in stage.named_buffers():
                 value.copy_(buffers[name])
-        return Share(*found)
+        head.weight = shared
+        return Share(*found, tokens=int(counts(chunk.target).sum()))
 
     def _clip(self, number: int) -> tuple[Tensor, float]:
         grads = [parameter.grad for parameter in self._every() if parameter.grad is not None]

@@ -1,0 +1,277 @@
+"""Causes of what is wrong behind a training step: hypotheses on how often each share of a gradient counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from .cause import Cause, Mistake, numbered
+from .wrong import Wrong, largest, wrong_values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPart:
+    """What one micro-batch of one replica gives a parameter in one step, in float64, and what it counts.
+
+    ``loss`` is the gradient of the loss as the micro-batch has it, ``auxiliary`` that of the auxiliary losses; None for
+    none. ``tokens`` are those that count. ``own`` is false for what comes by another use of a tied parameter.
+    """
+
+    step: int
+    replica: int
+    mb: int
+    loss: Tensor | None
+    auxiliary: Tensor | None
+    weight: float
+    auxiliary_weight: float
+    tokens: int
+    own: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSums:
+    """What a gradient is the sum of on one rank: the parts, those of the steps since gradients were let go of.
+
+    ``step`` is the number of the last step, ``replica`` the rank's own.
+    """
+
+    parts: Sequence[StepPart]
+    step: int
+    replica: int
+    replicas: int
+    microbatches: int
+    reduction: str
+
+
+#: How often the loss and the auxiliary losses of a part count.
+_Counts = Callable[[StepPart], tuple[float, float]]
+
+
+def of_step_gradient(sums: StepSums, right: Tensor, got: Tensor | None) -> Cause | None:
+    """Return the likely cause of a gradient that is not the ``right`` one behind a training step, if any."""
+    if got is None:
+        earlier = any(part.step < sums.step for part in sums.parts)
+        return Cause(Mistake.CLEARED if earlier else Mistake.NEVER_ACCUMULATED)
+    largest_part = max((largest(_value(sums, lambda _: (1.0, 1.0), [part])) for part in sums.parts), default=0.0)
+    wrong = wrong_values(got, right, largest_part)
+    if wrong is None:
+        return None
+    for cause, counts in _hypotheses(sums):
+        if wrong.explained_by(_value(sums, counts)):
+            return cause
+    return None
+
+
+def _value(sums: StepSums, counts: _Counts, parts: Sequence[StepPart] | None = None) -> Tensor:
+    """Return the sum of the parts, each as often as it counts beside its own weight."""
+    total: Tensor | float = 0.0
+    for part in sums.parts if parts is None else parts:
+        of_loss, of_auxiliary = counts(part)
+        if part.loss is not None:
+            total = total + of_loss * part.weight * part.loss
+        if part.auxiliary is not None:
+            total = total + of_auxiliary * part.auxiliary_weight * part.auxiliary
+    return torch.as_tensor(total, dtype=torch.float64)
+
+
+def _hypotheses(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
+    """Yield what may have gone wrong, the simplest and commonest first."""
+    yield from _of_auxiliary(sums)
+    yield from _of_factors(sums)
+    yield from _of_steps(sums)
+    yield from _of_replicas(sums)
+    yield from _of_microbatches(sums)
+    yield from _of_tokens(sums)
+    yield from _of_uses(sums)
+
+
+def _numbers(sums: StepSums) -> dict[str, float]:
+    tokens = sum(part.tokens for part in sums.parts if part.step == sums.step)
+    found = {"the number of micro-batches": sums.microbatches, "the number of replicas": sums.replicas}
+    found["the number of micro-batches of all replicas"] = sums.microbatches * sums.replicas
+    found["the number of tokens"] = tokens
+    own = sum(part.tokens for part in sums.parts if (part.step, part.replica) == (sums.step, sums.replica))
+    found["the number of tokens of a replica"] = own
+    return {name: float(value) for name, value in found.items() if value > 1}
+
+
+def _of_factors(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
+    """Yield the whole of it times what there is a number of, or 2."""
+    for kind, inverse in ((Mistake.MULTIPLIED, False), (Mistake.DIVIDED, True)):
+        by_value: dict[float, list[str]] = {}
+        for name, number in _numbers(sums).items():
+            by_value.setdefault(number, []).append(name)
+        by_value.setdefault(2.0, []).append("2: counted twice" if not inverse else "2")
+        for number, names in by_value.items():
+            factor = 1.0 / number if inverse else number
+            yield Cause(kind, factors=(number,), names=tuple(names)), _times(factor, factor)
+    yield Cause(Mistake.ZERO), _times(0.0, 0.0)
+    yield Cause(Mistake.SIGN_REVERSED), _times(-1.0, -1.0)
+
+
+def _times(of_loss: float, of_auxiliary: float) -> _Counts:
+    return lambda _: (of_loss, of_auxiliary)
+
+
+def _where(wanted: Callable[[StepPart], bool], inside: float = 1.0, outside: float = 0.0) -> _Counts:
+    return lambda part: (inside, inside) if wanted(part) else (outside, outside)
+
+
+def _of_steps(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
+    if not any(part.step < sums.step for part in sums.parts):
+        return
+
+    def now(part: StepPart) -> bool:
+        return part.step == sums.step
+
+    yield Cause(Mistake.ONLY_THIS_STEP), _where(now)
+    yield Cause(Mistake.ONLY_EARLIER_STEPS), _where(lambda part: not now(part))
+    for name, number in _numbers(sums).items():
+        yield Cause(Mistake.DIVIDED_AGAIN, names=(name,)), _where(now, 1.0, 1.0 / number)
+
+
+def _of_replicas(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
+    if sums.replicas == 1:
+        return
+    count = float(sums.replicas)
+    for replica in sorted(range(sums.replicas), key=lambda one: one != sums.replica):
+
+        def own(part: StepPart, replica: int = replica) -> bool:
+            return part.replica == replica
+
+        yield Cause(Mistake.NOT_REDUCED_NOR_DIVIDED, slots=(replica,)), _where(own, count)
+        yield Cause(Mistake.NOT_REDUCED, slots=(replica,)), _where(own)
+        yield Cause(Mistake.REPLICA_MISSING, slots=(replica,)), _where(own, 0.0, 1.0)
+    for mb in range(sums.microbatches - 1, 0, -1):
+
+        def late(part: StepPart, mb: int = mb) -> bool:
+            return part.step == sums.step and part.mb >= mb
+
+        behind = tuple(range(mb, sums.microbatches))
+        for kind, own_factor in ((Mistake.REDUCED_EARLY, count), (Mistake.REDUCED_EARLY, 1.0)):
+            counts = _late(late, sums.replica, own_factor)
+            yield Cause(kind, microbatches=behind), counts
+        yield Cause(Mistake.REDUCED_EARLY_ONLY, microbatches=behind), _where(late, 0.0, 1.0)
+
+
+def _late(late: Callable[[StepPart], bool], replica: int, factor: float) -> _Counts:
+    def counts(part: StepPart) -> tuple[float, float]:
+        own = factor if part.replica == replica else 0.0
+        return (own, own) if late(part) else (1.0, 1.0)
+
+    return counts
+
+
+def _of_microbatches(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
+    for mb in range(sums.microbatches):
+
+        def this(part: StepPart, mb: int = mb) -> bool:
+            return part.step == sums.step and part.mb == mb
+
+        yield Cause(Mistake.MISSING, microbatches=(mb,)), _where(this, 0.0, 1.0)
+        yield Cause(Mistake.COUNTED_TWICE, microbatches=(mb,), factors=(2.0,)), _where(this, 2.0, 1.0)
+        yield Cause(Mistake.ONLY, microbatches=(mb,)), _where(this)
+    for count in range(1, sums.microbatches):
+        behind = tuple(range(count, sums.microbatches))
+        yield Cause(Mistake.MISSING, microbatches=behind), _where(lambda part, mb=count: part.mb >= mb, 0.0, 1.0)  # type: ignore[misc]
+
+
+def _of_tokens(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
+    """Yield other means of what is to be one over all tokens, or of what is to be one over micro-batches."""
+    of_step: dict[int, int] = {}
+    of_replica: dict[tuple[int, int], int] = {}
+    for part in sums.parts:
+        of_step[part.step] = of_step.get(part.step, 0) + part.tokens
+        key = part.step, part.replica
+        of_replica[key] = of_replica.get(key, 0) + part.tokens
+    parts = float(sums.microbatches * sums.replicas)
+    if sums.reduction == "tokens":
+        # What counts is what the weight, one over the number of all tokens, is multiplied by.
+        yield (
+            Cause(Mistake.MEAN_OF_REPLICAS),
+            lambda part: (of_step[part.step] / of_replica[part.step, part.replica] / sums.replicas, 0.0),
+        )
+        yield Cause(Mistake.MEAN_OF_MICROBATCHES), lambda part: (of_step[part.step] / part.tokens / parts, 0.0)
+        for name, number in _numbers(sums).items():
+            yield (
+                Cause(Mistake.DIVIDED_BY_OTHER, names=(f"{name} in place of the number of tokens",)),
+                lambda part, number=number: (of_step[part.step] / number, 0.0),  # type: ignore[misc]
+            )
+
+
+def _of_auxiliary(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
+    if all(part.auxiliary is None for part in sums.parts):
+        return
+    yield Cause(Mistake.AUXILIARY_MISSING), _times(1.0, 0.0)
+    yield Cause(Mistake.ONLY_AUXILIARY), _times(0.0, 1.0)
+    for name, number in {**_numbers(sums), "2: counted twice": 2.0}.items():
+        times = Cause(Mistake.AUXILIARY_SCALED, factors=(number,), names=(f"multiplied by {name}",))
+        yield times, _times(1.0, number)
+        parted = Cause(Mistake.AUXILIARY_SCALED, factors=(1.0 / number,), names=(f"divided by {name}",))
+        yield parted, _times(1.0, 1.0 / number)
+
+
+def _of_uses(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
+    if all(part.own for part in sums.parts):
+        return
+    yield Cause(Mistake.USES_MISSING, counts=(1, 2)), _where(lambda part: part.own)
+    yield Cause(Mistake.USES_MISSING, counts=(1, 2)), _where(lambda part: not part.own)
+    for own, other in ((1.0, 2.0), (2.0, 1.0)):
+        counted = Cause(Mistake.USES_MISCOUNTED, counts=(2,), factors=(own, other))
+        yield counted, _where(lambda part: part.own, own, other)
+
+
+def of_norm(  # noqa: PLR0913, PLR0917 (what a norm is made of, and what came)
+    squares: Mapping[str, float], stages: Mapping[str, int], replicas: int, tied: Sequence[str], got: float, eps: float
+) -> Cause | None:
+    """Return the likely cause of a wrong norm, from the square of that of each parameter's gradient and its stage."""
+    counted = {name: square for name, square in squares.items() if name not in tied[1:]}
+    whole = sum(counted.values())
+
+    def is_got(square: float) -> bool:
+        return math.isclose(math.sqrt(max(square, 0.0)), got, rel_tol=64 * eps)
+
+    if replicas > 1 and is_got(whole * replicas):
+        return Cause(Mistake.NORM_OF_REPLICAS, counts=(replicas,))
+    if tied and is_got(whole + sum(squares[name] for name in tied[1:])):
+        return Cause(Mistake.NORM_OF_TIED, counts=(len(tied),))
+    every = sorted(set(stages.values()))
+    for some in (some for count in range(1, len(every)) for some in combinations(every, count)):
+        own = sum(square for name, square in counted.items() if stages[name] in some)
+        if is_got(own):
+            return Cause(Mistake.NORM_OF_STAGES, names=(numbered("stage", some),))
+        if is_got(whole - own):
+            return Cause(Mistake.NORM_WITHOUT_STAGES, names=(numbered("stage", some),))
+    return None
+
+
+def of_clipped(before: Tensor, right: Tensor, norm: float, max_norm: float, got: Tensor | None) -> Cause | None:
+    """Return the likely cause of a gradient that is not what clipping by the ``norm`` makes of the one ``before``."""
+    if got is None:
+        return Cause(Mistake.CLEARED)
+    wrong = wrong_values(got, right, largest(before))
+    if wrong is None:
+        return None
+    if wrong.explained_by(before):
+        return Cause(Mistake.NOT_CLIPPED)
+    square = float((before * before).sum())
+    factor = float((wrong.got * before).sum()) / square if square else 0.0
+    if factor > 0.0 and _scaled(wrong, factor * before):
+        return Cause(Mistake.CLIPPED_BY_OTHER_NORM, factors=(max_norm / factor, norm))
+    return None
+
+
+def _scaled(wrong: Wrong, value: Tensor) -> bool:
+    return wrong.explained_by(value, fitted=1)
+
+
+def of_batches(right: Tensor, got: Tensor | None) -> Cause | None:
+    """Return the likely cause of a wrong number of batches that a buffer counts, if it is one."""
+    if got is None or got.is_floating_point() or right.is_floating_point() or got.numel() != 1:
+        return None
+    return Cause(Mistake.BATCHES_COUNTED, counts=(int(got), int(right)))

@@ -1,0 +1,97 @@
+"""Likely causes of what is wrong behind an act, by what each micro-batch of each replica gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gradconform.diagnosis.cause import Cause
+from gradconform.diagnosis.training_step import (
+    StepPart,
+    StepSums,
+    of_batches,
+    of_clipped,
+    of_norm,
+    of_step_gradient,
+)
+from gradconform.judge.values import Explain
+from gradconform.results import Sort
+
+from .composition import Composition
+from .model import tied_names
+from .oracle import Plain, PlainRun
+
+#: A norm comes as a number of float32 at best.
+_EPS = 2.0**-23
+
+
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """What explains a wrong tensor behind act ``number``, on one replica; ``wide`` is the plain run in float64."""
+
+    composition: Composition
+    replica: int
+    wide: PlainRun
+    number: int
+
+    def of(self, sort: Sort, name: str) -> Explain | None:
+        """Return what explains a wrong tensor of a name; None where nothing is known of such tensors."""
+        act = self.wide.acts[self.number]
+        if sort == "buffer":
+            right = act.buffers[self.replica][name]
+            return lambda got: of_batches(right, got)
+        exact = act.grads.get(name)
+        if sort != "parameter gradient" or exact is None:
+            return None
+        before = self._before
+        if act.act == "clip" and before is not None and before.grads[name] is not None and act.norm is not None:
+            grad, norm = before.grads[name], float(act.norm)
+            return lambda got: None if grad is None else of_clipped(grad, exact, norm, act.max_norm, got)
+        return lambda got: of_step_gradient(self._sums(name), exact, got)
+
+    def of_norm(self, got: Tensor | None) -> Cause | None:
+        """Return the likely cause of a wrong norm."""
+        before = self._before
+        if got is None or before is None:
+            return None
+        squares = {name: float((grad * grad).sum()) for name, grad in before.grads.items() if grad is not None}
+        stages = {name: int(name.partition(".")[0]) for name in squares}
+        tied = tied_names(self.composition)
+        return of_norm(squares, stages, self.composition.replicas, tied, float(got), _EPS)
+
+    @property
+    def _before(self) -> Plain | None:
+        return self.wide.acts[self.number - 1] if self.number else None
+
+    def _sums(self, name: str) -> StepSums:
+        return StepSums(
+            parts=list(self._parts(name)),
+            step=self.number,
+            replica=self.replica,
+            replicas=self.composition.replicas,
+            microbatches=self.composition.microbatches,
+            reduction=self.composition.reduction,
+        )
+
+    def _parts(self, name: str) -> Iterator[StepPart]:
+        acts = self.composition.steps[: self.number + 1]
+        since = max((place + 1 for place, act in enumerate(acts) if act == "zero_grad"), default=0)
+        tied = tied_names(self.composition)
+        for (step, replica, mb), share in self.wide.shares.items():
+            if not since <= step <= self.number:
+                continue
+            weight, auxiliary = self.wide.acts[step].weights
+            for use in tied if name in tied else (name,):
+                yield StepPart(
+                    step=step,
+                    replica=replica,
+                    mb=mb,
+                    loss=share.loss.get(use),
+                    auxiliary=share.auxiliary.get(use) if self.composition.auxiliary else None,
+                    weight=weight,
+                    auxiliary_weight=auxiliary,
+                    tokens=share.tokens,
+                    own=use == name,
+                )

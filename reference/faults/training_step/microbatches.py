@@ -1,0 +1,188 @@
+"""Faults over micro-batches and steps: dropped, overwritten, counted again, told wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.reference.runtime import PlainSession
+from gradconform.runtime import Batch
+
+from .registry import each, fault
+
+
+@fault("plain", "missing")
+class MicrobatchDropped(PlainSession):
+    """Runs no backward for micro-batch 3."""
+
+    def weight(self, batch: Batch, chunk: Batch) -> float:
+        third = list(batch.split())[3 % self.spec.microbatches]
+        return 0.0 if torch.equal(third.x, chunk.x) else super().weight(batch, chunk)
+
+
+@fault("plain", "missing")
+class FirstMicrobatchOverwritten(PlainSession):
+    """Lets go of what the first micro-batch gave when the second begins."""
+
+    def microbatch(self, batch: Batch, chunk: Batch, mb: int) -> Tensor | None:
+        if mb == 1:
+            self.zero_grad()
+        return super().microbatch(batch, chunk, mb)
+
+
+@fault("plain", "only")
+class OnlyLastMicrobatch(PlainSession):
+    """Overwrites gradients with each micro-batch."""
+
+    def microbatch(self, batch: Batch, chunk: Batch, mb: int) -> Tensor | None:
+        self.zero_grad()
+        return super().microbatch(batch, chunk, mb)
+
+
+@fault("plain", "counted_twice")
+class MicrobatchTwice(PlainSession):
+    """Counts the last micro-batch twice."""
+
+    def weight(self, batch: Batch, chunk: Batch) -> float:
+        last = list(batch.split())[-1]
+        return super().weight(batch, chunk) * (2.0 if torch.equal(last.x, chunk.x) else 1.0)
+
+
+@fault("fsdp-accumulated", "only_this_step")
+class StepOverwrites(PlainSession):
+    """Lets a step overwrite what earlier ones gave."""
+
+    def add(self, before: Mapping[nn.Parameter, Tensor]) -> None:
+        """Nothing is added."""
+
+
+@fault("fsdp-accumulated", "only_earlier_steps")
+class SecondStepLost(PlainSession):
+    """Lets go of what the second step gives."""
+
+    def add(self, before: Mapping[nn.Parameter, Tensor]) -> None:
+        if before:
+            self.zero_grad()
+        super().add(before)
+
+
+@fault("checkpoint-accumulated", "divided_again")
+class ScaledAgain(PlainSession):
+    """Divides all that is there by the number of micro-batches at the end of each step."""
+
+    def add(self, before: Mapping[nn.Parameter, Tensor]) -> None:
+        super().add({parameter: grad / self.spec.microbatches for parameter, grad in before.items()})
+
+
+@fault("fsdp-accumulated", "multiplied")
+class SecondStepStartsAtFirst(PlainSession):
+    """Adds what earlier steps gave twice: the sum is that of two accumulations."""
+
+    def step(self, batch: Batch) -> list[Tensor] | None:
+        losses = super().step(batch)
+        each(self, lambda _, grad: 2.0 * grad)
+        return losses
+
+
+@fault("batch-norm")
+class ZeroGradForgotten(PlainSession):
+    """Keeps gradients where they are to be let go of."""
+
+    def zero_grad(self) -> None:
+        """Nothing is let go of."""
+
+
+@fault("fsdp-evaluated", "cleared")
+class EvaluationClears(PlainSession):
+    """Lets an evaluation clear gradients."""
+
+    def evaluate(self, batch: Batch) -> list[Tensor] | None:
+        losses = super().evaluate(batch)
+        self.zero_grad()
+        return losses
+
+
+@fault("fsdp-evaluated")
+class EvaluationAdds(PlainSession):
+    """Runs a backward in an evaluation as well."""
+
+    def evaluate(self, batch: Batch) -> list[Tensor] | None:
+        return self.step(batch)
+
+
+@fault("batch-norm", "batches_counted")
+class ForwardOnceMore(PlainSession):
+    """Runs every stage once more to learn the form of its outputs."""
+
+    def microbatch(self, batch: Batch, chunk: Batch, mb: int) -> Tensor | None:
+        if mb == 0 and self.steps == 1:
+            with torch.no_grad():
+                self.forward(chunk)
+        return super().microbatch(batch, chunk, mb)
+
+
+@fault("batch-norm", "batches_counted")
+class BuffersLeft(PlainSession):
+    """Puts buffers back to what they were before the step."""
+
+    def step(self, batch: Batch) -> list[Tensor] | None:
+        before = {name: value.clone() for name, value in self.named("named_buffers")}
+        losses = super().step(batch)
+        for name, value in self.named("named_buffers"):
+            value.copy_(before[name])
+        return losses
+
+
+@fault("ragged")
+class RaggedPadded(PlainSession):
+    """Pads the last micro-batch to the size of the others, and counts what it is padded with."""
+
+    def chunks(self, batch: Batch) -> list[Batch]:
+        chunks = super().chunks(batch)
+        rows = len(chunks[0].x)
+        return [_padded(chunk, rows - len(chunk.x)) for chunk in chunks]
+
+
+def _padded(chunk: Batch, rows: int) -> Batch:
+    def longer(value: Tensor) -> Tensor:
+        return torch.cat([value, value[-1:].expand(rows, *value.shape[1:])]) if rows else value
+
+    return chunk.map(longer)
+
+
+@fault("ragged")
+class RaggedCut(PlainSession):
+    """Cuts every micro-batch to the size of the smallest."""
+
+    def chunks(self, batch: Batch) -> list[Batch]:
+        chunks = super().chunks(batch)
+        rows = min(len(chunk.x) for chunk in chunks)
+        return [chunk.map(lambda value: value[:rows]) for chunk in chunks]
+
+
+@fault("plain")
+class LossesReversed(PlainSession):
+    """Tells the losses of micro-batches in the order of the backward."""
+
+    def told(self, losses: list[Tensor | None]) -> list[Tensor] | None:
+        told = super().told(losses)
+        return told and told[::-1]
+
+
+@fault("plain")
+class MeanLossTold(PlainSession):
+    """Tells one loss for the step."""
+
+    def told(self, losses: list[Tensor | None]) -> list[Tensor] | None:
+        told = super().told(losses)
+        return told and [torch.stack(told).mean()]
+
+
+@fault("fsdp-accumulated")
+class CacheGrows(PlainSession):
+    """Keeps the outputs of every step."""
+
+    def held(self) -> dict[str, int]:
+        return {"the output cache": self.steps * self.spec.microbatches}

@@ -1,0 +1,59 @@
+"""The faults of training steps by name: wrong runtimes of one idea each, and what must be found of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from gradconform.reference.runtime import PlainSession
+from gradconform.runtime import StepSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StepFault:
+    """A wrong runtime: what it does, the check that is to catch it, and the kind of cause that is to be told.
+
+    The check is one of profile quick, or the first with these values in its row. The kind is empty where what comes
+    tells no cause: other forwards, other roundings.
+    """
+
+    name: str
+    what: str
+    check: str
+    cause: str
+    session: type[PlainSession]
+
+    @property
+    def claims(self) -> Mapping[str, str]:
+        """Nothing is withheld."""
+        return {}
+
+    def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> PlainSession:
+        """Return a session that is wrong."""
+        return self.session(stages, spec)
+
+
+#: Every fault by name.
+STEP_FAULTS: dict[str, StepFault] = {}
+
+
+def fault(check: str, cause: str = "") -> Callable[[type[PlainSession]], type[PlainSession]]:
+    """Register a session as a fault that a check must catch; its docstring says what it does wrong."""
+
+    def add(session: type[PlainSession]) -> type[PlainSession]:
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", session.__name__).lower()
+        what = (session.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        STEP_FAULTS[name] = StepFault(name, what, check, cause, session)
+        return session
+
+    return add
+
+
+def each(session: PlainSession, change: Callable[[str, Tensor], Tensor | None]) -> None:
+    """Change every gradient of a session."""
+    for name, parameter in session.trained():
+        if parameter.grad is not None:
+            parameter.grad = change(name, parameter.grad)

@@ -1,0 +1,145 @@
+"""Faults of the reduction over replicas, and of shards."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.reference.runtime import PlainSession
+from gradconform.runtime import Batch, Kept, Shard
+
+from .registry import fault
+
+
+@fault("ddp", "not_reduced_nor_divided")
+class NeverReduced(PlainSession):
+    """Leaves each replica with the mean of its own."""
+
+    def over_replicas(self, value: Tensor) -> Tensor:
+        return value * self.spec.replicas
+
+
+@fault("ddp", "not_reduced")
+class OnlyDivided(PlainSession):
+    """Divides by the number of replicas and never reduces."""
+
+    def over_replicas(self, value: Tensor) -> Tensor:
+        return value
+
+
+@fault("ddp", "not_reduced")
+class FirstReplicaWins(PlainSession):
+    """Hands the gradients of the first replica to all others."""
+
+    def over_replicas(self, value: Tensor) -> Tensor:
+        return super().over_replicas(value if self.spec.replica == 0 else torch.zeros_like(value))
+
+
+@fault("ddp", "reduced_early")
+class ReducedBeforeLast(PlainSession):
+    """Reduces before the last micro-batch, which each replica adds for itself."""
+
+    def microbatch(self, batch: Batch, chunk: Batch, mb: int) -> Tensor | None:
+        if mb == self.spec.microbatches - 1:
+            super().reduce()
+        return super().microbatch(batch, chunk, mb)
+
+    def reduce(self) -> None:
+        """It is done already."""
+
+
+@fault("ddp", "reduced_early_only")
+class LastLeftOut(PlainSession):
+    """Reduces before the last micro-batch, and throws that away."""
+
+    def chunks(self, batch: Batch) -> list[Batch]:
+        return super().chunks(batch)[:-1]
+
+    def told(self, losses: list[Tensor | None]) -> list[Tensor] | None:
+        told = super().told(losses)
+        return told and [*told, told[-1]] if len(losses) < self.spec.microbatches else told
+
+
+@fault("fsdp-accumulated", "multiplied")
+class ReducedTwice(PlainSession):
+    """Reduces what is reduced already."""
+
+    def over_replicas(self, value: Tensor) -> Tensor:
+        return super().over_replicas(super().over_replicas(value))
+
+
+@fault("fsdp-accumulated")
+class AccumulatedReducedAgain(PlainSession):
+    """Reduces the sum of all steps at the end of each: the first ones are reduced again."""
+
+    def kept(self) -> dict[nn.Parameter, Tensor]:
+        return {}
+
+
+@fault("ddp")
+class HooksNotFired(PlainSession):
+    """Reduces weights alone: what has one dimension never gets its hook called."""
+
+    def over_replicas(self, value: Tensor) -> Tensor:
+        return super().over_replicas(value) if value.dim() > 1 else value * self.spec.replicas
+
+
+@fault("ddp")
+class FirstBucketOnly(PlainSession):
+    """Reduces the first half of the parameters; the second bucket is never sent."""
+
+    def reduce(self) -> None:
+        names = sorted(name for name, _ in self.trained())
+        half = set(names[: len(names) // 2])
+        for name, parameter in sorted(self.trained(), key=lambda one: one[0]):
+            if name in half and parameter.grad is not None:
+                parameter.grad = self.over_replicas(parameter.grad)
+
+
+@fault("ddp", "replica_missing")
+class LastReplicaLeftOut(PlainSession):
+    """Leaves the last replica out of the sum."""
+
+    def over_replicas(self, value: Tensor) -> Tensor:
+        left_out = self.spec.replicas > 1 and self.spec.replica == self.spec.replicas - 1
+        return super().over_replicas(torch.zeros_like(value) if left_out else value)
+
+
+@fault("ddp")
+class ReplicasApart(PlainSession):
+    """Sums in another order on each replica, and rounds coarsely: replicas drift apart."""
+
+    def over_replicas(self, value: Tensor) -> Tensor:
+        total = super().over_replicas(value)
+        return total * (1.0 + 2.0**-22 * self.spec.replica)
+
+
+@fault("ddp")
+class ReducedInHalfPrecision(PlainSession):
+    """Reduces in float16."""
+
+    def over_replicas(self, value: Tensor) -> Tensor:
+        return super().over_replicas(value.half()).to(value.dtype)
+
+
+@fault("fsdp-accumulated")
+class ShardsSwapped(PlainSession):
+    """Hands out each shard as that of the other replica."""
+
+    def own(self, grad: Tensor | None) -> Kept:
+        kept = super().own(grad)
+        if isinstance(kept, Shard) and len(kept.value) * self.spec.replicas == kept.rows:
+            return Shard(kept.value, kept.rows - kept.start - len(kept.value), kept.rows)
+        return kept
+
+
+@fault("fsdp-accumulated")
+class StaleShard(PlainSession):
+    """Holds on to the shard of the first step: what is added behind it is not seen."""
+
+    def param_grads(self) -> dict[str, Kept]:
+        now = super().param_grads()
+        if not hasattr(self, "first"):
+            self.first = {name: Shard(one.value.clone(), one.start, one.rows) if isinstance(one, Shard) else one
+                          for name, one in now.items()}  # fmt: skip
+        return self.first

@@ -1,0 +1,271 @@
+"""A runtime of our own, as plain as can be: the proof that every composition of a training step can be met.
+
+Micro-batches go through the stages one after the other, and back; ranks hand outputs and gradients on by blocking
+transfers, in one order that is the same for all. What a schedule would overlap is not: no number depends on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from gradconform.runtime import Batch, Kept, ModuleSession, Shard, StepSpec
+
+#: The most dimensions of what goes from stage to stage.
+_DIMENSIONS = 3
+
+
+class PlainRuntime:
+    """Stages as they are, gradients summed over replicas by hand."""
+
+    name = "reference-runtime"
+    #: Nothing is withheld.
+    claims: Mapping[str, str] = {}
+
+    def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> PlainSession:
+        """Return the session of this rank."""
+        return PlainSession(stages, spec)
+
+
+class PlainSession(ModuleSession):
+    """One rank. Each method below is one thing that a training step needs, so that a fault overrides one of them."""
+
+    def __init__(self, modules: Mapping[int, nn.Module], spec: StepSpec) -> None:
+        """Keep the stages; what adds up is kept apart from what a step gives."""
+        super().__init__(modules, spec)
+        self.owner = {stage: rank for rank, stages in enumerate(spec.placement) for stage in stages}
+        #: The number of steps so far.
+        self.steps = 0
+
+    def rank_of(self, stage: int) -> int:
+        """Return the rank of a stage of this replica."""
+        return self.owner[stage] * self.spec.replicas + self.spec.replica
+
+    # What a loss counts.
+
+    def tokens(self, batch: Batch) -> float:
+        """Return the number of tokens of the whole batch, that of all replicas."""
+        counted = self.spec.counts(batch.target).sum().to(torch.float64)
+        dist.all_reduce(counted)
+        return float(counted) / len(self.spec.placement)
+
+    def weight(self, batch: Batch, chunk: Batch) -> float:
+        """Return what the loss of a micro-batch of a batch counts."""
+        del chunk
+        if self.spec.reduction == "tokens":
+            return 1.0 / self.tokens(batch)
+        return 1.0 / (self.spec.microbatches * self.spec.replicas) if self.spec.reduction == "mean" else 1.0
+
+    def auxiliary_weight(self, batch: Batch, chunk: Batch) -> float:
+        """Return what the auxiliary losses of a micro-batch count."""
+        return self.weight(batch, chunk)
+
+    # One step.
+
+    def step(self, batch: Batch) -> list[Tensor] | None:
+        """Run every micro-batch forward and back, then reduce what came, and add it to what is there."""
+        before = self.kept()
+        self.steps += 1
+        losses = [self.microbatch(batch, chunk, mb) for mb, chunk in enumerate(self.chunks(batch))]
+        self.reduce()
+        self.add_tied()
+        self.add(before)
+        return self.told(losses)
+
+    def evaluate(self, batch: Batch) -> list[Tensor] | None:
+        """Run every micro-batch forward."""
+        with torch.no_grad():
+            return self.told([self.forward(chunk)[1] for chunk in batch.split()])
+
+    def told(self, losses: list[Tensor | None]) -> list[Tensor] | None:
+        """Return the losses of a last rank."""
+        return [loss.detach() for loss in losses if loss is not None] if self.spec.is_last else None
+
+    def chunks(self, batch: Batch) -> list[Batch]:
+        """Return the micro-batches."""
+        return list(batch.split())
+
+    def microbatch(self, batch: Batch, chunk: Batch, mb: int) -> Tensor | None:
+        """Run one micro-batch forward and back; return its loss on a last rank."""
+        del mb
+        weight, auxiliary = self.weight(batch, chunk), self.auxiliary_weight(batch, chunk)
+        for module in self.modules.values():
+            for inner in module.modules():
+                if hasattr(inner, "auxiliary_scale"):
+                    inner.auxiliary_scale = auxiliary
+        passed, loss = self.forward(chunk)
+        self.backward(passed, None if loss is None else loss * weight)
+        return loss
+
+    def forward(self, chunk: Batch) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor | None]:
+        """Run the stages of this rank forward; return what each took and put out, and the loss on a last rank."""
+        passed: dict[int, tuple[Tensor, Tensor]] = {}
+        value, loss = chunk.x, None
+        for stage in range(self.spec.stages):
+            if stage not in self.modules:
+                continue
+            if stage:
+                value = self.received(stage - 1, value).detach()
+                value.requires_grad_(torch.is_grad_enabled())
+            output = self.modules[stage](value, **chunk.kwargs)
+            passed[stage] = value, output
+            if stage == self.spec.stages - 1:
+                loss = self.spec.loss(output, chunk.target)
+            else:
+                self.send(output.detach(), stage + 1)
+            value = output
+        return passed, loss
+
+    def backward(self, passed: dict[int, tuple[Tensor, Tensor]], loss: Tensor | None) -> None:
+        """Run the stages of this rank backward, each from what came of the one behind it."""
+        handed: Tensor | None = None
+        for stage in reversed(range(self.spec.stages)):
+            if stage not in self.modules:
+                continue
+            value, output = passed[stage]
+            if loss is not None and stage == self.spec.stages - 1:
+                torch.autograd.backward([loss])
+            else:
+                grad = self.received(stage + 1, handed)
+                if output.requires_grad:
+                    torch.autograd.backward([output], [grad])
+            if stage:
+                handed = value.grad if value.grad is not None else torch.zeros_like(value)
+                self.send(handed, stage - 1)
+
+    def send(self, value: Tensor, stage: int) -> None:
+        """Hand a tensor on to another stage, unless that is on this rank: its shape first."""
+        if self.owner[stage] == self.spec.pipeline_rank:
+            return
+        self.spec.note(f"sending to stage {stage}")
+        shape = torch.tensor([*value.shape, *[0] * (_DIMENSIONS - value.dim())])
+        dist.send(shape, self.rank_of(stage))
+        dist.send(value.contiguous(), self.rank_of(stage))
+
+    def received(self, stage: int, here: Tensor | None) -> Tensor:
+        """Return what another stage hands on; ``here`` is what it has put out where it is on this rank."""
+        if self.owner[stage] == self.spec.pipeline_rank and here is not None:
+            return here
+        self.spec.note(f"receiving from stage {stage}")
+        shape = torch.zeros(_DIMENSIONS, dtype=torch.int64)
+        dist.recv(shape, self.rank_of(stage))
+        value = torch.empty([size for size in shape.tolist() if size], dtype=self.spec.dtype)
+        dist.recv(value, self.rank_of(stage))
+        return value.to(self.spec.device)
+
+    # What is done with gradients.
+
+    def trained(self) -> list[tuple[str, nn.Parameter]]:
+        """Return the parameters that have a gradient, by full name, each once."""
+        found: dict[nn.Parameter, str] = {}
+        for name, parameter in self.named("named_parameters"):
+            if parameter.grad is not None:
+                found.setdefault(parameter, name)
+        return [(name, parameter) for parameter, name in found.items()]
+
+    def kept(self) -> dict[nn.Parameter, Tensor]:
+        """Take away what earlier steps gave, and return it."""
+        before = {}
+        for _, parameter in self.trained():
+            if parameter.grad is not None:
+                before[parameter] = parameter.grad
+                parameter.grad = None
+        return before
+
+    def add(self, before: Mapping[nn.Parameter, Tensor]) -> None:
+        """Add what earlier steps gave."""
+        for parameter, grad in before.items():
+            parameter.grad = grad if parameter.grad is None else parameter.grad + grad
+
+    def reduce(self) -> None:
+        """Sum the gradients of a step over replicas."""
+        for name, parameter in sorted(self.trained(), key=lambda one: one[0]):
+            self.spec.note(f"reducing the gradient of {name}")
+            if parameter.grad is not None:
+                parameter.grad = self.over_replicas(parameter.grad)
+
+    def over_replicas(self, value: Tensor) -> Tensor:
+        """Return the sum of a tensor over replicas: each hands its own to all others."""
+        if self.spec.replicas == 1:
+            return value
+        first = self.spec.pipeline_rank * self.spec.replicas
+        total = torch.zeros_like(value)
+        for replica in range(self.spec.replicas):
+            shared = value.clone() if replica == self.spec.replica else torch.empty_like(value)
+            for other in range(self.spec.replicas):
+                if other == replica:
+                    continue
+                if self.spec.replica == replica:
+                    dist.send(shared, first + other)
+                elif self.spec.replica == other:
+                    dist.recv(shared, first + replica)
+            total += shared
+        return total
+
+    def add_tied(self) -> None:
+        """Add the gradients of one weight that lies on two ranks."""
+        if not self.spec.tied:
+            return
+        named = dict(self.named("named_parameters"))
+        stages = [int(name.partition(".")[0]) for name in self.spec.tied]
+        if self.owner[stages[0]] == self.owner[stages[1]]:
+            return
+        for name, stage, other in zip(self.spec.tied, stages, reversed(stages), strict=True):
+            if stage in self.modules and (grad := named[name].grad) is not None:
+                theirs = torch.empty_like(grad)
+                order = (self._sent, self._taken) if stage < other else (self._taken, self._sent)
+                for move in order:
+                    move(grad, theirs, other)
+                named[name].grad = grad + theirs
+
+    def _sent(self, own: Tensor, theirs: Tensor, stage: int) -> None:
+        del theirs
+        dist.send(own.contiguous(), self.rank_of(stage))
+
+    def _taken(self, own: Tensor, theirs: Tensor, stage: int) -> None:
+        del own
+        dist.recv(theirs, self.rank_of(stage))
+
+    # What an optimizer does.
+
+    def counted(self) -> list[tuple[str, nn.Parameter]]:
+        """Return the parameters that count in the norm on this rank: a tied weight on its first rank alone."""
+        return [(name, parameter) for name, parameter in self.trained() if name not in self.spec.tied[1:]]
+
+    def squares(self) -> float:
+        """Return the sum of squares of this rank's gradients."""
+        return sum(float(one.grad.double().square().sum()) for _, one in self.counted() if one.grad is not None)
+
+    def norm(self) -> float:
+        """Return the norm of all gradients of the whole model."""
+        square = torch.tensor(self.squares(), dtype=torch.float64)
+        dist.all_reduce(square)
+        return math.sqrt(float(square) / self.spec.replicas)
+
+    def factor(self, max_norm: float, norm: float) -> float:
+        """Return what gradients are multiplied by to be clipped."""
+        return min(1.0, max_norm / (norm + 1e-6))
+
+    def clip(self, max_norm: float) -> float:
+        """Clip the gradients by their norm, and return it."""
+        norm = self.norm()
+        for _, parameter in self.trained():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad * self.factor(max_norm, norm)
+        return norm
+
+    def param_grads(self) -> dict[str, Kept]:
+        """Return gradients: whole, or of sharded replicas the rows that each has."""
+        return {name: self.own(parameter.grad) for name, parameter in self.named("named_parameters")}
+
+    def own(self, grad: Tensor | None) -> Kept:
+        """Return what this replica holds of a gradient."""
+        if grad is None or not self.spec.data_parallel.startswith(("fsdp", "hsdp")):
+            return grad
+        rows = -(-len(grad) // self.spec.replicas)
+        start = min(rows * self.spec.replica, len(grad))
+        return Shard(grad[start : start + rows], start, len(grad))

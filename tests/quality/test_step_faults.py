@@ -1,0 +1,65 @@
+"""Every fault of a training step is found by the check that is to find it; a right runtime is never accused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gradconform.pipeline.exchange import Job
+from gradconform.pipeline.launch import Machines, run_pipeline
+from gradconform.pipeline.training_step.composition import StepCase, step_cases
+from gradconform.reference.faults.training_step import STEP_FAULTS, StepFault
+from gradconform.results import Result
+
+CHECKS = {case.id: case for case in step_cases("standard")}
+MODULE = "gradconform.reference.faults.training_step"
+
+
+def case_of(fault: StepFault) -> StepCase:
+    """Return the check that is to catch a fault."""
+    if f"step.{fault.check}" in CHECKS:
+        return CHECKS[f"step.{fault.check}"]
+    return next(case for case in CHECKS.values() if set(fault.check.split()) <= set(case.row))
+
+
+def judged(cases: list[StepCase], target: str) -> dict[str, Result]:
+    """Run cases on as many processes as they take, and return their results."""
+    found: dict[str, Result] = {}
+    for ranks in sorted({case.composition.ranks for case in cases}):
+        own = tuple(case for case in cases if case.composition.ranks == ranks)
+        job = Job(target=target, cases=own, device="cpu", dtype="float32", seed=20, timeout=120, runtime=True)
+        assert run_pipeline(job, Machines(ranks=ranks), lambda one: found.update({one.check: one})) is None
+    return found
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Result]:
+    """Every fault on its check, with the same processes."""
+    return judged(
+        [
+            replace(case_of(fault), id=name, target=f"{MODULE}:{name.replace('-', '_')}")
+            for name, fault in STEP_FAULTS.items()
+        ],
+        "reference-runtime",
+    )
+
+
+def test_there_are_sixty_faults_of_one_idea_each() -> None:
+    assert len(STEP_FAULTS) >= 60
+    assert len({fault.what for fault in STEP_FAULTS.values()}) == len(STEP_FAULTS)
+
+
+@pytest.mark.parametrize("fault", STEP_FAULTS.values(), ids=lambda fault: fault.name)
+def test_a_fault_is_found_for_its_own_reason(fault: StepFault, results: dict[str, Result]) -> None:
+    found = results[fault.name]
+    assert (found.status, found.kind == "error") == ("failed", False), found.message
+    causes = {one["cause"]["kind"] for one in found.findings if one["cause"]}
+    assert (fault.cause in causes) if fault.cause else True, (fault.cause, found.message)
+
+
+@pytest.mark.slow
+def test_the_plain_runtime_meets_every_composition() -> None:
+    found = judged(list(CHECKS.values()), "reference-runtime")
+    assert {check: one.message for check, one in found.items() if one.status != "passed"} == {}
+    assert set(found) == set(CHECKS)
