@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import tempfile
 from collections import Counter
@@ -50,7 +51,8 @@ def outcomes(faults: Sequence[Fault], at_a_time: int, folder: Path) -> Iterator[
         return found
 
     with ThreadPoolExecutor(max_workers=1) as beside, ThreadPoolExecutor(max_workers=at_a_time) as pool:
-        whole = beside.submit(whole_report, folder)
+        if any(fault.kind.command == "bundle" for fault in faults):
+            whole = beside.submit(whole_report, folder)
         yield from pool.map(run, faults)
 
 
@@ -119,8 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines = [*summary(found), "", f"{len(found)} faults, {wrong} of which left something behind or ended wrongly."]
     if os.geteuid() != 0:
         lines.append("A full disk was a limit on the size of files, since nobody but root can mount one.")
-    command = f"python benchmarks/soak.py --faults {options.faults} --seed {options.seed}"
-    lines += ["", measured(command)]
+    command = ["python", "benchmarks/soak.py", "--faults", str(len(found)), "--seed", str(options.seed)]
+    command += ["--only", options.only] if options.only != "*" else []
+    lines += ["", measured(shlex.join(command))]
     print("", *lines, sep="\n")
     if options.write is not None:
         write(options.write, "soak", lines)

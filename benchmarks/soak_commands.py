@@ -18,7 +18,7 @@ _ON_DEVICE = CHECKS[1:]
 RESULTS = {"run": len(CHECKS), "pytest": len(CHECKS), "pipeline": 2, "device": len(_ON_DEVICE), "bundle": 0}
 
 #: What a check, and what a start, may take in seconds: a busy machine takes some.
-CHECK_TIMEOUT, START_TIMEOUT, PIPELINE_TIMEOUT = 15, 40, 20
+CHECK_TIMEOUT, START_TIMEOUT, PIPELINE_TIMEOUT = 15, 40, 60
 
 _KIT = (sys.executable, "-m", "gradconform")
 _LIMITS = ("--check-timeout", str(CHECK_TIMEOUT), "--start-timeout", str(START_TIMEOUT))
@@ -109,9 +109,9 @@ def _of_target(kind: Kind, usual: int) -> tuple[set[int], str]:
 
 
 def _of_import(kind: Kind, usual: int) -> tuple[set[int], str]:
-    if kind.how == "comes back":
-        return {usual, EXIT_USAGE, EXIT_ENVIRONMENT}, "the child is ended, or the target refused"
     codes = {EXIT_USAGE, EXIT_ENVIRONMENT, *({EXIT_DOES_NOT} if kind.who == "rank" else ())}
+    if kind.how == "comes back":
+        return {usual, *codes}, "the child is ended, or the target refused"
     lasts = kind.fault in {"hang", "hang locked"} or kind.how == "SystemExit"
     if (kind.once and not lasts) or (kind.fault == "closed" and kind.who == "command"):
         codes.add(usual)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
 
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -34,5 +35,9 @@ def launch(orders: Orders, _: Tell) -> None:
     logs = DefaultLogsSpecs(log_dir=str(folder / "logs"), redirects=Std.ALL)
     options = {**order["options"], **launch_options(LaunchConfig, _SHUTDOWN_S)}
     config = LaunchConfig(**options, logs_specs=logs, rdzv_backend="c10d", max_restarts=0)
-    with suppress(ChildFailedError):  # what a keeper that failed has said is in its log
-        elastic_launch(config, sys.executable)("-m", "gradconform.pipeline.rank", str(folder), str(os.getpid()))
+    try:
+        with suppress(ChildFailedError):  # what a keeper that failed has said is in its log
+            elastic_launch(config, sys.executable)("-m", "gradconform.pipeline.rank", str(folder), str(os.getpid()))
+    except SignalException as error:  # torch has ended the keepers; what ended this process is its signal all the same
+        signal.signal(error.sigval, signal.SIG_DFL)
+        os.kill(os.getpid(), error.sigval)

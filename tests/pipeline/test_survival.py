@@ -15,6 +15,7 @@ from typing import cast
 
 import pytest
 
+from gradconform.exits import EXIT_ENVIRONMENT
 from gradconform.pipeline.cases import cases_of
 from gradconform.pipeline.exchange import Job
 from gradconform.pipeline.launch import Machines, _Ranks
@@ -199,6 +200,22 @@ def test_nothing_is_left_when_the_command_is_killed(begun: str, later: float, tm
     time.sleep(later)
     run.kill()
     run.communicate()
+    assert nothing_left(tmp_path)
+
+
+def test_a_launcher_that_is_asked_to_end_is_an_error_of_the_environment_with_a_report(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(TARGET.format(does="time.sleep(1e6)"))
+    run = started("target.py", *ONE, "--timeout", "600", "--json", "report.json", folder=tmp_path)
+    while "rank" not in (found := processes(tmp_path)).values():
+        assert run.poll() is None
+        time.sleep(0.05)
+    (launcher,) = [process for process, what in found.items() if what == "launcher"]
+    os.kill(launcher, signal.SIGTERM)
+    told, _ = run.communicate()
+    assert run.returncode == EXIT_ENVIRONMENT, told
+    (result,) = json.loads((tmp_path / "report.json").read_text())["results"]
+    assert (result["status"], result["kind"]) == ("error", "environment")
+    assert "the launcher was ended by SIGTERM, and its ranks with it" in result["message"]
     assert nothing_left(tmp_path)
 
 
