@@ -1,4 +1,4 @@
-"""Judge every implementation that an adapter ships for, and write docs/implementations.md.
+"""Judge every implementation that an adapter ships for, and every runtime, and write docs/implementations.md.
 
 ``python benchmarks/implementations.py --write`` needs all of them: pip install --no-deps -r
 constraints-implementations.txt. Without ``--write`` it judges what is there, prints the page, and says what is absent.
@@ -33,6 +33,8 @@ else:
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "implementations.md"
 FOLDERS = ROOT / "tests" / "quality"
+#: The tables of scripts that explain what fails of the training steps of a runtime.
+STEPS = ROOT / "tests" / "pipeline"
 
 HEAD = """\
 # Implementations
@@ -100,14 +102,20 @@ def scripts_of(folder: str, known: dict[str, dict[str, Any]]) -> dict[str, list[
 def judged(folder: str, known: dict[str, dict[str, Any]]) -> Implementation | str:
     """Judge one target in a process of its own; return what was found, or what is said of an absent library."""
     target = known[folder]["target"]
+    report = reported("run", target)
+    return report if isinstance(report, str) else Implementation(folder, target, report, scripts_of(folder, known))
+
+
+def reported(*words: str) -> dict[str, Any] | str:
+    """Run a command of the kit; return its report, or what is said of an absent library."""
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "report.json"
-        command = [sys.executable, "-m", "gradconform", "run", target, "--json", str(path)]
+        command = [sys.executable, "-m", "gradconform", *words, "--json", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == EXIT_ENVIRONMENT:
             return done.stderr.strip()
-        report = json.loads(path.read_text(encoding="utf-8"))
-    return Implementation(folder, target, report, scripts_of(folder, known))
+        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return report
 
 
 def row(one: Implementation) -> str:
@@ -129,14 +137,42 @@ def driven(target: str) -> str:
 def section(one: Implementation) -> list[str]:
     """Return a target's defects, each with its script and how many checks show it."""
     lines = [f"## {one.target}", "", f"Claims that plain autograd does not share: {differing(one.target)}.", ""]
-    lines += ["| confirmed defect | script | checks |", "|---|---|---:|"]
-    for path, globs in one.scripts.items():
-        shown = [check for check in one.failed if any(fnmatchcase(check, glob) for glob in globs)]
+    defects = defects_of(one.failed, {FOLDERS / path: globs for path, globs in one.scripts.items()})
+    return [*lines, *defects, ""] if one.failed else [*lines, "Nothing failed.", ""]
+
+
+def defects_of(failed: list[str], scripts: dict[Path, list[str]]) -> list[str]:
+    """Return the table of the defects that checks failed by: what a script says, where it is, how many show it."""
+    lines = ["| confirmed defect | script | checks |", "|---|---|---:|"]
+    for path, globs in scripts.items():
+        shown = [check for check in failed if any(fnmatchcase(check, glob) for glob in globs)]
         if shown:
-            said = first_sentence(FOLDERS / path)
-            link = f"[{path.rpartition('/')[2]}](../tests/quality/{path})"
-            lines.append(f"| {said} | {link} | {len(shown)} |")
-    return [*lines, ""] if one.failed else [*lines[:3], "", "Nothing failed.", ""]
+            link = f"[{path.name}](../{path.relative_to(ROOT).as_posix()})"
+            lines.append(f"| {first_sentence(path)} | {link} | {len(shown)} |")
+    return lines
+
+
+def training_steps() -> list[str]:
+    """Return what fails of the training steps of each runtime that scripts tell of, and is here."""
+    lines = []
+    for place in sorted(STEPS.glob("*/explained.toml")):
+        table = tomllib.loads(place.read_text(encoding="utf-8"))
+        if not of_this_torch(table):
+            continue
+        report = reported("pipeline", table["target"], "--profile", "standard")
+        if isinstance(report, str):
+            print(report, file=sys.stderr)
+            continue
+        patterns = {**table["scripts"], **table.get("also", {})}
+        scripts = {(place.parent / script).resolve(): globs for script, globs in patterns.items()}
+        one = Implementation(place.parent.name, table["target"], report, {})
+        counts = ", ".join(f"{one.counts[status]} {status}" for status in ("passed", "failed", "unsupported"))
+        lines += [
+            f"## Training steps of {one.target}", "",
+            f"`gradconform pipeline {one.target} --profile standard`, whole steps of its own runtime: {counts}.", "",
+            *defects_of(one.failed, scripts), "",
+        ]  # fmt: skip
+    return lines
 
 
 def differing(target: str) -> str:
@@ -156,7 +192,7 @@ def first_sentence(path: Path) -> str:
     return docstring.partition("\n")[0]
 
 
-def page(found: list[Implementation]) -> str:
+def page(found: list[Implementation], steps: list[str]) -> str:
     """Return docs/implementations.md."""
     report = found[0].report
     head = HEAD.format(
@@ -166,7 +202,7 @@ def page(found: list[Implementation]) -> str:
         torch=report["environment"]["torch"],
     )
     sections = [line for one in found for line in section(one)]
-    return "\n".join([*head.splitlines(), *map(row, found), "", *sections]).rstrip("\n") + "\n"
+    return "\n".join([*head.splitlines(), *map(row, found), "", *sections, *steps]).rstrip("\n") + "\n"
 
 
 def main() -> int:
@@ -184,9 +220,9 @@ def main() -> int:
         print("nothing was written: the page would lose what is absent here", file=sys.stderr)
         return 1
     if write:
-        PAGE.write_text(page(found), encoding="utf-8")
+        PAGE.write_text(page(found, training_steps()), encoding="utf-8")
     else:
-        print(page(found), end="")
+        print(page(found, training_steps()), end="")
     return 0
 
 

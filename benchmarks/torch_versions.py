@@ -1,7 +1,7 @@
 """What works on which release of torch, and which defect of torch's stage backward is in which: docs/torch-versions.md.
 
 Makes an environment per release, runs every command there, every script that tells a defect of torch (in
-tests/quality/torch_releases and the folders torch_2_13 and torch_2_15), and deletes it: about 5 GB and a quarter of an
+tests/quality/torch_releases and all folders torch_2_13 and torch_2_15), and deletes it: about 5 GB and a quarter of an
 hour each. Each thing is kept as it is found in torch_versions.json, so that releases, and commands of a release, can be
 run one by one:
 

@@ -13,9 +13,12 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 SCRIPTS = [
     path
-    for folder in ("quality/torch_releases", "quality/torch_2_13", "quality/torch_2_15", "schedule_text/torch_2_13")
+    for folder in (
+        "quality/torch_releases", "quality/torch_2_13", "quality/torch_2_15", "schedule_text/torch_2_13",
+        "pipeline/torch_2_13",
+    )
     for path in sorted((ROOT / "tests" / folder).glob("*.py"))
-]
+]  # fmt: skip
 EXIT_ENVIRONMENT = 4
 #: Those that judge torch, whose defects they tell: right where they end with 1 as well as with 0.
 OF_TORCH = frozenset({"contract", "pipeline", "stage objects", "schedule text", "replay"})
@@ -128,13 +131,16 @@ def minor(release: str) -> str:
 
 
 def spans(cells: Sequence[str], releases: Sequence[str]) -> tuple[str, str]:
-    """Return in which release a defect appeared, and in which it was gone, for each time that it did, where it ran."""
-    appeared, gone, before = [], [], ""
+    """Return in which release a defect appeared, and in which it was gone, for each time that it did, where it ran.
+
+    What was not run on any release before may be older.
+    """
+    appeared, gone, before = [], [], NOT_RUN
     for one, now in zip(releases, cells, strict=True):
         if now == NOT_RUN:
             continue
         if now == SHOWN and before != SHOWN:
-            appeared.append(minor(one) if one != releases[0] else f"{minor(one)} or before")
+            appeared.append(f"{minor(one)} or before" if before == NOT_RUN else minor(one))
         if now != SHOWN and before == SHOWN:
             gone.append(minor(one))
         before = now
