@@ -14,7 +14,8 @@ from gradconform.contract.space.dimensions import DIMENSIONS
 
 ROOT = Path(__file__).parents[2]
 LIMITS = ROOT / "docs" / "limits.md"
-BLOCK = re.compile(r"^<!-- measured: ([a-z-]+) -->\n(.*?)^<!-- end -->$", re.DOTALL | re.MULTILINE)
+#: What benchmarks/tables.py writes; the figures of the soak are another command's.
+BLOCK = re.compile(r"^<!-- measured: (?!soak )([a-z-]+) -->\n(.*?)^<!-- end -->$", re.DOTALL | re.MULTILINE)
 PARTS = {"sensitivity", "runs", "false-alarms", "cost", "selftest", "dimensions"}
 MEASURED = (
     r"Measured on 20\d\d-\d\d-\d\d with torch \d+\.\d+\.\d+\S* on \d+ cores? of a CPU \(\S+, \S+\) by "
@@ -83,6 +84,17 @@ def test_the_plot_is_there_and_shows_every_dtype() -> None:
     assert "](sensitivity.svg)" in blocks(LIMITS)["sensitivity"]
     text = " ".join(ET.parse(LIMITS.with_name("sensitivity.svg")).getroot().itertext())  # noqa: S314 (of this repository)
     assert all(dtype in text for dtype in ("float64", "float32", "bfloat16", "float16"))
+
+
+def test_the_soak_left_nothing_behind_and_says_how_many_faults_it_had() -> None:
+    text = LIMITS.read_text(encoding="utf-8")
+    (block,) = re.findall(r"^<!-- measured: soak -->\n(.*?)^<!-- end -->$", text, re.DOTALL | re.MULTILINE)
+    told = rows(block)
+    assert {row[0] for row in told} <= {"run", "pytest", "pipeline", "device", "bundle"}
+    assert {row[5] for row in told} == {"0"}
+    count = sum(int(row[2]) for row in told)
+    assert f"{count} faults, 0 of which left something behind or ended wrongly." in block
+    assert f"by `python benchmarks/soak.py --faults {count} --seed " in block
 
 
 @pytest.mark.nightly
