@@ -273,7 +273,7 @@ class _Ranks:
         found = {rank: read_mark(folder / f"rank-{rank}.mark") for rank in range(self.machines.ranks)}
         return {rank: mark for rank, mark in found.items() if mark is not None}
 
-    def _outcomes(self, case: Case) -> list[Outcome]:
+    def _outcomes(self, case: Case | StepCase) -> list[Outcome]:
         files = (self.start.folder / f"rank-{rank}.ndjson" for rank in range(self.machines.ranks))
         return [outcome for file in files for outcome in read_outcomes(file) if outcome.case == case.id]
 

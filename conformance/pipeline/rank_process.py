@@ -60,7 +60,8 @@ class RankProcess:
         store, rank, ranks = next(rendezvous("env://", timeout=patience))
         dist.init_process_group(
             dist.get_default_backend_for_device(self.device),
-            store=dist.PrefixStore(start.folder.name, store),  # it holds what the ranks of earlier starts have written
+            # The store holds what the ranks of earlier starts have written.
+            store=dist.PrefixStore(start.folder.name, store),  # type: ignore[attr-defined] # torch's documentation has it
             rank=rank,
             world_size=ranks,
             timeout=patience,
