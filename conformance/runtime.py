@@ -7,7 +7,7 @@ there already. Replicas of a pipeline stand beside each other: rank = pipeline r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -170,6 +170,14 @@ class Runtime(Protocol):
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> RuntimeSession:
         """Return the session of this rank on its ``stages``, by their number; it may wrap them or change them."""
+
+
+def scale_auxiliary(modules: Iterable[nn.Module], scale: float) -> None:
+    """Let the gradients of the auxiliary losses of stages count ``scale`` times."""
+    for module in modules:
+        for inner in module.modules():
+            if hasattr(inner, "auxiliary_scale"):
+                vars(inner)["auxiliary_scale"] = scale
 
 
 class ModuleSession:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gradconform.runtime import Batch, Kept, ModuleSession, Shard, StepSpec
+from gradconform.runtime import Batch, Kept, ModuleSession, Shard, StepSpec, scale_auxiliary
 
 #: The most dimensions of what goes from stage to stage.
 _DIMENSIONS = 3
@@ -93,10 +93,7 @@ class PlainSession(ModuleSession):
         """Run one micro-batch forward and back; return its loss on a last rank."""
         del mb
         weight, auxiliary = self.weight(batch, chunk), self.auxiliary_weight(batch, chunk)
-        for module in self.modules.values():
-            for inner in module.modules():
-                if hasattr(inner, "auxiliary_scale"):
-                    inner.auxiliary_scale = auxiliary
+        scale_auxiliary(self.modules.values(), auxiliary)
         passed, loss = self.forward(chunk)
         self.backward(passed, None if loss is None else loss * weight)
         return loss

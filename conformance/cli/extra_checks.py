@@ -139,7 +139,7 @@ def _training_steps(arguments: argparse.Namespace) -> _Prepared:
     job = _job(arguments, chosen, runtime=runtime is not None)
     what = (f"training steps on {listed([str(n) for n in sorted({case.composition.ranks for case in chosen})])} ranks",)
     report = _report(described, what, len(chosen), len(cases), arguments.seed, profile)
-    return report, (job.device, job.dtype), lambda report: _run_steps(job, report)
+    return report, (job.device, job.dtype), lambda report: _run_steps(job, chosen, report)
 
 
 def _of_runtime(text: str, runtime: Runtime) -> dict[str, Any]:
@@ -170,17 +170,17 @@ def _job(arguments: argparse.Namespace, cases: Sequence[Case | StepCase], *, run
     )
 
 
-def _run_steps(job: Job, report: Report) -> str | None:
+def _run_steps(job: Job, cases: Sequence[StepCase], report: Report) -> str | None:
     """Run the compositions, those of as many ranks with the same processes."""
-    areas = Areas(["step"] * len(job.cases), lambda _: "step")
+    areas = Areas(["step"] * len(cases), lambda _: "step")
 
     def on_result(result: Result) -> None:
         report.results.append(result)
         areas.add(result)
 
     try:
-        for ranks, cases in groupby(job.cases, key=lambda case: case.composition.ranks):
-            stopped = run_pipeline(replace(job, cases=tuple(cases)), Machines(ranks=ranks), on_result)
+        for ranks, some in groupby(cases, key=lambda case: case.composition.ranks):
+            stopped = run_pipeline(replace(job, cases=tuple(some)), Machines(ranks=ranks), on_result)
             if stopped is not None:
                 return stopped
     finally:

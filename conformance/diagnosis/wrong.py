@@ -75,7 +75,7 @@ class WrongTensor(Wrong):
 def wrong_tensor(evidence: Evidence, step: Step, got: Tensor, right: Tensor, parts: float) -> WrongTensor | None:
     """Return what is to be explained of a program, as :func:`wrong_values`."""
     wrong = wrong_values(got, right, parts)
-    return wrong and WrongTensor(wrong.got, wrong.right, wrong.eps, wrong.scale, evidence, step)
+    return None if wrong is None else WrongTensor(wrong.got, wrong.right, wrong.eps, wrong.scale, evidence, step)
 
 
 def wrong_values(got: Tensor, right: Tensor, parts: float) -> Wrong | None:

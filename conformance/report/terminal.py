@@ -29,6 +29,9 @@ from .sentences import (
 #: So many areas of the contract are named with how many of their checks a device fault left without a verdict.
 _AREAS = 12
 
+#: So many places of further findings of a check are named.
+_PLACES = 8
+
 
 def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> list[Line]:
     """Return what is judged, and where, by what. ``cells`` are the devices and dtypes of the run."""
@@ -231,7 +234,8 @@ def _findings(seen: _Seen, width: int, indent: int, shown: int) -> list[Line]:
     lines = wrapped_each((f"- {text}" for text in seen.findings[:shown]), width, indent=indent, hanging=2)
     rest = list(dict.fromkeys(seen.places[shown:]))
     if rest:
-        lines += wrapped(f"- and {', '.join(rest)}", width, indent=indent, hanging=2)
+        more = [f"{len(rest) - _PLACES} more"] if len(rest) > _PLACES else []
+        lines += wrapped(f"- and {', '.join([*rest[:_PLACES], *more])}", width, indent=indent, hanging=2)
     return lines
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
-from gradconform.runtime import Batch, ModuleSession, StepSpec
+from gradconform.runtime import Batch, ModuleSession, StepSpec, scale_auxiliary
 
 #: All stages lie in one process, whose forward takes one input. Around it goes DistributedDataParallel, as torch's
 #: tutorial of pipeline and data parallelism has it ("Training Transformer models using Distributed Data Parallel and
@@ -36,9 +36,7 @@ class PipedSession(ModuleSession):
         devices = [spec.device] * len(layers)
         piped = pipe(layers, balance=[1] * len(layers), devices=devices, chunks=spec.microbatches, checkpoint="never")
         self.model = DistributedDataParallel(piped, broadcast_buffers=False)
-        for module in layers.modules():
-            if hasattr(module, "auxiliary_scale"):
-                module.auxiliary_scale = self._weight(1.0)
+        scale_auxiliary([layers], self._weight(1.0))
 
     def _weight(self, tokens: float) -> float:
         """Return what the loss of a micro-batch counts in that of a replica; the wrapper takes their mean."""

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from gradconform.pipeline.runtime import make_stages
-from gradconform.runtime import Batch, ModuleSession, StepSpec
+from gradconform.runtime import Batch, ModuleSession, StepSpec, scale_auxiliary
 from gradconform.torch_releases import pipelining
 
 
@@ -43,7 +43,7 @@ class TorchSession(ModuleSession):
         # Wrappers take the mean over replicas: where a sum is wanted, every loss counts as many times.
         self._times = float(spec.replicas) if spec.reduction != "mean" else 1.0
         self._factor = self._times
-        self._scale_auxiliary()
+        scale_auxiliary(self.modules.values(), self._times)  # as the loss
         pipeline = self.mesh["pipeline"].get_group()
         self.stages = make_stages(self.modules, spec.stages, spec.device, pipeline, spec.note)
         pipelining.connect(self.stages, dist.get_backend(pipeline))
@@ -57,14 +57,8 @@ class TorchSession(ModuleSession):
             return stage
         if spec.data_parallel == "ddp":
             return DistributedDataParallel(stage, process_group=self.replicas.get_group(), broadcast_buffers=False)
-        return fully_shard(stage, mesh=self.replicas, reshard_after_forward=spec.data_parallel != "fsdp-kept")
-
-    def _scale_auxiliary(self) -> None:
-        """Let the auxiliary losses count as the loss does."""
-        for module in self.modules.values():
-            for inner in module.modules():
-                if hasattr(inner, "auxiliary_scale"):
-                    inner.auxiliary_scale = self._times
+        fully_shard(stage, mesh=self.replicas, reshard_after_forward=spec.data_parallel != "fsdp-kept")
+        return stage
 
     def _loss(self, output: Tensor, target: Tensor) -> Tensor:
         return self.spec.loss(output, target) * self._factor

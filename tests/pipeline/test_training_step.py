@@ -28,7 +28,7 @@ CASES = {case.id: case for case in step_cases("standard")}
 def run(*arguments: str, folder: Path) -> tuple[str, dict[str, Any]]:
     """Run the command on training steps; return what it printed and its results by check."""
     command = [sys.executable, "-m", "gradconform", "pipeline", *arguments, "--json", "report.json"]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False, env=variables)
     report = json.loads((folder / "report.json").read_text())
     return done.stdout, {result["check"]: result for result in report["results"]}
@@ -154,6 +154,14 @@ def test_torch_loses_gradients_at_an_evaluation_and_counts_a_batch_that_there_is
     assert {"rank 0, stage 0 block.norm.num_batches_tracked", "rank 1, stage 1 block.norm.num_batches_tracked"} <= set(
         counted
     )
+
+
+def test_readme_shows_a_composition_that_fails_and_its_cause(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    shown = readme.partition("```console\n$ gradconform pipeline ")[2].partition("\n```")[0].splitlines()
+    told, _ = run(*shown[0].split(), folder=tmp_path)
+    assert len(shown) > 3
+    assert [line for line in shown[1:] if line != "…" and line not in told.splitlines()] == []
 
 
 def test_what_is_torchs_runtimes_is_not_charged_to_functions_in_it(tmp_path: Path) -> None:

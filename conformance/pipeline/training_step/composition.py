@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import starmap
@@ -89,8 +89,8 @@ class StepCase(Clause):
 
     @property
     def tried(self) -> str:
-        """The row in words, as the first line of a message."""
-        return ", ".join(f"{one.name}={word}" for one, word in zip(DIMENSIONS, self.row, strict=True))
+        """What is not plain in the row, as the first line of a message."""
+        return ", ".join(f"{name}={word}" for name, word in self.special.items()) or "the plainest training step"
 
 
 def step_cases(profile: str) -> tuple[StepCase, ...]:
@@ -115,7 +115,7 @@ def _case(name: str, row: Words) -> StepCase:
     )
 
 
-def withheld(case: StepCase, claims: Mapping[str, object]) -> str:
+def withheld(case: StepCase, claims: Mapping[str, Collection[str]]) -> str:
     """Return which values of a row a runtime does not claim, in words; nothing where it claims all of them."""
     return ", ".join(
         f"{one.name}={word}"
@@ -124,8 +124,8 @@ def withheld(case: StepCase, claims: Mapping[str, object]) -> str:
     )
 
 
-def _words(claimed: object) -> frozenset[str]:
-    return frozenset(claimed.split() if isinstance(claimed, str) else claimed)  # type: ignore[call-overload]
+def _words(claimed: Collection[str]) -> frozenset[str]:
+    return frozenset(claimed.split() if isinstance(claimed, str) else claimed)
 
 
 def made_anew() -> dict[str, list[Words]]:

@@ -40,7 +40,8 @@ class Replicas:
         for name, value in sorted(kept.items()):
             alike = all(form.get(name) == forms[0].get(name) for form in forms)
             if isinstance(value, DTensor):
-                found[name] = value.detach().full_tensor().clone() if alike else value.detach().to_local().clone()
+                part: Tensor = value.full_tensor() if alike else value.to_local()
+                found[name] = part.detach().clone()
             elif isinstance(value, Shard):
                 found[name] = self._of_shards(value) if alike else value.value.detach().clone()
             else:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.reference.autograd import accumulate, run_forward
-from gradconform.runtime import Batch
+from gradconform.runtime import Batch, scale_auxiliary
 from gradconform.tolerance import Partials
 
 from .composition import Act, Composition
-from .model import AuxiliaryLoss, counts, make_batch, make_stages, mean_loss, summed_loss, tied_names
+from .model import counts, make_batch, make_stages, mean_loss, summed_loss, tied_names
 
 #: By how much gradients are clipped, of their norm, and the step of SGD behind it.
 CLIPPED_TO, LR = 0.5, 0.125
@@ -171,10 +171,7 @@ class _Run:
         return losses
 
     def _loss(self, stages: Sequence[nn.Module], chunk: Batch, auxiliary: float) -> Tensor:
-        for stage in stages:
-            for module in stage.modules():
-                if isinstance(module, AuxiliaryLoss):
-                    module.auxiliary_scale = auxiliary
+        scale_auxiliary(stages, auxiliary)
         output = run_forward(stages, (chunk.x,), chunk.kwargs)[-1].outputs
         loss = mean_loss if self.composition.reduction == "mean" else summed_loss
         return loss(output, chunk.target)
@@ -199,10 +196,10 @@ class _Run:
 
     def _share(self, stages: Sequence[nn.Module], chunk: Batch) -> Share:
         """Return what a micro-batch gives by its loss, and by the auxiliary losses; what it changed is put back."""
-        head, tied = stages[-1].head, tied_names(self.composition)
-        shared = head.weight
-        if tied:
-            head.weight = nn.Parameter(shared.detach().clone())
+        head = stages[-1].get_submodule("head")
+        shared = head.get_parameter("weight")
+        if tied_names(self.composition):
+            head.register_parameter("weight", nn.Parameter(shared.detach().clone()))
         before = [{name: value.clone() for name, value in stage.named_buffers()} for stage in stages]
         found = []
         for of_loss, auxiliary in ((1.0, 0.0), (0.0, 1.0)):
@@ -215,8 +212,8 @@ class _Run:
         for stage, buffers in zip(stages, before, strict=True):
             for name, value in stage.named_buffers():
                 value.copy_(buffers[name])
-        head.weight = shared
-        return Share(*found, tokens=int(counts(chunk.target).sum()))
+        head.register_parameter("weight", shared)
+        return Share(found[0], found[1], int(counts(chunk.target).sum()))
 
     def _clip(self, number: int) -> tuple[Tensor, float]:
         grads = [parameter.grad for parameter in self._every() if parameter.grad is not None]
