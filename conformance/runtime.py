@@ -169,7 +169,11 @@ class Runtime(Protocol):
         """What is claimed, by dimension."""
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> RuntimeSession:
-        """Return the session of this rank on its ``stages``, by their number; it may wrap them or change them."""
+        """Return the session of this rank on its ``stages``, by their number; it may wrap them or change them.
+
+        What no claim can say, such as a schedule that refuses a number of micro-batches, raises
+        :class:`~gradconform.adapter.UnsupportedError` on every rank.
+        """
 
 
 def scale_auxiliary(modules: Iterable[nn.Module], scale: float) -> None:

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from gradconform.adapter import UnsupportedError
 from gradconform.devices.dtypes import dtype_named
 from gradconform.fixtures.schedules.from_torch import of_torch
 from gradconform.fixtures.schedules.order import placed_actions
@@ -113,6 +114,8 @@ class RankProcess:
             judged = list(self._judged_step(case) if isinstance(case, StepCase) else self._judged(case))
         except UnavailableError as error:
             return Outcome(case=case.id, rank=self.rank, unsupported=f"unavailable: {error}")
+        except UnsupportedError as error:
+            return Outcome(case=case.id, rank=self.rank, unsupported=f"the runtime refuses it: {error}")
         except BaseException:  # noqa: BLE001 (whatever torch or the target raises is this case's verdict)
             return Outcome(case=case.id, rank=self.rank, raised=traceback.format_exc(), at=time.time())
         found, headrooms = findings_in(judged), headrooms_in(judged)

@@ -25,6 +25,16 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
             "step.pairs.batch-norm-1": "passed",  # two partitions
         },
     ),
+    "megatron-core": (
+        "megatron",
+        {
+            "step.gpipe-sum": "unsupported",
+            "step.ddp": "passed",
+            "step.tied-clipped": "passed",
+            "step.pairs.tokens-1": "unsupported",  # interleaving over two ranks refuses three micro-batches
+            "step.pairs.interleaved-1f1b-2": "passed",
+        },
+    ),
 }
 EXPECTED["torchgpipe"] = "torchgpipe", EXPECTED["fairscale"][1]
 
@@ -52,6 +62,8 @@ def test_a_runtime_gives_what_is_known_of_it(name: str, tmp_path: Path) -> None:
     assert {result["check"]: result["status"] for result in report["results"]} == expected, done.stdout
 
 
+@pytest.mark.filterwarnings("ignore:::megatron")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("name", EXPECTED)
 def test_claims_are_words_of_the_space(name: str) -> None:
     _installed(name)

@@ -1,0 +1,234 @@
+"""Megatron-core's ``get_forward_backward_func``: the registered runtime ``megatron-core``.
+
+Its schedules ask for tensors on ``cuda`` by that name; here they are given them where the stages are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from gradconform.adapter import UnsupportedError, needed
+from gradconform.runtime import Batch, ModuleSession, StepSpec, scale_auxiliary
+
+with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
+    from megatron.core import parallel_state
+    from megatron.core.distributed import (
+        DistributedDataParallel,
+        DistributedDataParallelConfig,
+        finalize_model_grads,
+    )
+    from megatron.core.enums import ModelType
+    from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32, get_grad_norm_fp32
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+    from megatron.core.transformer.module import MegatronModule, param_is_not_shared
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+
+class MegatronRuntime:
+    """Each stage is a model chunk in megatron-core's own wrapper."""
+
+    name = "megatron-core"
+    claims: Mapping[str, str] = {
+        "schedule": "1f1b interleaved-1f1b",
+        "data_parallel": "unwrapped ddp",
+        # zero_grad_buffer "needs to be called at the beginning of each training iteration".
+        "steps": "one-step zeroed evaluated-first clipped",
+    }
+
+    def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> MegatronSession:
+        """Refuse what the schedules refuse, then make the groups and wrap the stages."""
+        ranks, chunks = len(spec.placement), len(stages)
+        if chunks > 1 and ranks == 1:
+            msg = "non-pipeline-parallel schedule does not support model chunking"
+            raise UnsupportedError(msg)
+        if chunks > 1 and (spec.microbatches < ranks or 0 < spec.microbatches % ranks < ranks):
+            msg = f"interleaving asks for a multiple of {ranks} micro-batches, and there are {spec.microbatches}"
+            raise UnsupportedError(msg)
+        return MegatronSession(stages, spec)
+
+
+class MegatronSession(ModuleSession):
+    """One rank."""
+
+    def __init__(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> None:
+        """Make the groups of processes, the configuration and the wrapped chunks."""
+        super().__init__(stages, spec)
+        self._gradients = False
+        ranks, chunks = len(spec.placement), len(stages)
+        parallel_state.initialize_model_parallel(
+            pipeline_model_parallel_size=ranks,
+            virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
+            create_gloo_process_groups=False,
+        )
+        self.config = _configuration(spec, chunks)
+        with _on(spec.device):
+            self.chunks = [self._chunk(index, stage) for index, stage in sorted(stages.items())]
+        self.config.no_sync_func = [one.no_sync for one in self.chunks] if chunks > 1 else self.chunks[0].no_sync
+        self.config.finalize_model_grads_func = finalize_model_grads
+        scale_auxiliary(stages.values(), self._factor() / spec.microbatches)
+
+    def _chunk(self, index: int, stage: nn.Module) -> DistributedDataParallel:
+        tied = [name for name in self.spec.tied if name.startswith(f"{index}.")]
+        shared = dict(self.named("named_parameters"))[tied[0]] if tied else None
+        chunk = _Chunk(self.config, stage, shared, first=index == 0, last=index == self.spec.stages - 1)
+        return DistributedDataParallel(self.config, DistributedDataParallelConfig(), chunk, disable_bucketing=index > 0)
+
+    def _factor(self) -> float:
+        """Return what makes a mean over micro-batches and replicas, which the schedule takes, a sum."""
+        return float(self.spec.microbatches * self.spec.replicas) if self.spec.reduction == "sum" else 1.0
+
+    def step(self, batch: Batch) -> list[Tensor] | None:
+        """Run the schedule."""
+        self._gradients = True
+        return self._run(batch, forward_only=False)
+
+    def evaluate(self, batch: Batch) -> list[Tensor] | None:
+        """Run the schedule without its backward."""
+        with torch.no_grad():
+            return self._run(batch, forward_only=True)
+
+    def _run(self, batch: Batch, *, forward_only: bool) -> list[Tensor] | None:
+        run = get_forward_backward_func()
+        with _on(self.spec.device):
+            told = run(
+                forward_step_func=self._forward_step,
+                data_iterator=[batch.split() for _ in self.chunks],
+                model=self.chunks,
+                num_microbatches=batch.microbatches,
+                seq_length=1,  # stages say the shapes of what they send
+                micro_batch_size=1,
+                forward_only=forward_only,
+            )
+        return [one["loss"] for one in told] if self.spec.is_last else None
+
+    def _forward_step(self, batches: Iterator[Batch], model: nn.Module) -> tuple[Tensor, Callable[..., Any]]:
+        batch = next(batches)
+        return model(batch.x, **batch.kwargs), partial(self._loss, batch.target)
+
+    def _loss(self, target: Tensor, output: Tensor) -> tuple[Any, ...]:
+        loss = self.spec.loss(output, target)
+        told = {"loss": loss.detach().clone()}
+        if self.spec.reduction == "tokens":
+            return loss, self.spec.counts(target).sum().int(), told
+        return loss * self._factor(), told
+
+    def zero_grad(self) -> None:
+        """Zero the buffers."""
+        self._gradients = False
+        for chunk in self.chunks:
+            chunk.zero_grad_buffer()
+
+    def param_grads(self) -> dict[str, Any]:
+        """Return ``main_grad``; zeros from before the first step are no gradients."""
+        found = {name: getattr(one, "main_grad", None) for name, one in self.named("named_parameters")}
+        return {
+            name: grad if self._gradients or (grad is not None and bool(grad.any())) else None
+            for name, grad in found.items()
+        }
+
+    def clip(self, max_norm: float) -> float:
+        """Clip as its optimizers do: by the gradients that are not shared, over all ranks that have a part of them."""
+        parameters = [one for _, one in self.named("named_parameters") if one.requires_grad]
+        for one in parameters:
+            one.decoupled_grad = one.main_grad
+        grads = [one.main_grad for one in parameters if param_is_not_shared(one)]
+        with _on(self.spec.device):
+            group = parallel_state.get_model_parallel_group()
+            norm = get_grad_norm_fp32(grads, grad_stats_parallel_group=group)
+            clip_grad_by_total_norm_fp32(parameters, max_norm, norm, use_decoupled_grad=True)
+        return float(norm)
+
+    def update(self, lr: float) -> None:
+        """Step with ``main_grad`` as ``.grad``, as its optimizers do."""
+        parameters = [one for _, one in self.named("named_parameters") if one.requires_grad]
+        for one in parameters:
+            one.grad = one.main_grad
+        super().update(lr)
+        for one in parameters:
+            one.grad = None
+
+    def close(self) -> None:
+        """Let go of the groups."""
+        parallel_state.destroy_model_parallel()
+
+
+class _Chunk(MegatronModule):  # type: ignore[misc]
+    """A stage with what the schedules and ``finalize_model_grads`` ask of a model."""
+
+    model_type = ModelType.encoder_or_decoder
+
+    def __init__(
+        self, config: TransformerConfig, stage: nn.Module, shared: nn.Parameter | None, *, first: bool, last: bool
+    ) -> None:
+        super().__init__(config)
+        self.stage, self.pre_process, self.post_process = stage, first, last
+        self.share_embeddings_and_output_weights = shared is not None
+        self._shared, self._received = [shared], None
+        if shared is not None and last and not first:
+            shared.shared = True  # type: ignore[attr-defined]  # as LanguageModule says it of the copy
+
+    def set_input_tensor(self, received: Any) -> None:
+        """Take what the stage before has sent."""
+        self._received = received[0] if isinstance(received, list) else received
+
+    def shared_embedding_or_output_weight(self) -> nn.Parameter | None:
+        """Return the weight that the first and the last stage share."""
+        return self._shared[0]
+
+    def forward(self, x: Tensor, **kwargs: Tensor) -> Tensor:
+        """Run the stage on ``x``, or on what was received."""
+        output: Tensor = self.stage(x if self.pre_process else self._received, **kwargs)
+        return output
+
+
+def _configuration(spec: StepSpec, chunks: int) -> TransformerConfig:
+    """Return the configuration; sizes of layers are those of no layer that is here."""
+    ranks = len(spec.placement)
+    return TransformerConfig(
+        num_layers=spec.stages,
+        hidden_size=1,
+        num_attention_heads=1,
+        pipeline_model_parallel_size=ranks,
+        virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
+        pipeline_dtype=spec.dtype,
+        params_dtype=spec.dtype,
+        variable_seq_lengths=True,
+        moe_token_dispatcher_type="alltoall",  # noqa: S106 (no password: asked for beside variable lengths)
+        calculate_per_token_loss=spec.reduction == "tokens",
+        # As its training loop asks: two ranks that interleave must not batch what they send each other.
+        overlap_p2p_comm=chunks > 1,
+        batch_p2p_comm=chunks == 1,
+    )
+
+
+class _Named(TorchFunctionMode):
+    """Gives what is asked of ``cuda`` on a device."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if kwargs.get("device") == "cuda":
+            kwargs = {**kwargs, "device": self.device}
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def _on(device: torch.device) -> Iterator[None]:
+    """Let ``cuda`` stand for ``device``."""
+    with (
+        _Named(device),
+        mock.patch.object(torch.cuda, "current_device", return_value=device),
+        mock.patch.object(torch.cuda, "synchronize", return_value=None),
+    ):
+        yield
