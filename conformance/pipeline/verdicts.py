@@ -123,9 +123,16 @@ def charged(found: Verdict, of_reference: Verdict | None, case: Case | StepCase)
 
 
 def _own(result: Result, of_reference: Result, case: StepCase) -> Result:
-    """Return the verdict on what a target shows that the reference does not; ``unsupported`` where that is nothing."""
-    known = {_known(finding) for finding in of_reference.findings}
-    own = [finding for finding in result.findings if _known(finding) not in known]
+    """Return the verdict on what a target shows that the reference does not; ``unsupported`` where that is nothing.
+
+    What the reference shows behind an act is its own behind later ones too, which may show it of other numbers.
+    """
+    acts = case.composition.labels
+    known: dict[tuple[str, str], int] = {}
+    for finding in of_reference.findings:
+        act = acts.index(finding["action"])
+        known[_known(finding)] = min(act, known.get(_known(finding), act))
+    own = [one for one in result.findings if acts.index(one["action"]) < known.get(_known(one), len(acts))]
     told = "torch's runtime is wrong here with a correct split backward as well"
     if not own:
         shown = "\n".join(map(finding_line, result.findings))
@@ -134,10 +141,10 @@ def _own(result: Result, of_reference: Result, case: StepCase) -> Result:
     return replace(result, kind=own[0]["kind"], message="\n".join(lines), findings=tuple(own))
 
 
-def _known(finding: Mapping[str, Any]) -> tuple[str, ...]:
+def _known(finding: Mapping[str, Any]) -> tuple[str, str]:
     """Return what is wrong where; NaN is as numbers are, since uninitialised memory holds now one, now the other."""
     kind = "mismatch" if finding["kind"] == "nonfinite" else str(finding["kind"])
-    return kind, str(finding["where"]).removesuffix(NONFINITE), str(finding["action"])
+    return kind, str(finding["where"]).removesuffix(NONFINITE)
 
 
 def _first(ended: Ended, timeout: float) -> _First:

@@ -65,3 +65,13 @@ def test_uninitialised_memory_that_holds_numbers_in_one_run_and_nan_in_another_i
     gone = Finding("missing", where, label, "expected a tensor, got nothing", sort="buffer")
     found = charged(shown(gone, nan), shown(number), STEP)
     assert (found.status, found.kind, len(found.findings)) == ("failed", "missing", 1)
+
+
+def test_what_the_reference_shows_is_not_charged_behind_later_acts_and_is_behind_earlier_ones() -> None:
+    case = next(case for case in step_cases("quick") if len(case.composition.steps) > 1)
+    where, acts = "rank 0, stage 0 norm.running_var", case.composition.labels
+    early, late = (
+        Verdict(result=case.result("cpu", "float32", [Finding("mismatch", where, act, "expected 1, got 3")]))
+        for act in acts[:2]
+    )
+    assert [charged(late, early, case).status, charged(early, late, case).status] == ["unsupported", "failed"]

@@ -55,6 +55,11 @@ class Composition:
         """The number of stages of the whole model."""
         return self.pipeline_ranks * self.per_rank
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What findings call the acts, in order."""
+        return tuple(f"act {number} ({act})" for number, act in enumerate(self.steps, 1))
+
     @cached_property
     def placement(self) -> tuple[tuple[int, ...], ...]:
         """The stages of each pipeline rank."""

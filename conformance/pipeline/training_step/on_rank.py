@@ -104,7 +104,7 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, what it is of, and what it is h
     told: set[tuple[str, str]] = set()
     held: Mapping[str, int] = {}
     for number, (act, *right) in enumerate(zip(composition.steps, plain.acts, wide.acts, strict=True)):
-        label = f"act {number + 1} ({act})"
+        label = composition.labels[number]
         place.note(label)
         batch = make_batch(composition, number, replicas.replica, dtype=place.dtype, seed=place.seed)
         batch = batch.map(lambda value: value.to(place.device))
