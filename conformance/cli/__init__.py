@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from gradconform.exits import EXIT_ENVIRONMENT, EXIT_INTERRUPTED, EXIT_USAGE, refusal
+from gradconform.process.ends import end_seen
 
 from .arguments import parser
 from .console import complain, refuse_unwritable
@@ -43,6 +44,13 @@ def _flushed(stream: TextIO) -> bool:
     return True
 
 
+def _ended(status: int) -> int:
+    """Say that the process was ended by what it judges, and return the exit code of that."""
+    words = f"the target ended the process of this command by os._exit({status}), before there was a verdict"
+    complain(f"{words}; 'gradconform run' judges in processes of their own")
+    return EXIT_ENVIRONMENT
+
+
 def _code(argv: Sequence[str] | None) -> int:
     """Run the command; return the exit code, whatever happens."""
     try:
@@ -51,7 +59,8 @@ def _code(argv: Sequence[str] | None) -> int:
             path = getattr(arguments, option.removeprefix("--"))
             if path not in {None, "-"}:  # the standard output
                 refuse_unwritable(path, option)
-        return int(pkgutil.resolve_name(arguments.command)(arguments))
+        with end_seen(_ended):
+            return int(pkgutil.resolve_name(arguments.command)(arguments))
     except SystemExit as stop:  # argparse has said what is wrong, or printed the help
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE
     except KeyboardInterrupt:

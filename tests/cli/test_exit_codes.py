@@ -171,3 +171,25 @@ def test_what_a_machine_has_no_more_of_is_its_error_and_no_other() -> None:
     for error in (MemoryError(), OSError(28, "No space left on device"), OSError(24, "Too many open files")):
         assert exits.refusal(error)[1] == exits.EXIT_ENVIRONMENT
     assert exits.refusal(FileNotFoundError(2, "No such file"))[1] == exits.EXIT_KIT
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fuzz", "ends.py", "--max-examples", "5"),
+        ("pipeline", "ends.py"),
+        ("replay", "split.gradients.tied-apart", "ends.py"),
+        ("run", "ends.py", "--no-isolation"),
+        ("schedule-text", "ends.py"),
+        ("stage-objects", "ends.py"),
+    ],
+)
+def test_a_target_that_ends_the_process_of_a_command_makes_no_green_of_it(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "ends.py").write_text("import os\nos._exit(0)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "gradconform", *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "the target ended the process of this command by os._exit(0), before there was a verdict" in done.stderr
