@@ -18,7 +18,7 @@ from gradconform.fixtures.schedules.from_torch import of_torch
 from gradconform.fixtures.schedules.order import placed_actions
 from gradconform.runtime import DataParallel, Reduction
 
-from .dimensions import CONSTRAINTS, DIMENSIONS, QUICK, RARE
+from .dimensions import ALONE, CONSTRAINTS, DIMENSIONS, QUICK, RARE
 
 #: What is done one after the other; behind each of them a rank is judged.
 Act = Literal["train", "evaluate", "zero_grad", "clip", "update"]
@@ -99,11 +99,12 @@ class StepCase(Clause):
 
 
 def step_cases(profile: str) -> tuple[StepCase, ...]:
-    """Return the checks of a profile, those of fewer ranks first: standard has those of quick, and a row per pair."""
+    """Return the checks of a profile, those of fewer ranks first: standard has those of quick, and rows for all pairs."""
     rows = [tuple(row) for row in json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]]
     plain = {dimension.name: dimension.values[0].word for dimension in DIMENSIONS}
     placed = {name: tuple({**plain, **special}.values()) for name, special in QUICK.items()}
     if profile == "standard":
+        placed |= {name: tuple({**plain, **special}.values()) for name, special in ALONE.items()}
         placed |= {f"pairs.{name}": row for name, row in named(DIMENSIONS, rows).items()}
     return tuple(sorted(starmap(_case, placed.items()), key=lambda case: case.composition.ranks))
 

@@ -116,3 +116,9 @@ QUICK: dict[str, dict[str, str]] = {
     "auxiliary": {"auxiliary": "auxiliary", "arguments": "keyword", "loss": "sum"},
     "tied-clipped": {"weights": "tied", "steps": "clipped"},
 }
+
+#: What a defect of torch's runtime hides in the rows of pairs, by name: two values that meet there beside others at
+#: which it raises.
+ALONE: dict[str, dict[str, str]] = {
+    "ddp-zero-bubble": {"layout": "two-replicas", "data_parallel": "ddp", "schedule": "interleaved-zero-bubble"},
+}
