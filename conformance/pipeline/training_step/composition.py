@@ -99,7 +99,7 @@ class StepCase(Clause):
 
 
 def step_cases(profile: str) -> tuple[StepCase, ...]:
-    """Return the checks of a profile, those of fewer ranks first: standard has those of quick, and rows for all pairs."""
+    """Return the checks of a profile, those of fewer ranks first: standard has those of quick, and all pairs."""
     rows = [tuple(row) for row in json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]]
     plain = {dimension.name: dimension.values[0].word for dimension in DIMENSIONS}
     placed = {name: tuple({**plain, **special}.values()) for name, special in QUICK.items()}
