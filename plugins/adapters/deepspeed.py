@@ -54,7 +54,7 @@ class DeepSpeedSession(FullOnlySession):
             "gradient_accumulation_steps": spec.n_microbatches,
             "steps_per_print": 10**9,
         }
-        self._groups = _Groups(module)
+        self._groups = Groups(module)
         try:
             self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
         except BaseException:  # nobody closes a session that was not opened
@@ -97,14 +97,16 @@ class DeepSpeedSession(FullOnlySession):
         self._groups.end(self._engine)
 
 
-class _Groups:
+class Groups:
     """The groups of processes that deepspeed has made for one module, which it never ends."""
 
     def __init__(self, module: PipelineModule) -> None:
+        """Find those of this process."""
         grid = module.mpu()
         self._holders: list[Any] = [module, grid]
         own = (grid.ds_model_proc_group, grid.dp_proc_group, grid.pp_proc_group, grid.slice_proc_group)
-        self._held = [module.world_group, *own]
+        tied = [each["group"] for each in module.tied_comms.values()]
+        self._held = [module.world_group, *own, *tied]
 
     def end(self, *holders: Any) -> None:
         """End them, and take them from ``holders``, some of which live on: threads of a group end with its object."""

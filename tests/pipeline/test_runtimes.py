@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gradconform.pipeline.training_step.dimensions import DIMENSIONS
 from gradconform.pipeline.training_step.runtimes import registered_runtimes, runtime_named
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 #: The package that a runtime drives, and what comes of some of the checks.
 EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
+    "deepspeed": (
+        "deepspeed",
+        {
+            "step.gpipe-sum": "unsupported",
+            "step.ddp": "passed",
+            "step.tied-clipped": "failed",  # deepspeed/clipped_by_norm_of_first_stage.py
+            "step.pairs.two-replicas-1": "passed",
+            "step.pairs.evaluated-first-2": "passed",
+        },
+    ),
     "fairscale": (
         "fairscale",
         {
@@ -37,6 +54,14 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
     ),
 }
 EXPECTED["torchgpipe"] = "torchgpipe", EXPECTED["fairscale"][1]
+
+#: The scripts that explain what fails, by runtime.
+TABLES: dict[str, dict[str, Any]] = {
+    path.parent.name: tomllib.loads(path.read_text(encoding="utf-8"))
+    for path in sorted(Path(__file__).parent.glob("*/explained.toml"))
+    if path.parent.name in EXPECTED
+}
+SCRIPTS = [(name, script) for name, table in TABLES.items() for script in table["scripts"]]
 
 
 def _installed(name: str) -> None:
@@ -60,6 +85,27 @@ def test_a_runtime_gives_what_is_known_of_it(name: str, tmp_path: Path) -> None:
     )
     report = json.loads((tmp_path / "report.json").read_text())
     assert {result["check"]: result["status"] for result in report["results"]} == expected, done.stdout
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_what_fails_on_a_runtime_is_what_a_script_explains(name: str) -> None:
+    scripts = TABLES.get(name, {"scripts": {}})["scripts"]
+    failed = {check for check, status in EXPECTED[name][1].items() if status == "failed"}
+    assert {check for checks in scripts.values() for check in checks} == failed
+
+
+@pytest.mark.parametrize(("name", "script"), SCRIPTS)
+def test_a_script_that_knows_the_runtime_alone_shows_what_fails(name: str, script: str) -> None:
+    _installed(name)
+    found, version = importlib.metadata.version(TABLES[name]["distribution"]), TABLES[name]["version"]
+    if found != version:
+        pytest.skip(f"the script tells of {version}, this is {found}; run it to see what was mended")
+    path = Path(__file__).parent / name / script
+    assert "gradconform" not in path.read_text(encoding="utf-8")
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "expected" in done.stdout
+    assert "got" in done.stdout
 
 
 @pytest.mark.filterwarnings("ignore:::megatron")

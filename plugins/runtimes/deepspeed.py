@@ -1,0 +1,184 @@
+"""DeepSpeed's ``PipelineEngine``: the registered runtime ``deepspeed``.
+
+``train_batch`` is a whole step: it calls the optimizer, and then clears all gradients. The optimizer that the engine is
+given here changes no parameter, and hands the gradients on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from gradconform.adapter import UnsupportedError, needed
+from gradconform.plugins.adapters.deepspeed import Groups
+from gradconform.runtime import Batch, ModuleSession, StepSpec, scale_auxiliary
+
+with needed("deepspeed", "pip install 'gradconform[deepspeed]'"):
+    import deepspeed
+    from deepspeed.accelerator import get_accelerator
+    from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+    from deepspeed.runtime.utils import clip_grad_norm_
+
+
+class DeepSpeedRuntime:
+    """Each stage is a layer, and each rank has one of them."""
+
+    name = "deepspeed"
+    claims: Mapping[str, str] = {
+        "schedule": "1f1b",
+        "data_parallel": "unwrapped ddp",  # refused: "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"
+        "steps": "one-step zeroed evaluated-first clipped",  # train_batch clears what it has given its optimizer
+        # Refused: autograd raises where the first stage puts out a floating tensor that needs no gradient. That is what
+        # a frozen stage does, and one that hands on an argument; inner stages are given none by themselves.
+        "weights": "all frozen-layers tied",
+        "arguments": "positional",
+        "layers": "plain checkpoint reentrant-checkpoint batch-norm",  # seeds of dropout are arguments
+    }
+
+    def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> DeepSpeedSession:
+        """Make the engine of this rank."""
+        if spec.dtype != torch.float32:
+            msg = f"other dtypes than float32 are modes of its configuration, and {spec.dtype} is asked for"
+            raise UnsupportedError(msg)
+        if get_accelerator().device_name() != spec.device.type:
+            msg = f"DS_ACCELERATOR says {get_accelerator().device_name()!r}, and stages are on {spec.device.type!r}"
+            raise UnsupportedError(msg)
+        return DeepSpeedSession(stages, spec)
+
+
+class DeepSpeedSession(ModuleSession):
+    """One rank of an engine."""
+
+    def __init__(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> None:
+        """Make the layers and the engine: every rank does so at the same time."""
+        super().__init__(stages, spec)
+        self._losses: list[Tensor] = []
+        self._weight = self._weight_of(1.0)
+        scale_auxiliary(stages.values(), self._weight / spec.microbatches)  # no loss of an inner stage is divided
+        logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+        deepspeed.init_distributed(dist.get_backend(), auto_mpi_discovery=False, verbose=False)
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints how it has cut the layers
+            module = PipelineModule(
+                layers=list(self._layers()),
+                num_stages=len(spec.placement),
+                loss_fn=self._loss,
+                partition_method=f"type:{_Layer.__name__}",
+                dynamic_shape=True,
+            )
+        self.groups = Groups(module)
+        self.optimizer = _HandingOn([one for _, one in self.named("named_parameters") if one.requires_grad])
+        config = {
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": spec.microbatches,
+            "gradient_clipping": 0.0,  # it clips to 1.0 where nothing is said
+            "steps_per_print": 10**9,
+        }
+        self.engine, *_ = deepspeed.initialize(model=module, optimizer=self.optimizer, config=config)
+
+    def _layers(self) -> Iterator[LayerSpec]:
+        """Yield what to make of each stage, on its rank; a weight of two stages is a tied layer beside each."""
+        own = dict(self.named("named_parameters"))
+        stages = [LayerSpec(_Layer, self.modules.get(index)) for index in range(self.spec.stages)]
+        tied = [
+            TiedLayerSpec("tied", _Weight, own.get(name), forward_fn=_unchanged, tied_weight_attr="weight")
+            for name in self.spec.tied
+        ]
+        yield from [*tied[:1], *stages, *tied[1:]]
+
+    def _weight_of(self, tokens: float) -> float:
+        """Return what makes a mean over micro-batches and replicas, which the engine takes, what is asked for."""
+        if self.spec.reduction == "mean":
+            return 1.0
+        return self.spec.microbatches * self.spec.replicas / tokens
+
+    def _loss(self, output: Tensor, target: Tensor) -> Tensor:
+        loss = self.spec.loss(output, target)
+        self._losses.append(loss.detach())
+        return loss * self._weight
+
+    def step(self, batch: Batch) -> list[Tensor] | None:
+        """Train a batch, and put the gradients back that the optimizer was given."""
+        if self.spec.reduction == "tokens":
+            tokens = self.spec.counts(batch.target).sum()
+            dist.all_reduce(tokens, group=self.engine.grid.get_data_parallel_group())
+            self._weight = self._weight_of(float(tokens))
+        self.engine.train_batch(self._loaded(batch))
+        for parameter, grad in self.optimizer.given.items():
+            parameter.grad = grad
+        return self._of_each()
+
+    def evaluate(self, batch: Batch) -> list[Tensor] | None:
+        """Evaluate a batch."""
+        self.engine.eval_batch(self._loaded(batch))
+        return self._of_each()
+
+    def _of_each(self) -> list[Tensor] | None:
+        return self._losses if self.spec.is_last else None
+
+    def _loaded(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+        """Return what a data loader gives for each micro-batch."""
+        self._losses = []
+        return ((mb.x, mb.target) for mb in batch.split())
+
+    def clip(self, max_norm: float) -> float:
+        """Clip as the engine does where its configuration asks for it."""
+        norm = clip_grad_norm_(parameters=self.engine.module.parameters(), max_norm=max_norm, mpu=self.engine.mpu)
+        return float(norm)
+
+    def held(self) -> dict[str, int]:
+        """Tell how much is in the buffers of the pipeline, which a step uses anew."""
+        return {
+            f"the {name} of the pipeline": sum(slot is not None for slot in slots)
+            for name, slots in self.engine.pipe_buffers.items()
+        }
+
+    def close(self) -> None:
+        """Let go of the engine, and of the groups of processes that it leaves."""
+        self.engine.destroy()
+        self.groups.end(self.engine)
+
+
+class _HandingOn(torch.optim.SGD):
+    """An optimizer that changes nothing."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, lr=0.0)
+        self.given: dict[nn.Parameter, Tensor | None] = {}
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Keep the gradients."""
+        del closure
+        self.given = {one: one.grad for group in self.param_groups for one in group["params"]}
+
+
+class _Layer(nn.Module):
+    """A stage, under the name by which layers are shared out among ranks."""
+
+    def __init__(self, stage: nn.Module) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, received: Tensor) -> Tensor:
+        """Call the stage."""
+        output: Tensor = self.stage(received)
+        return output
+
+
+class _Weight(nn.Module):
+    """A weight that stages on two ranks have."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+
+def _unchanged(tied: _Weight, received: Tensor) -> Tensor:
+    del tied
+    return received
