@@ -47,6 +47,10 @@ class Batch:
         return replace(self, x=change(self.x), target=change(self.target), kwargs=kwargs)
 
 
+def _unheard(doing: str) -> None:
+    """Tell nobody what is done."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSpec:
     """What a runtime is told of the training step that it is to run.
@@ -79,7 +83,7 @@ class StepSpec:
     dtype: torch.dtype
     clips: bool = False
     tied: tuple[str, ...] = ()
-    note: Callable[[str], None] = print
+    note: Callable[[str], None] = _unheard
 
     @property
     def stages(self) -> int:
