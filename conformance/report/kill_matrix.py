@@ -11,7 +11,7 @@ from gradconform.version import CONTRACT_VERSION
 
 from .lines import Line, Role, count, heading, listed, wrapped
 
-_UNTRIED = "plain autograd itself can do none of the checks that name it here"
+_UNTRIED = "plain autograd itself, or this torch, can do none of the checks that name it here"
 
 
 def kill_lines(matrix: KillMatrix, width: int) -> list[Line]:

@@ -19,6 +19,7 @@ from gradconform.records import as_json, tupled
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
+from gradconform.torch_releases.edges import EDGE
 
 if TYPE_CHECKING:
     from gradconform.reference.faults import Fault
@@ -82,7 +83,7 @@ class Outcome:
     """What the contract said of one subject.
 
     ``failed`` and ``errors`` are check ids, the latter with their messages, of those that were run; ``named`` are the
-    checks that a fault names and that ran; ``untried`` says that plain autograd itself can do none of them here,
+    checks that a fault names and that ran; ``untried`` says that plain autograd or this torch can do none of them,
     ``impossible`` what it cannot do, with what it raised. ``value`` says that it is a fault of values, ``cause`` which
     cause a message gave for it, ``said`` whether that is the one of the catalogue. ``seconds`` are those of the
     processor. ``broke`` tells of a worker that hung or crashed.
@@ -155,7 +156,7 @@ def judge(options: SelftestOptions, subject: Subject, oracles: OracleCache) -> O
         matching = [result for result in report if any(fnmatchcase(result.check, pattern) for pattern in made.named)]
         named = [result.check for result in matching if result.status != "unsupported"]
         values |= {"topic": made.topic, "idea": made.idea, "named": tuple(named)}
-        values |= {"untried": bool(matching) and all(map(_impossible, matching))}
+        values |= {"untried": bool(matching) and all(_impossible(one) or _of_other_torch(one) for one in matching)}
         values |= _causes(options, made, [failed[check] for check in named if check in failed], oracles)
     return Outcome(role=role, name=name, seconds=time.process_time() - started, **values)
 
@@ -176,6 +177,11 @@ def hold(options: SelftestOptions, outcome: Outcome, checks: Sequence[str], orac
 def _impossible(result: Result) -> bool:
     """Tell whether plain autograd itself could not do what a check asks."""
     return result.status == "unsupported" and result.kind == "environment"
+
+
+def _of_other_torch(result: Result) -> bool:
+    """Tell whether a check asks for what the torch of this process has not, so that nobody claims it."""
+    return "edge_roots" in result.unclaimed and not EDGE.there()
 
 
 def _report(

@@ -15,7 +15,8 @@ from gradconform.cli.selftest import run_selftest
 from gradconform.naming import SelectionError
 from gradconform.reference.variants import VARIANTS
 from gradconform.report.kill_matrix import kill_lines, kill_page
-from gradconform.selftest import KillMatrix, SelftestOptions, judge_all
+from gradconform.results import Result
+from gradconform.selftest import KillMatrix, SelftestOptions, judge_all, subject
 
 PLANTED = """
 import os
@@ -93,7 +94,7 @@ def test_what_is_no_fault_in_a_dtype_and_what_cannot_be_tried_in_it_is_told_and_
     assert matrix.good
     text = " ".join(text_of(matrix).split())
     assert "elsewhere: it is right here" in text
-    assert "complex: plain autograd itself can do none of the checks that name it" in text
+    assert "complex: plain autograd itself, or this torch, can do none of the checks that name it" in text
     assert "split.gradients.complex: plain autograd on this device raised NotImplementedError: " in text
     assert "1 of 1 fault killed, 1 of 1 right variant clean; 2 faults not tried in float16" in text
     assert not {"full.gradients.complex", "split.loss.embedding-sparse"} & set(matrix.idle)
@@ -166,3 +167,15 @@ def test_every_fault_is_killed_by_all_it_names_and_every_check_kills(record_prop
     assert matrix.idle == []
     assert [outcome.name for outcome in matrix.faults if outcome.named_passed] == []
     record_property("causes", sum(outcome.said for outcome in matrix.values) / len(matrix.values))
+
+
+def test_what_this_torch_has_not_is_claimed_by_nobody_and_a_fault_of_it_is_not_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {"check": "edges.split", "requirement": "", "level": "MUST", "device": "cpu", "dtype": "float32"}
+    withheld = Result(**given, status="unsupported")  # type: ignore[arg-type] # texts, as in a report
+    asks = replace(withheld, unclaimed=("edge_roots",))
+    assert not subject._of_other_torch(asks)
+    monkeypatch.setattr(subject, "EDGE", replace(subject.EDGE, spellings=("no_such_name",)))
+    assert subject._of_other_torch(asks)
+    assert not subject._of_other_torch(withheld)
