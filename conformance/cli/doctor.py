@@ -11,17 +11,16 @@ import os
 import platform
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 
 from gradconform.devices.names import device_names
-from gradconform.devices.probe import Request, probe_all, requests_for, time_limit
+from gradconform.devices.probe import Request, probe_all, requests_for
 from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT, RunRefusedError
 from gradconform.naming import current_folder_first
-from gradconform.process.worker import Exit, Worker
 from gradconform.records import as_json
 from gradconform.report.health import Health, TargetState, health_lines
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
+from .apart import told_apart
 from .console import width, write, write_json
 
 
@@ -67,14 +66,7 @@ def _targets() -> list[TargetState]:
 
 def _target(name: str) -> TargetState:
     """Resolve a registered target in a process of its own."""
-    with closing(Worker("gradconform.target.resolve:tell_target", {"target": name}, quiet=True)) as worker:
-        worker.expect(time_limit())
-        try:
-            said = next(worker.told())
-        except RunRefusedError as error:
-            return TargetState(name=name, problem=str(error))
-    if not isinstance(said, Exit):
-        return TargetState(name=name, **said)
-    if said.limit is not None:
-        return TargetState(name=name, problem=f"did not load within {said.limit:g} s")
-    return TargetState(name=name, problem=f"ended its process with {said.words}: {said.last_line}")
+    try:
+        return TargetState(name=name, **told_apart("gradconform.target.resolve:tell_target", name))
+    except RunRefusedError as error:
+        return TargetState(name=name, problem=str(error))

@@ -28,15 +28,12 @@ from gradconform.pipeline.schedule_text.checks import checks_of
 from gradconform.pipeline.stage_objects import stage_objects_named
 from gradconform.pipeline.stage_objects.checks import CHECKS
 from gradconform.pipeline.training_step.composition import StepCase, step_cases
-from gradconform.pipeline.training_step.runtimes import runtime_or_none
 from gradconform.report.terminal import opening
 from gradconform.results import Report, Result
-from gradconform.runtime import Runtime
-from gradconform.target.functions import FunctionsAdapter
-from gradconform.target.resolve import Target, TargetError, resolve
 from gradconform.torch_releases import pipelining as torch_pipelining
 from gradconform.torch_releases.names import UnavailableError, require
 
+from .apart import told_apart
 from .console import conclude, width, write
 from .progress import Areas
 
@@ -99,7 +96,7 @@ def pipeline(arguments: argparse.Namespace) -> _Prepared:
     _refuse_sizes(arguments)
     require(*torch_pipelining.FOR_PIPELINES)
     device_named(arguments.device)
-    target = _functions(arguments.target)
+    described = _looked_at(arguments.target, steps=False)["described"]
     names = [name for given in arguments.schedule for name in (NAMES if given == "all" else (given,))]
     absent = _lacking(names)
     cases = cases_of(
@@ -117,7 +114,7 @@ def pipeline(arguments: argparse.Namespace) -> _Prepared:
     ]
     sizes = tuple(dict.fromkeys(case.size for case in chosen))
     more = len(unavailable)
-    report = _report(target.described(), sizes, len(chosen) + more, len(cases) + more, arguments.seed)
+    report = _report(described, sizes, len(chosen) + more, len(cases) + more, arguments.seed)
     report.results += unavailable
     return report, (job.device, job.dtype), lambda report: _run_pipeline(job, arguments, report)
 
@@ -132,30 +129,18 @@ def _training_steps(arguments: argparse.Namespace) -> _Prepared:
     require(*torch_pipelining.FOR_PIPELINES)
     device_named(arguments.device)
     profile = arguments.profile or "quick"
-    runtime = runtime_or_none(arguments.target)
-    described = _of_runtime(arguments.target, runtime) if runtime else _functions(arguments.target).described()
+    said = _looked_at(arguments.target, steps=True)
     cases = step_cases(profile)
     chosen = _chosen(cases, arguments.checks)
-    job = _job(arguments, chosen, runtime=runtime is not None)
+    job = _job(arguments, chosen, runtime=said["runtime"])
     what = (f"training steps on {listed([str(n) for n in sorted({case.composition.ranks for case in chosen})])} ranks",)
-    report = _report(described, what, len(chosen), len(cases), arguments.seed, profile)
+    report = _report(said["described"], what, len(chosen), len(cases), arguments.seed, profile)
     return report, (job.device, job.dtype), lambda report: _run_steps(job, chosen, report)
 
 
-def _of_runtime(text: str, runtime: Runtime) -> dict[str, Any]:
-    return {"text": text, "name": runtime.name, "version": None, "file": None, "sha256": None}
-
-
-def _functions(text: str) -> Target:
-    """Return the target; raise :class:`~gradconform.target.resolve.TargetError` for one that is no functions."""
-    target = resolve(text)
-    if not isinstance(target.adapter, FunctionsAdapter):
-        msg = (
-            f"target {text!r} is an adapter of its own; a pipeline takes a runtime, or torch's three functions, which "
-            "its PipelineStage calls"
-        )
-        raise TargetError(msg)
-    return target
+def _looked_at(target: str, *, steps: bool) -> dict[str, Any]:
+    """Return whether a target is a runtime, and what a report says of it; nothing of it is imported here."""
+    return told_apart("gradconform.pipeline.training_step.runtimes:tell_what_runs", target, steps=steps)
 
 
 def _job(arguments: argparse.Namespace, cases: Sequence[Case | StepCase], *, runtime: bool = False) -> Job:

@@ -14,6 +14,7 @@ import pytest
 from gradconform import exits
 from gradconform.cli import EXIT_BROKEN_PIPE
 from gradconform.cli.arguments import parser
+from gradconform.devices.probe import TIME_LIMIT_VARIABLE
 from gradconform.run.run import Run
 from gradconform.target.resolve import registered_targets
 
@@ -177,7 +178,6 @@ def test_what_a_machine_has_no_more_of_is_its_error_and_no_other() -> None:
     "arguments",
     [
         ("fuzz", "ends.py", "--max-examples", "5"),
-        ("pipeline", "ends.py"),
         ("replay", "split.gradients.tied-apart", "ends.py"),
         ("run", "ends.py", "--no-isolation"),
         ("schedule-text", "ends.py"),
@@ -193,3 +193,20 @@ def test_a_target_that_ends_the_process_of_a_command_makes_no_green_of_it(
     )
     assert (done.returncode, done.stdout) == (4, "")
     assert "the target ended the process of this command by os._exit(0), before there was a verdict" in done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--schedule", "1F1B")])
+def test_a_target_that_ends_or_hangs_where_it_is_imported_is_told_before_a_pipeline_begins(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "ends.py").write_text("import os\nos._exit(0)\n")
+    (tmp_path / "hangs.py").write_text("import time\ntime.sleep(10000)\n")
+    told = {"ends.py": "ended its process with exit code 0", "hangs.py": "did not load within 20 s"}
+    for target, words in told.items():
+        done = subprocess.run(
+            [sys.executable, "-m", "gradconform", "pipeline", target, *options],
+            capture_output=True, text=True, cwd=tmp_path, check=False,
+            env={**os.environ, TIME_LIMIT_VARIABLE: "20"},
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (4, ""), done.stderr
+        assert f"target '{target}' {words}" in done.stderr

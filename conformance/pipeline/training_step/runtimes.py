@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 
+from gradconform.process.serving import Orders, Tell
 from gradconform.runtime import Runtime
-from gradconform.target.resolve import TargetError, load, load_registered, registered_targets
+from gradconform.target.functions import FunctionsAdapter
+from gradconform.target.resolve import TargetError, load, load_registered, registered_targets, resolve
 
 ENTRY_POINTS = "gradconform.runtimes"
 #: The runtime that torch's three functions are put into.
@@ -40,3 +42,23 @@ def runtime_or_none(target: str) -> Runtime | None:
         return None
     found, _ = load(known.get(target, target), target, {**registered_targets(), **known})
     return runtime_named(target) if all(hasattr(found, name) for name in ("claims", "open")) else None
+
+
+def tell_what_runs(orders: Orders, tell: Tell) -> None:
+    """Do the work of a process that looks at one target: tell whether it is a ``runtime``, and how it is ``described``.
+
+    Where no ``steps`` are to be run, and for what is no runtime, it must be torch's three functions.
+    """
+    order = next(orders)
+    text = order["target"]
+    runtime = runtime_or_none(text) if order["steps"] else None
+    if runtime is not None:
+        described = {"text": text, "name": runtime.name, "version": None, "file": None, "sha256": None}
+        tell({"runtime": True, "described": described})
+        return
+    target = resolve(text)
+    if not isinstance(target.adapter, FunctionsAdapter):
+        takes = "a runtime, or torch's three functions" if order["steps"] else "torch's three functions"
+        msg = f"target {text!r} is an adapter of its own; a pipeline takes {takes}, which its PipelineStage calls"
+        raise TargetError(msg)
+    tell({"runtime": False, "described": target.described()})
