@@ -13,10 +13,11 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from gradconform.adapter import UnsupportedError, needed
 from gradconform.runtime import Batch, ModuleSession, StepSpec, scale_auxiliary
+
+from .named_device import NamedDevice
 
 with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
     from megatron.core import parallel_state
@@ -209,25 +210,11 @@ def _configuration(spec: StepSpec, chunks: int) -> TransformerConfig:
     )
 
 
-class _Named(TorchFunctionMode):
-    """Gives what is asked of ``cuda`` on a device."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()
-        self.device = device
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if kwargs.get("device") == "cuda":
-            kwargs = {**kwargs, "device": self.device}
-        return func(*args, **kwargs)
-
-
 @contextmanager
 def _on(device: torch.device) -> Iterator[None]:
     """Let ``cuda`` stand for ``device``."""
     with (
-        _Named(device),
+        NamedDevice(device),
         mock.patch.object(torch.cuda, "current_device", return_value=device),
         mock.patch.object(torch.cuda, "synchronize", return_value=None),
     ):

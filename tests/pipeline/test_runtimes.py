@@ -23,6 +23,17 @@ else:
 
 #: The package that a runtime drives, and what comes of some of the checks.
 EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
+    "d9d": (
+        "d9d",
+        {
+            "step.gpipe-sum": "passed",
+            "step.ddp": "unsupported",
+            "step.zero-bubble-clipped": "passed",
+            "step.low-rank-dropout": "passed",
+            "step.auxiliary": "passed",
+            "step.pairs.dual-pipe-v-2": "passed",
+        },
+    ),
     "deepspeed": (
         "deepspeed",
         {
