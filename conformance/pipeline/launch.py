@@ -102,7 +102,8 @@ def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | Non
 def _tell_wrong(wrong: list[Verdict], job: Job, launcher: _Launcher, on_result: OnResult) -> None:
     """Tell what is wrong once the reference has run in the same cases."""
     if wrong:
-        of_reference = _of_reference([found.result.check for found in wrong], job, launcher)
+        own = {found.result.check: found for found in wrong}
+        of_reference = own if job.target == REFERENCE else _of_reference(list(own), job, launcher)
         cases = {case.id: case for case in job.cases}
         for found in wrong:
             check = found.result.check

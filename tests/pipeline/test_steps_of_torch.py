@@ -39,7 +39,7 @@ def results(target: str, profile: str, folder: Path) -> dict[str, dict[str, Any]
 
 
 @of_this_release
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_steps_that_fail_on_torchs_runtime_are_exactly_those_that_a_script_explains(tmp_path: Path) -> None:
     found = results("torch", "standard", tmp_path)
     failed = {check for check, result in found.items() if result["status"] == "failed"}
