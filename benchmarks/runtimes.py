@@ -27,7 +27,8 @@ else:
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "runtimes.md"
-EXPLAINED = ROOT / "tests" / "pipeline" / "torch_2_13" / "explained.toml"
+#: The tables of scripts that explain what fails.
+EXPLAINED = sorted((ROOT / "tests" / "pipeline").glob("*/explained.toml"))
 
 HEAD = """\
 # Training steps, by runtime
@@ -62,10 +63,14 @@ def results_of(runtime: str) -> tuple[dict[str, dict[str, Any]], str]:
     return {one["check"]: one for one in report["results"]}, done.stdout.strip().splitlines()[-1]
 
 
-def scripts() -> dict[str, list[str]]:
-    """Return the scripts that explain what fails of torch's runtime, and the checks of each."""
-    tables = tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))
-    return {**tables["scripts"], **tables.get("also", {})}
+def scripts() -> dict[Path, tuple[str, list[str]]]:
+    """Return the scripts that explain what fails, and of each the runtime and its checks."""
+    found = {}
+    for path in EXPLAINED:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        for script, checks in {**table["scripts"], **table.get("also", {})}.items():
+            found[(path.parent / script).resolve()] = table["target"], checks
+    return found
 
 
 def cell(result: dict[str, Any], numbers: list[int]) -> str:
@@ -86,15 +91,15 @@ def page(found: dict[str, tuple[dict[str, dict[str, Any]], str]]) -> str:
         special = ", ".join(case.special.values()) or "all plain"
         cells = []
         for name, results in here.items():
-            own = [n for n, checks in enumerate(explained.values(), 1) if case.id in checks and name == "torch"]
+            told_of = enumerate(explained.values(), 1)
+            own = [number for number, (target, checks) in told_of if case.id in checks and name == target]
             cells.append(cell(results[case.id], own) if case.id in results else "not run")
         lines.append(f"| `{case.id}`: {special} | {' | '.join(cells)} |")
     counts = {name: Counter(one["status"] for one in results.values()) for name, results in here.items()}
     told = (f"{n['passed']} passed, {n['failed']} failed, {n['unsupported']} withheld" for n in counts.values())
-    lines += [f"| together | {' | '.join(told)} |", "", "## What fails of torch's, by scripts", ""]
+    lines += [f"| together | {' | '.join(told)} |", "", "## What fails, by scripts", ""]
     for number, script in enumerate(explained, 1):
-        place = os.path.relpath((EXPLAINED.parent / script).resolve(), PAGE.parent)
-        lines.append(f"{number}. [{Path(script).name}]({place})")
+        lines.append(f"{number}. [{script.name}]({os.path.relpath(script, PAGE.parent)})")
     return "\n".join(lines) + "\n"
 
 
