@@ -135,6 +135,26 @@ def test_a_claim_withholds_the_rows_with_other_values() -> None:
     assert withheld(case, {"rows": ["even", "ragged"], "schedule": case.row[1]}) == ""
 
 
+@pytest.mark.parametrize(
+    ("claims", "complaint"),
+    [
+        ({"layouts": "two-stages"}, "claims 'layouts', which is no dimension; nearest: layout"),
+        ({"rows": "even raged"}, "claims rows='raged'; expected some of even, ragged"),
+    ],
+)
+def test_a_claim_of_what_there_is_not_is_refused(
+    claims: dict[str, str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        "from gradconform.reference.runtime import PlainRuntime",
+        "class Runtime(PlainRuntime):",
+        f"    claims = {claims}",
+    ]
+    (tmp_path / "mine.py").write_text("\n".join(lines))
+    assert main(["pipeline", f"{tmp_path / 'mine.py'}:Runtime"]) == 2
+    assert complaint in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_batch_hands_on_what_each_stage_takes() -> None:
     batch = Batch(x=torch.arange(5), target=torch.arange(5), kwargs={"scale": torch.ones(5)}, microbatches=2)
     first, second = batch.split()

@@ -126,11 +126,12 @@ def withheld(case: StepCase, claims: Mapping[str, Collection[str]]) -> str:
     return ", ".join(
         f"{one.name}={word}"
         for one, word in zip(DIMENSIONS, case.row, strict=True)
-        if one.name in claims and word not in _words(claims[one.name])
+        if one.name in claims and word not in words_of(claims[one.name])
     )
 
 
-def _words(claimed: Collection[str]) -> frozenset[str]:
+def words_of(claimed: Collection[str]) -> frozenset[str]:
+    """Return the words of a claim, which may stand in one text."""
     return frozenset(claimed.split() if isinstance(claimed, str) else claimed)
 
 

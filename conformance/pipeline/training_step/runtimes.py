@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 
+from gradconform.naming import nearest
 from gradconform.process.serving import Orders, Tell
 from gradconform.runtime import Runtime
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import TargetError, load, load_registered, registered_targets, resolve
+
+from .composition import words_of
+from .dimensions import DIMENSIONS
 
 ENTRY_POINTS = "gradconform.runtimes"
 #: The runtime that torch's three functions are put into.
@@ -28,7 +32,20 @@ def runtime_named(target: str) -> Runtime:
     if not isinstance(found, Runtime):
         msg = f"{target!r} is no runtime: expected name, claims and open(stages, spec), as docs/write-a-runtime.md says"
         raise TargetError(msg)
+    _refuse_unknown(target, found)
     return found
+
+
+def _refuse_unknown(target: str, runtime: Runtime) -> None:
+    """Refuse a claim of what there is not: misspelt, it would withhold nothing, or all, in silence."""
+    known = {dimension.name: [value.word for value in dimension.values] for dimension in DIMENSIONS}
+    for name, claimed in runtime.claims.items():
+        if name not in known:
+            msg = f"{target!r} claims {name!r}, which is no dimension; nearest: {nearest(name, known)}"
+            raise TargetError(msg)
+        for word in sorted(words_of(claimed) - set(known[name])):
+            msg = f"{target!r} claims {name}={word!r}; expected some of {', '.join(known[name])}"
+            raise TargetError(msg)
 
 
 def runtime_or_none(target: str) -> Runtime | None:
