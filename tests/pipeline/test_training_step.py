@@ -22,6 +22,8 @@ from gradconform.pipeline.training_step.model import counts, make_batch, make_st
 from gradconform.pipeline.training_step.oracle import run_plain
 from gradconform.runtime import Batch
 
+#: torch infers metadata by running a stage once more, and its BatchNorm counts that: up to 2.14.
+COUNTS_INFERENCE = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)
 CASES = {case.id: case for case in step_cases("standard")}
 
 
@@ -165,7 +167,7 @@ def test_torch_loses_gradients_at_an_evaluation_and_counts_a_batch_that_there_is
     told, found = run("torch", "--checks", "step.fsdp-evaluated,step.batch-norm,step.plain", folder=tmp_path)
     assert {check: result["status"] for check, result in found.items()} == {
         "step.fsdp-evaluated": "failed",
-        "step.batch-norm": "failed",
+        "step.batch-norm": "failed" if COUNTS_INFERENCE else "passed",
         "step.plain": "passed",
     }, told
     lost = {(one["kind"], one["sort"], one["action"]) for one in found["step.fsdp-evaluated"]["findings"]}
