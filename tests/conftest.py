@@ -15,6 +15,7 @@ from gradconform.contract.check import Check
 from gradconform.contract.freezing import freeze
 from gradconform.reading.report import schema
 from gradconform.results import Report
+from gradconform.torch_releases.precision import PRECISIONS, precision
 
 pytest_plugins = ["pytester"]
 
@@ -61,6 +62,14 @@ def _every_report_meets_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
         return text
 
     monkeypatch.setattr(Report, "to_json", held)
+
+
+@pytest.fixture(autouse=True)
+def _no_test_changes_how_float32_is_computed() -> Iterator[None]:
+    """Hold each test to put back the precisions that it sets: a run begun under others cannot be gone on with."""
+    before = {path: precision(path) for path in PRECISIONS}
+    yield
+    assert {path: precision(path) for path in PRECISIONS} == before
 
 
 @pytest.fixture

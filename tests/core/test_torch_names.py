@@ -115,6 +115,16 @@ def test_checks_that_need_a_name_that_is_gone_are_unsupported_and_the_others_pas
     assert any(f"which {name.needed}" in message for message in told)
 
 
+@pytest.fixture
+def _precisions_put_back() -> Iterator[None]:
+    """Put back what torch's older setters leave in a precision that has been taken away."""
+    before = [(owner, owner.fp32_precision) for owner in precision.owners()]
+    yield
+    for owner, value in before:
+        owner.fp32_precision = value
+
+
+@pytest.mark.usefixtures("_precisions_put_back")
 @pytest.mark.parametrize("path", precision.PRECISIONS)
 def test_a_precision_that_this_torch_has_not_is_none_in_the_environment(
     path: str, take_away: Callable[[Name], None]
