@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gradconform.pipeline.training_step.composition import step_cases
-from gradconform.pipeline.training_step.runtimes import registered_runtimes
+from gradconform.pipeline.training_step.runtimes import ENTRY_POINTS
+from gradconform.target.resolve import registered
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -109,7 +110,7 @@ def main() -> None:
     arguments.add_argument("--write", action="store_true", help="write docs/runtimes.md")
     arguments.add_argument("--only", help="this runtime alone")
     given = arguments.parse_args()
-    names = [given.only] if given.only else sorted(registered_runtimes())
+    names = [given.only] if given.only else sorted(registered(ENTRY_POINTS))
     text = page({name: results_of(name) for name in names})
     if given.write:
         PAGE.write_text(text, encoding="utf-8")

@@ -109,7 +109,7 @@ class Struck:
     def unmount(self) -> None:
         """Take the small disk away."""
         if self.mounted is not None:
-            subprocess.run(["umount", "-l", str(self.mounted)], check=True)  # noqa: S607
+            subprocess.run(["umount", "-l", str(self.mounted)], check=True)  # noqa: S607 (the system's own umount)
 
     def environment(self) -> dict[str, str]:
         """Return the environment of the command."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import groupby
@@ -22,7 +23,7 @@ from gradconform.naming import SelectionError, current_folder_first, nearest
 from gradconform.pipeline.cases import Case, cases_of, clauses_of, lacking
 from gradconform.pipeline.exchange import Job
 from gradconform.pipeline.extra import ExtraChecks, run_extra
-from gradconform.pipeline.launch import Machines, run_pipeline
+from gradconform.pipeline.launch import Machines, OnResult, run_pipeline
 from gradconform.pipeline.schedule_text import schedule_text_named
 from gradconform.pipeline.schedule_text.checks import checks_of
 from gradconform.pipeline.stage_objects import stage_objects_named
@@ -157,20 +158,31 @@ def _job(arguments: argparse.Namespace, cases: Sequence[Case | StepCase], *, run
 
 def _run_steps(job: Job, cases: Sequence[StepCase], report: Report) -> str | None:
     """Run the compositions, those of as many ranks with the same processes."""
-    areas = Areas(["step"] * len(cases), lambda _: "step")
+    with _progress(job, report, lambda _: "step") as on_result:
+        for ranks, some in groupby(cases, key=lambda case: case.composition.ranks):
+            stopped = run_pipeline(replace(job, cases=tuple(some)), Machines(ranks=ranks), on_result)
+            if stopped is not None:
+                return stopped
+    return None
+
+
+@contextmanager
+def _progress(job: Job, report: Report, area_of: Callable[[str], str]) -> Iterator[OnResult]:
+    """Give what takes the results of a job: it adds them to the report, and shows them by the area of their check."""
+    areas = Areas([area_of(case.id) for case in job.cases], lambda result: area_of(result.check))
 
     def on_result(result: Result) -> None:
         report.results.append(result)
         areas.add(result)
 
     try:
-        for ranks, some in groupby(cases, key=lambda case: case.composition.ranks):
-            stopped = run_pipeline(replace(job, cases=tuple(some)), Machines(ranks=ranks), on_result)
-            if stopped is not None:
-                return stopped
+        yield on_result
     finally:
         areas.flush()
-    return None
+
+
+def _schedule_of(check: str) -> str:
+    return check.rpartition(".")[0]
 
 
 def _lacking(names: list[str]) -> dict[str, str]:
@@ -207,20 +219,8 @@ def _run_pipeline(job: Job, arguments: argparse.Namespace, report: Report) -> st
     machines = Machines(
         ranks=arguments.ranks, machines=arguments.nnodes, endpoint=arguments.rdzv_endpoint, run=arguments.rdzv_id
     )
-    areas = Areas([_schedule_of(case.id) for case in job.cases], lambda result: _schedule_of(result.check))
-
-    def on_result(result: Result) -> None:
-        report.results.append(result)
-        areas.add(result)
-
-    try:
+    with _progress(job, report, _schedule_of) as on_result:
         return run_pipeline(job, machines, on_result)
-    finally:
-        areas.flush()
-
-
-def _schedule_of(check: str) -> str:
-    return check.rpartition(".")[0]
 
 
 def _without_processes(

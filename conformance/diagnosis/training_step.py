@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .cause import Cause, Mistake, numbered
-from .wrong import Wrong, largest, wrong_values
+from .wrong import largest, wrong_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +57,20 @@ def of_step_gradient(sums: StepSums, right: Tensor, got: Tensor | None) -> Cause
     if got is None:
         earlier = any(part.step < sums.step for part in sums.parts)
         return Cause(Mistake.CLEARED if earlier else Mistake.NEVER_ACCUMULATED)
-    largest_part = max((largest(_value(sums, lambda _: (1.0, 1.0), [part])) for part in sums.parts), default=0.0)
+    largest_part = max((largest(_value([part], lambda _: (1.0, 1.0))) for part in sums.parts), default=0.0)
     wrong = wrong_values(got, right, largest_part)
     if wrong is None:
         return None
     for cause, counts in _hypotheses(sums):
-        if wrong.explained_by(_value(sums, counts)):
+        if wrong.explained_by(_value(sums.parts, counts)):
             return cause
     return None
 
 
-def _value(sums: StepSums, counts: _Counts, parts: Sequence[StepPart] | None = None) -> Tensor:
+def _value(parts: Sequence[StepPart], counts: _Counts) -> Tensor:
     """Return the sum of the parts, each as often as it counts beside its own weight."""
     total: Tensor | float = 0.0
-    for part in sums.parts if parts is None else parts:
+    for part in parts:
         of_loss, of_auxiliary = counts(part)
         if part.loss is not None:
             total = total + of_loss * part.weight * part.loss
@@ -153,9 +153,8 @@ def _of_replicas(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
             return part.step == sums.step and part.mb >= mb
 
         behind = tuple(range(mb, sums.microbatches))
-        for kind, own_factor in ((Mistake.REDUCED_EARLY, count), (Mistake.REDUCED_EARLY, 1.0)):
-            counts = _late(late, sums.replica, own_factor)
-            yield Cause(kind, microbatches=behind), counts
+        for factor in (count, 1.0):
+            yield Cause(Mistake.REDUCED_EARLY, microbatches=behind), _late(late, sums.replica, factor)
         yield Cause(Mistake.REDUCED_EARLY_ONLY, microbatches=behind), _where(late, 0.0, 1.0)
 
 
@@ -178,7 +177,7 @@ def _of_microbatches(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
         yield Cause(Mistake.ONLY, microbatches=(mb,)), _where(this)
     for count in range(1, sums.microbatches):
         behind = tuple(range(count, sums.microbatches))
-        yield Cause(Mistake.MISSING, microbatches=behind), _where(lambda part, mb=count: part.mb >= mb, 0.0, 1.0)  # type: ignore[misc]
+        yield Cause(Mistake.MISSING, microbatches=behind), _where(lambda part, mb=count: part.mb >= mb, 0.0, 1.0)  # type: ignore[misc] # mypy knows no default of a lambda
 
 
 def _of_tokens(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
@@ -200,7 +199,7 @@ def _of_tokens(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
         for name, number in _numbers(sums).items():
             yield (
                 Cause(Mistake.DIVIDED_BY_OTHER, names=(f"{name} in place of the number of tokens",)),
-                lambda part, number=number: (of_step[part.step] / number, 0.0),  # type: ignore[misc]
+                lambda part, number=number: (of_step[part.step] / number, 0.0),  # type: ignore[misc] # mypy knows no default of a lambda
             )
 
 
@@ -261,13 +260,9 @@ def of_clipped(before: Tensor, right: Tensor, norm: float, max_norm: float, got:
         return Cause(Mistake.NOT_CLIPPED)
     square = float((before * before).sum())
     factor = float((wrong.got * before).sum()) / square if square else 0.0
-    if factor > 0.0 and _scaled(wrong, factor * before):
+    if factor > 0.0 and wrong.explained_by(factor * before, fitted=1):
         return Cause(Mistake.CLIPPED_BY_OTHER_NORM, factors=(max_norm / factor, norm))
     return None
-
-
-def _scaled(wrong: Wrong, value: Tensor) -> bool:
-    return wrong.explained_by(value, fitted=1)
 
 
 def of_batches(right: Tensor, got: Tensor | None) -> Cause | None:

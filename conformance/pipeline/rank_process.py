@@ -6,6 +6,7 @@ where it is asked or ends by a fatal error, ``rank-R.stack``.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 import traceback
@@ -21,7 +22,6 @@ from torch.distributed.rendezvous import rendezvous
 
 from gradconform.adapter import UnsupportedError
 from gradconform.devices.dtypes import dtype_named
-from gradconform.fixtures.schedules.from_torch import of_torch
 from gradconform.fixtures.schedules.order import placed_actions
 from gradconform.judge.finding import Finding, Judged, Measured, findings_in, headrooms_in
 from gradconform.naming import current_folder_first
@@ -93,6 +93,9 @@ class RankProcess:
             self._share(outcome)
         self.marker.begin("")
         self.marker.note("leaving the process group")
+        # A reducer of DistributedDataParallel that outlives its group hangs: as its last owner it joins gloo's threads
+        # with the GIL held, and one of them may wait for the GIL to let go of a tensor.
+        gc.collect()
         dist.destroy_process_group()
 
     def _share(self, outcome: Outcome) -> None:
@@ -150,14 +153,7 @@ class RankProcess:
             values = withheld(case, self._runtime_of(case).claims)
             if values or self.runtime:
                 return f"the runtime does not claim {values}" if values else ""
-            composition = case.composition
-            needed = of_torch(
-                composition.schedule,
-                ranks=composition.pipeline_ranks,
-                stages_per_rank=composition.per_rank,
-                microbatches=composition.microbatches,
-            )
-            return self._missing_functions(needed.rows)
+            return self._missing_functions(case.composition.rows)
         return self._missing_functions(case.rows)
 
     def _missing_functions(self, rows: Sequence[Sequence[str]]) -> str:

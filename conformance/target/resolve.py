@@ -73,10 +73,11 @@ class Target:
 
 def registered_targets() -> dict[str, str]:
     """Return the registered names and the objects they stand for (entry-point group ``gradconform.adapters``)."""
-    return _registered(ENTRY_POINTS)
+    return registered(ENTRY_POINTS)
 
 
-def _registered(group: str) -> dict[str, str]:
+def registered(group: str) -> dict[str, str]:
+    """Return the names of an entry-point group and the objects they stand for."""
     return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
 
 
@@ -119,7 +120,7 @@ def load_registered(target: str, group: str) -> object:
 
     Raises as :func:`load` does.
     """
-    known = _registered(group)
+    known = registered(group)
     found, _ = load(known.get(target, target), target, known)
     return found() if isinstance(found, type) else found
 

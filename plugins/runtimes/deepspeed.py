@@ -152,7 +152,7 @@ class _HandingOn(torch.optim.SGD):
         super().__init__(parameters, lr=0.0)
         self.given: dict[nn.Parameter, Tensor | None] = {}
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:  # type: ignore[override] # DeepSpeed takes no loss from it
         """Keep the gradients."""
         del closure
         self.given = {one: one.grad for group in self.param_groups for one in group["params"]}

@@ -161,7 +161,7 @@ class MegatronSession(ModuleSession):
         parallel_state.destroy_model_parallel()
 
 
-class _Chunk(MegatronModule):  # type: ignore[misc]
+class _Chunk(MegatronModule):  # type: ignore[misc] # megatron-core has no types
     """A stage with what the schedules and ``finalize_model_grads`` ask of a model."""
 
     model_type = ModelType.encoder_or_decoder

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -36,7 +35,7 @@ class TorchSession(ModuleSession):
 
     def __init__(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> None:
         """Make the mesh, wrap the stages and make the schedule: every rank does so at the same time."""
-        pipeline_wait_for_all(spec.device)
+        pipelining.wait_for_all(dist.get_default_backend_for_device(spec.device))
         self.mesh = _mesh(spec)
         self.replicas = self.mesh["replicate", "shard"] if spec.data_parallel == "hsdp" else self.mesh["replicas"]
         super().__init__({index: self._wrapped(stage, spec) for index, stage in stages.items()}, spec)
@@ -110,11 +109,6 @@ class TorchSession(ModuleSession):
     def close(self) -> None:
         """Let go of the stages; the mesh is kept for the next run."""
         self.stages.clear()
-
-
-def pipeline_wait_for_all(device: torch.device) -> None:
-    """Raise where schedules do not wait for all transfers of the backend of a device, and hang."""
-    pipelining.wait_for_all(dist.get_default_backend_for_device(device))
 
 
 def _mesh(spec: StepSpec) -> DeviceMesh:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from gradconform.pipeline.training_step.dimensions import DIMENSIONS
-from gradconform.pipeline.training_step.runtimes import registered_runtimes, runtime_named
+from gradconform.pipeline.training_step.runtimes import ENTRY_POINTS, runtime_named
+from gradconform.target.resolve import registered
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -130,4 +131,4 @@ def test_claims_are_words_of_the_space(name: str) -> None:
 
 
 def test_every_registered_runtime_of_another_project_is_held_here() -> None:
-    assert set(registered_runtimes()) == {"reference-runtime", "torch", *EXPECTED}
+    assert set(registered(ENTRY_POINTS)) == {"reference-runtime", "torch", *EXPECTED}

@@ -61,12 +61,17 @@ class Composition:
         return tuple(f"act {number} ({act})" for number, act in enumerate(self.steps, 1))
 
     @cached_property
-    def placement(self) -> tuple[tuple[int, ...], ...]:
-        """The stages of each pipeline rank."""
+    def rows(self) -> tuple[tuple[str, ...], ...]:
+        """The cells of the schedule, a row for each pipeline rank."""
         made = of_torch(
             self.schedule, ranks=self.pipeline_ranks, stages_per_rank=self.per_rank, microbatches=self.microbatches
         )
-        return tuple(tuple(sorted({one.action.stage for one in row})) for row in placed_actions(made.rows))
+        return made.rows
+
+    @property
+    def placement(self) -> tuple[tuple[int, ...], ...]:
+        """The stages of each pipeline rank."""
+        return tuple(tuple(sorted({one.action.stage for one in row})) for row in placed_actions(self.rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +107,9 @@ def step_cases(profile: str) -> tuple[StepCase, ...]:
     """Return the checks of a profile, those of fewer ranks first: standard has those of quick, and all pairs."""
     rows = [tuple(row) for row in json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]]
     plain = {dimension.name: dimension.values[0].word for dimension in DIMENSIONS}
-    placed = {name: tuple({**plain, **special}.values()) for name, special in QUICK.items()}
+    alone = QUICK | ALONE if profile == "standard" else QUICK
+    placed = {name: tuple({**plain, **special}.values()) for name, special in alone.items()}
     if profile == "standard":
-        placed |= {name: tuple({**plain, **special}.values()) for name, special in ALONE.items()}
         placed |= {f"pairs.{name}": row for name, row in named(DIMENSIONS, rows).items()}
     return tuple(sorted(starmap(_case, placed.items()), key=lambda case: case.composition.ranks))
 

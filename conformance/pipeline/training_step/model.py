@@ -53,7 +53,7 @@ class AuxiliaryLoss(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x``, with the loss behind it."""
         share = torch.softmax(self.gate(x), -1).flatten(0, -2).mean(0)
-        added: Tensor = _Add.apply(x, share.square().sum(), self.auxiliary_scale)  # type: ignore[no-untyped-call]
+        added: Tensor = _Add.apply(x, share.square().sum(), self.auxiliary_scale)  # type: ignore[no-untyped-call] # so is torch's
         return added
 
 

@@ -22,8 +22,6 @@ from .gathering import Replicas
 from .model import counts, make_batch, make_stages, mean_loss, summed_loss, tied_names
 from .oracle import LR, Plain, PlainRun, run_plain
 
-_Named = Mapping[str, Tensor | None] | Mapping[str, Tensor]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -190,7 +188,13 @@ class _Judge:
             where = f"the loss of micro-batch {mb}"
             yield from compare("thing", where, self.label, got.detach(), expected, given(exact))
 
-    def _named(self, sort: Sort, got: Mapping[str, Tensor | None], plain: _Named, wide: _Named) -> Judged:
+    def _named(
+        self,
+        sort: Sort,
+        got: Mapping[str, Tensor | None],
+        plain: Mapping[str, Tensor | None],
+        wide: Mapping[str, Tensor | None],
+    ) -> Judged:
         """Yield what is wrong of the tensors of this rank, each by its full name."""
         own = {name: value for name, value in plain.items() if int(name.partition(".")[0]) in self.replicas.stages}
         for name, right in own.items():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+from functools import lru_cache
 
 from gradconform.naming import nearest
 from gradconform.process.serving import Orders, Tell
 from gradconform.runtime import Runtime
 from gradconform.target.functions import FunctionsAdapter
-from gradconform.target.resolve import TargetError, load, load_registered, registered_targets, resolve
+from gradconform.target.resolve import TargetError, load, load_registered, registered, registered_targets, resolve
 
 from .composition import words_of
 from .dimensions import DIMENSIONS
@@ -18,17 +18,17 @@ ENTRY_POINTS = "gradconform.runtimes"
 TORCH = "torch"
 
 
-def registered_runtimes() -> dict[str, str]:
-    """Return the registered names and the objects they stand for."""
-    return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
-
-
+@lru_cache(maxsize=128)
 def runtime_named(target: str) -> Runtime:
-    """Return the runtime that a target names.
+    """Return the runtime that a target names, one for all cases of this process.
 
     Raises :class:`~gradconform.target.resolve.TargetError` where there is none of that name, or what is there is none.
     """
-    found = load_registered(target, ENTRY_POINTS)
+    return _runtime(target, load_registered(target, ENTRY_POINTS))
+
+
+def _runtime(target: str, found: object) -> Runtime:
+    """Return what a target stands for; raise where it is no runtime, or claims what there is not."""
     if not isinstance(found, Runtime):
         msg = f"{target!r} is no runtime: expected name, claims and open(stages, spec), as docs/write-a-runtime.md says"
         raise TargetError(msg)
@@ -54,11 +54,13 @@ def runtime_or_none(target: str) -> Runtime | None:
     A registered runtime comes before an adapter of that name.
     Raises :class:`~gradconform.target.resolve.TargetError` where nothing is there.
     """
-    known = registered_runtimes()
+    known = registered(ENTRY_POINTS)
     if target not in known and target in registered_targets():
         return None
     found, _ = load(known.get(target, target), target, {**registered_targets(), **known})
-    return runtime_named(target) if all(hasattr(found, name) for name in ("claims", "open")) else None
+    if not all(hasattr(found, name) for name in ("claims", "open")):
+        return None
+    return _runtime(target, found() if isinstance(found, type) else found)
 
 
 def tell_what_runs(orders: Orders, tell: Tell) -> None:
