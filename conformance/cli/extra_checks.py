@@ -6,7 +6,7 @@ import argparse
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from gradconform.pipeline.cases import Case, cases_of, clauses_of, lacking
 from gradconform.pipeline.exchange import Job
 from gradconform.pipeline.extra import ExtraChecks, run_extra
 from gradconform.pipeline.launch import Machines, OnResult, run_pipeline
+from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.schedule_text import schedule_text_named
 from gradconform.pipeline.schedule_text.checks import checks_of
 from gradconform.pipeline.stage_objects import stage_objects_named
@@ -70,15 +71,16 @@ def _report(  # noqa: PLR0913, PLR0917 (what a report begins with)
     extra: tuple[str, ...],
     planned: int,
     manifest: int,
-    seed: int = 0,
+    asked: PipelineOptions | None = None,
     profile: str = "standard",
 ) -> Report:
-    """Return the report before anything has run; ``extra`` says what the checks are on."""
+    """Return the report before anything has run; ``extra`` says what the checks are on, ``asked`` all options."""
     return Report(
         profile=profile,
         target=target,
         environment=environment(),
-        seed=seed,
+        seed=0 if asked is None else asked.seed,
+        options={} if asked is None else asked.to_json(),
         manifest=manifest,
         planned=planned,
         extra=extra,
@@ -93,6 +95,7 @@ def pipeline(arguments: argparse.Namespace) -> _Prepared:
     if arguments.profile is not None:
         msg = "--profile is of training steps, and --schedule runs schedules in their place; give one of the two"
         raise SelectionError(msg)
+    asked = _asked(arguments)
     arguments.ranks = arguments.ranks or 2
     _refuse_sizes(arguments)
     require(*torch_pipelining.FOR_PIPELINES)
@@ -115,7 +118,7 @@ def pipeline(arguments: argparse.Namespace) -> _Prepared:
     ]
     sizes = tuple(dict.fromkeys(case.size for case in chosen))
     more = len(unavailable)
-    report = _report(described, sizes, len(chosen) + more, len(cases) + more, arguments.seed)
+    report = _report(described, sizes, len(chosen) + more, len(cases) + more, replace(asked, schedule=tuple(names)))
     report.results += unavailable
     return report, (job.device, job.dtype), lambda report: _run_pipeline(job, arguments, report)
 
@@ -135,8 +138,15 @@ def _training_steps(arguments: argparse.Namespace) -> _Prepared:
     chosen = _chosen(cases, arguments.checks)
     job = _job(arguments, chosen, runtime=said["runtime"])
     what = (f"training steps on {listed([str(n) for n in sorted({case.composition.ranks for case in chosen})])} ranks",)
-    report = _report(said["described"], what, len(chosen), len(cases), arguments.seed, profile)
+    report = _report(said["described"], what, len(chosen), len(cases), _asked(arguments), profile)
     return report, (job.device, job.dtype), lambda report: _run_steps(job, chosen, report)
+
+
+def _asked(arguments: argparse.Namespace) -> PipelineOptions:
+    """Return what was asked for."""
+    given = {one.name: getattr(arguments, one.name) for one in fields(PipelineOptions)}
+    several = {name: tuple(given[name] or ()) for name in ("schedule", "checks")}
+    return PipelineOptions(**{**given, **several})
 
 
 def _looked_at(target: str, *, steps: bool) -> dict[str, Any]:

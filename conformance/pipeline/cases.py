@@ -187,8 +187,15 @@ def _case(schedule: Schedule, scenario: Scenario, named: str, *, from_file: bool
 
 
 def _clause(name: str, size: str, scenario: Scenario) -> Clause:
-    word = re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z]{2})(?=[A-Z][a-z])", "-", name)
-    word = re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") or "schedule"
     return Clause(
-        id=f"pipeline.{word}.{scenario.name}", level="MUST", requirement=scenario.requirement(size), why=scenario.why
+        id=f"pipeline.{word_of(name)}.{scenario.name}",
+        level="MUST",
+        requirement=scenario.requirement(size),
+        why=scenario.why,
     )
+
+
+def word_of(schedule: str) -> str:
+    """Return what ids call a schedule, of its name."""
+    word = re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z]{2})(?=[A-Z][a-z])", "-", schedule)
+    return re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") or "schedule"

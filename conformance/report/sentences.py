@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gradconform.pipeline.options import PipelineOptions
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
 from gradconform.torch_releases.tested import untested
@@ -203,11 +204,21 @@ def _tolerances(devices: Mapping[str, Any]) -> Iterator[str]:
             yield f"{probe['device']} is judged by the tolerance of its own object: {named}"
 
 
-def replay_command(report: Report, result: Result) -> str:
-    """Return the command line that runs the check of ``result`` again, alone, as it was run."""
-    options = options_of(report).but(device=result.device, dtype=result.dtype)
-    words = ["gradconform", "replay", result.check, str(report.target["text"]), *options.words("results")]
-    return shlex.join(words)
+def command_again(report: Report, result: Result) -> str | None:
+    """Return the command line that runs the check of ``result`` again, alone, as it was run.
+
+    None where there is none: schedules that stand in the contract's place are run again as they were, another kit has
+    other options, and some extra checks take no time.
+    """
+    target = str(report.target["text"])
+    try:
+        if report.extra:
+            alone = PipelineOptions.from_json(report.options).alone(result.check)
+            return shlex.join(["gradconform", "pipeline", target, *alone.words])
+        options = options_of(report).but(device=result.device, dtype=result.dtype)
+    except ValueError:
+        return None
+    return shlex.join(["gradconform", "replay", result.check, target, *options.words("results")])
 
 
 def options_of(report: Report) -> RunOptions:
@@ -220,15 +231,3 @@ def options_of(report: Report) -> RunOptions:
         if report.options
         else RunOptions(seed=report.seed, contract=report.contract)
     )
-
-
-def can_be_replayed(report: Report) -> bool:
-    """Tell whether the results are of checks of the contract, run as this kit runs them.
-
-    Schedules of one's own are run again as they were, and another kit has other options.
-    """
-    try:
-        options_of(report)
-    except ValueError:
-        return False
-    return not report.extra

@@ -16,9 +16,8 @@ from .lines import Line, Role, count, heading, listed, wrapped, wrapped_each
 from .sections import Cause, Device, Section, devices, idle_waivers, left_out, sections, waiver_file
 from .sentences import (
     against_manifest,
-    can_be_replayed,
+    command_again,
     numbers,
-    replay_command,
     shard_name,
     title,
     tone,
@@ -102,7 +101,7 @@ def _section(section: Section, report: Report, width: int) -> list[Line]:
         return [*lines, Line()]
     lines += [*wrapped(section.note, width), Line()]
     for number, cause in enumerate(section.causes, 1):
-        lines += _fault(number, cause, width) if section.spares_target else _cause(number, cause, report, width)
+        lines += _fault(number, cause, report, width) if section.spares_target else _cause(number, cause, report, width)
         lines.append(Line())
     return lines
 
@@ -113,14 +112,16 @@ def _cause(number: int, cause: Cause, report: Report, width: int) -> list[Line]:
     cells = len({(result.device, result.dtype) for result in report.results}) > 1
     # An id is never hidden, but where an adapter let nothing be judged and no check has anything of its own to say.
     every = len(cause.results) > 1 and first.kind == "adapter"
-    again = [f"again: {replay_command(report, first)}"] if can_be_replayed(report) else []
-    return [
-        *cause_lines(number, cause, width, cells=cells, every=every),
-        *wrapped_each(again, width, indent=4, hanging=4),
-    ]
+    return [*cause_lines(number, cause, width, cells=cells, every=every), *_again(report, first, width)]
 
 
-def _fault(number: int, cause: Cause, width: int) -> list[Line]:
+def _again(report: Report, first: Result, width: int) -> list[Line]:
+    """Return the lines on the command that runs a check again."""
+    command = command_again(report, first)
+    return wrapped(f"again: {command}", width, indent=4, hanging=4) if command else []
+
+
+def _fault(number: int, cause: Cause, report: Report, width: int) -> list[Line]:
     """Return the lines on a cause that is none of the target's: the areas that it left without a verdict."""
     areas = Counter(result.check.partition(".")[0] for result in cause.results).most_common(_AREAS)
     first = cause.results[0]
@@ -130,6 +131,7 @@ def _fault(number: int, cause: Cause, width: int) -> list[Line]:
         *wrapped(found, width, hanging=4, role="heading"),
         *wrapped(where, width, indent=4, hanging=2),
         *wrapped_each(first.message.splitlines()[1:], width, indent=6, hanging=2),
+        *_again(report, first, width),
     ]
 
 

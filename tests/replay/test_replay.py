@@ -75,7 +75,7 @@ def test_what_cannot_be_replayed_is_refused(
 
 def test_a_command_says_only_what_is_not_the_default() -> None:
     done = check_stage_backward("torch", checks=[CHECK], dtype=["float32", "float64"])
-    assert [sentences.replay_command(done, result) for result in done] == [
+    assert [sentences.command_again(done, result) for result in done] == [
         f"gradconform replay {CHECK} torch",
         f"gradconform replay {CHECK} torch --dtype float64",
     ]

@@ -14,7 +14,7 @@ import pytest
 from gradconform.cli import main
 from gradconform.report.page.headroom import INSTALL
 from gradconform.report.page.pages import report_markdown, report_page, runs_markdown, runs_page, side_by_side
-from gradconform.report.sentences import replay_command
+from gradconform.report.sentences import command_again
 from gradconform.results import Report
 
 TIED, MLP = "split.gradients.tied-apart", "full.gradients.mlp"
@@ -106,7 +106,7 @@ def test_a_page_tells_verdict_counts_and_every_check_with_requirement_message_an
         assert f"{result.check}[cpu-float32]" in page.ids
         assert result.requirement in page.shown
         assert result.message in page.shown
-        assert replay_command(real, result) in page.shown
+        assert str(command_again(real, result)) in page.shown
     for area in {result.check.partition(".")[0] for result in real.results}:
         of_area = [result for result in real.results if result.check.startswith(f"{area}.")]
         passed = sum(result.status == "passed" for result in of_area)

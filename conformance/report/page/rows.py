@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradconform.contract.frozen import frozen
-from gradconform.report.sentences import can_be_replayed, replay_command
+from gradconform.report.sentences import command_again
 from gradconform.results import STATUSES, Place, Report, Result
 from gradconform.trial.program import Action, ProgramError, parse
 
@@ -213,7 +213,7 @@ def _told(report: Report, result: Result, timelines: Timelines) -> Told:
     actions: list[Any] = [finding["action"] for finding in result.findings]
     return Told(
         result=result,
-        command=replay_command(report, result) if can_be_replayed(report) else None,
+        command=command_again(report, result),
         timelines=tuple(timelines.of(programs_of(report, result), actions)),
     )
 

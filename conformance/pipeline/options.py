@@ -1,0 +1,72 @@
+"""What ``gradconform pipeline`` is asked for: a report keeps it, and tells the command that runs one check again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from gradconform.naming import DEFAULT_SEED, SelectionError
+
+from .cases import word_of
+
+#: The key by which these options are told from those of a run of the contract.
+_COMMAND = "pipeline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineOptions:
+    """The options of the command by their names there; without a ``schedule`` whole training steps are judged."""
+
+    profile: str | None = None
+    schedule: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    ranks: int | None = None
+    stages_per_rank: int | None = None
+    microbatches: int | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    seed: int = DEFAULT_SEED
+    timeout: float = 60
+    nnodes: int = 1
+    rdzv_endpoint: str = "localhost:0"
+    rdzv_id: str = "gradconform"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every option by name as JSON values, and the command that has them."""
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {"command": _COMMAND, **values}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> PipelineOptions:
+        """Return the options that :meth:`to_json` wrote; raise ``SelectionError`` where another run wrote them."""
+        plain = cls().to_json()
+        if {*values} != {*plain} or values["command"] != _COMMAND:
+            msg = f"these are not the options of 'gradconform {_COMMAND}'; expected {', '.join(plain)}"
+            raise SelectionError(msg)
+        for name, default in plain.items():
+            if isinstance(values[name], list) is not isinstance(default, list) or isinstance(values[name], dict):
+                msg = f"{name} is {values[name]!r}, which no run has; expected a value such as {default!r}"
+                raise SelectionError(msg)
+        several = {name: tuple(map(str, values[name])) for name, default in plain.items() if isinstance(default, list)}
+        return cls(**{name: several.get(name, values[name]) for name in plain if name != "command"})
+
+    def alone(self, check: str) -> PipelineOptions:
+        """Return the options of a run of one check: of the schedules that one which it is of."""
+        named = {name: Path(name).stem if name.endswith(".csv") else name for name in self.schedule}
+        own = tuple(name for name, word in named.items() if check.startswith(f"pipeline.{word_of(word)}."))
+        return replace(self, schedule=own or self.schedule, checks=(check,))
+
+    @property
+    def words(self) -> list[str]:
+        """The words of a command line that say what is not the default."""
+        return list(self._words())
+
+    def _words(self) -> Iterator[str]:
+        plain = PipelineOptions()
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value != getattr(plain, one.name):
+                told = value if isinstance(value, tuple) else (value,)
+                yield from (word for each in told for word in (f"--{one.name.replace('_', '-')}", str(each)))

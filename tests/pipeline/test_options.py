@@ -1,0 +1,118 @@
+"""What a run of pipelines was asked for is in its report; a failure is told with the command that shows it alone."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from gradconform.cli.arguments import parser
+from gradconform.naming import SelectionError
+from gradconform.pipeline.cases import SCENARIOS, cases_of
+from gradconform.pipeline.options import PipelineOptions
+from gradconform.pipeline.training_step.composition import step_cases
+from gradconform.report.sentences import command_again
+from gradconform.report.terminal import closing
+from gradconform.results import Report, Result
+
+
+def told(options: dict[str, Any], *results: Result, target: str = "torch") -> Report:
+    """Return the report of a run with these options."""
+    return Report(
+        profile="standard",
+        target={"text": target, "name": target},
+        environment={},
+        seed=20,
+        manifest=len(results),
+        planned=len(results),
+        extra=("training steps on 2 ranks",),
+        results=list(results),
+        options=options,
+    )
+
+
+def failed(check: str, **how: Any) -> Result:
+    return Result(
+        **{
+            "check": check, "level": "MUST", "device": "cpu", "dtype": "float32", "status": "failed", "kind": "error",
+            "requirement": "A training step MUST end.", "message": "the plainest training step\nrank 1 hung", **how,
+        }
+    )  # fmt: skip
+
+
+def asked(words: str) -> PipelineOptions:
+    """Return the options that are typed, as the command takes them."""
+    given = parser().parse_args(["pipeline", "torch", *shlex.split(words)])
+    values = {one.name: getattr(given, one.name) for one in fields(PipelineOptions)}
+    return PipelineOptions(**{**values, **{name: tuple(values[name] or ()) for name in ("schedule", "checks")}})
+
+
+def test_the_command_and_a_report_have_the_same_defaults() -> None:
+    assert asked("") == PipelineOptions()
+    assert PipelineOptions().words == []
+
+
+@pytest.mark.parametrize(
+    ("words", "check", "again"),
+    [
+        ("", "step.plain", "--checks step.plain"),
+        ("--profile standard --checks 'step.*'", "step.ddp", "--profile standard --checks step.ddp"),
+        (
+            "--device cuda:1 --dtype bfloat16 --seed 3 --timeout 5",
+            "step.ddp",
+            "--checks step.ddp --device cuda:1 --dtype bfloat16 --seed 3 --timeout 5",
+        ),
+        (
+            "--schedule GPipe,ZBVZeroBubble --ranks 4 --microbatches 9",
+            "pipeline.zbv-zero-bubble.tied",
+            "--schedule ZBVZeroBubble --checks pipeline.zbv-zero-bubble.tied --ranks 4 --microbatches 9",
+        ),
+        (
+            "--schedule 1F1B --schedule 'of mine/my own.csv'",
+            "pipeline.my-own.scaled",
+            "--schedule 'of mine/my own.csv' --checks pipeline.my-own.scaled",
+        ),
+        (
+            "--schedule 1F1B --ranks 4 --nnodes 2 --rdzv-endpoint node0:29500 --rdzv-id a",
+            "pipeline.1f1b.tied",
+            "--schedule 1F1B --checks pipeline.1f1b.tied --ranks 4 --nnodes 2 --rdzv-endpoint node0:29500 --rdzv-id a",
+        ),
+    ],
+)
+def test_a_failure_is_told_with_the_command_that_shows_it_alone(words: str, check: str, again: str) -> None:
+    options = asked(words)
+    written = options.to_json()
+    assert PipelineOptions.from_json(written) == options
+    assert command_again(told(written), failed(check)) == f"gradconform pipeline torch {again}"
+    assert asked(again) == options.alone(check)
+
+
+def test_each_schedule_is_known_by_the_ids_of_its_checks() -> None:
+    names = ("GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
+    options = PipelineOptions(schedule=names)
+    found = [options.alone(case.id).schedule for case in cases_of(names, ranks=2)]
+    assert found == [(name,) for name in names for _ in SCENARIOS]
+
+
+@pytest.mark.parametrize("how", [{}, {"status": "error", "kind": "environment"}])
+def test_what_ended_a_rank_is_told_with_the_command_whoever_is_charged(how: dict[str, str]) -> None:
+    options = PipelineOptions(profile="standard", timeout=5)
+    check = step_cases("standard")[-1].id
+    lines = [line.text for line in closing(told(options.to_json(), failed(check, **how)), 200)]
+    again = f"again: gradconform pipeline torch --profile standard --checks {check} --timeout 5"
+    assert [line.strip() for line in lines if "again" in line] == [again]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"command": "pipeline"}, {**PipelineOptions().to_json(), "command": "other"}, {"target": "torch"}]
+)
+def test_of_other_extra_checks_no_command_is_told(options: dict[str, Any]) -> None:
+    assert command_again(told(options), failed("stage.manual.full")) is None
+
+
+@pytest.mark.parametrize("odd", [{"schedule": "GPipe"}, {"seed": [1]}, {"checks": None}, {"device": {"a": 1}}])
+def test_options_that_no_run_has_written_are_refused(odd: dict[str, Any]) -> None:
+    with pytest.raises(SelectionError, match="no run has"):
+        PipelineOptions.from_json({**PipelineOptions().to_json(), **odd})
