@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gradconform.cli import main
 from gradconform.pipeline.cases import SCENARIOS, cases_of
 
 SPLIT = ("InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
 SCRIPTS = Path(__file__).with_name("torch_2_13")
+#: The release from which on what a script shows is mended.
+MENDED = {"batch_norm_counts_inference": (2, 15)}
 
 BROKEN = """
 from gradconform.reference.split import stage_backward, stage_backward_input
@@ -74,7 +77,8 @@ def test_torch_loses_gradients_behind_a_frozen_first_stage_and_in_nothing_else(t
 def test_each_defect_is_confirmed_by_a_script_that_uses_only_torch(script: Path) -> None:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert "gradconform" not in script.read_text()
-    assert (done.returncode, bool(done.stdout)) == (1, True), done.stderr
+    mended = tuple(map(int, torch.__version__.split(".")[:2])) >= MENDED.get(script.stem, (sys.maxsize,))
+    assert (done.returncode, bool(done.stdout)) == (0 if mended else 1, True), done.stderr
 
 
 @pytest.mark.slow
