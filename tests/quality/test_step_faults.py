@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from gradconform.pipeline.exchange import Job
-from gradconform.pipeline.launch import Machines, run_pipeline
-from gradconform.pipeline.training_step.composition import StepCase, step_cases
+from gradconform.pipeline.training_step.composition import StepCase
 from gradconform.reference.faults.training_step import STEP_FAULTS, StepFault
 from gradconform.results import Result
 
-CHECKS = {case.id: case for case in step_cases("standard")}
+from .step_runs import CHECKS, judged
+
 MODULE = "gradconform.reference.faults.training_step"
 
 
@@ -21,16 +20,6 @@ def case_of(fault: StepFault) -> StepCase:
     if f"step.{fault.check}" in CHECKS:
         return CHECKS[f"step.{fault.check}"]
     return next(case for case in CHECKS.values() if set(fault.check.split()) <= set(case.row))
-
-
-def judged(cases: list[StepCase], target: str) -> dict[str, Result]:
-    """Run cases on as many processes as they take, and return their results."""
-    found: dict[str, Result] = {}
-    for ranks in sorted({case.composition.ranks for case in cases}):
-        own = tuple(case for case in cases if case.composition.ranks == ranks)
-        job = Job(target=target, cases=own, device="cpu", dtype="float32", seed=20, timeout=120, runtime=True)
-        assert run_pipeline(job, Machines(ranks=ranks), lambda one: found.update({one.check: one})) is None
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,401 @@
+"""Right runtimes of training steps, each unlike the plain one in one thing: no check may accuse one of them.
+
+A target names one by its name with underscores: ``gradconform.reference.variants.training_step:split_backward``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+from torch.utils.checkpoint import checkpoint
+
+from gradconform.reference import split
+from gradconform.reference.runtime import PlainSession
+from gradconform.runtime import Batch, Kept, Shard, StepSpec, scale_auxiliary
+
+_Passed = dict[int, tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class StepVariant:
+    """A right runtime: what it does its own way, the checks of profile quick that meet that, and what it claims."""
+
+    name: str
+    what: str
+    checks: tuple[str, ...]
+    claims: Mapping[str, str]
+    session: type[PlainSession]
+
+    def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> PlainSession:
+        """Return the session of this rank."""
+        return self.session(stages, spec)
+
+
+#: Every right variant by name.
+STEP_VARIANTS: dict[str, StepVariant] = {}
+
+_REPLICAS = ("ddp", "ddp-tokens", "fsdp-accumulated")
+_CLIPPED = ("zero-bubble-clipped", "tied-clipped")
+#: What is claimed where the buffers of a BatchNorm tell how often, and in which order, it ran.
+_WITHOUT_BATCH_NORM = "plain checkpoint reentrant-checkpoint dropout"
+
+
+def _right(*checks: str, **claims: str) -> Callable[[type[PlainSession]], type[PlainSession]]:
+    """Register a session as a right variant, which these checks meet; its docstring says what it does its own way."""
+
+    def add(session: type[PlainSession]) -> type[PlainSession]:
+        name = re.sub(r"(?<=[a-z\d])(?=[A-Z])", "-", session.__name__).lower()
+        what = (session.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        STEP_VARIANTS[name] = StepVariant(name, what, checks, claims, session)
+        return session
+
+    return add
+
+
+def __getattr__(name: str) -> StepVariant:
+    """Return a variant by its name with underscores."""
+    found = STEP_VARIANTS.get(name.replace("_", "-"))
+    if found is None:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return found
+
+
+# The order of micro-batches.
+
+
+@_right("plain", "gpipe-sum", "ddp-tokens", layers=_WITHOUT_BATCH_NORM)
+class LastMicrobatchFirst(PlainSession):
+    """Runs the micro-batches in reverse."""
+
+    def chunks(self, batch: Batch) -> list[Batch]:
+        return super().chunks(batch)[::-1]
+
+    def told(self, losses: list[Tensor | None]) -> list[Tensor] | None:
+        return super().told(losses[::-1] if torch.is_grad_enabled() else losses)
+
+
+class _AllForward(PlainSession):
+    """Runs all micro-batches forward before the first backward."""
+
+    def order(self, forwards: list[tuple[_Passed, Tensor | None]]) -> list[tuple[_Passed, Tensor | None]]:
+        """Return the forwards in the order of their backwards."""
+        return forwards
+
+    def step(self, batch: Batch) -> list[Tensor] | None:
+        before = self.kept()
+        chunks = self.chunks(batch)
+        weight = self.weight(batch, chunks[0])
+        scale_auxiliary(self.modules.values(), self.auxiliary_weight(batch, chunks[0]))
+        forwards = [self.forward(chunk) for chunk in chunks]
+        for passed, loss in self.order(forwards):
+            self.backward(passed, None if loss is None else loss * weight)
+        self.reduce()
+        self.add_tied()
+        self.add(before)
+        return self.told([loss for _, loss in forwards])
+
+
+@_right("plain", "auxiliary", "batch-norm", "low-rank-dropout")
+class AllForwardFirst(_AllForward):
+    """Runs all micro-batches forward, then all of them back in their order."""
+
+
+@_right("plain", "auxiliary", "checkpoint-accumulated", "low-rank-dropout")
+class LastBackwardFirst(_AllForward):
+    """Runs all micro-batches forward, then back from the last to the first."""
+
+    def order(self, forwards: list[tuple[_Passed, Tensor | None]]) -> list[tuple[_Passed, Tensor | None]]:
+        return forwards[::-1]
+
+
+# How a stage runs.
+
+
+@_right("plain", "auxiliary", "checkpoint-accumulated", "zero-bubble-clipped")
+class SplitBackward(PlainSession):
+    """Runs the input gradients of a micro-batch through all stages, and its weight gradients behind them."""
+
+    def backward(self, passed: _Passed, loss: Tensor | None) -> None:
+        handed: Tensor | None = None
+        waiting: list[tuple[nn.Module, Any]] = []
+        for stage in sorted(passed, reverse=True):
+            value, output = passed[stage]
+            whole = loss is not None and stage == self.spec.stages - 1
+            grads = None if whole else [self.received(stage + 1, handed)]
+            roots = [loss if whole else output]
+            module = self.modules[stage]
+            if roots[0].requires_grad:  # type: ignore[union-attr] # a loss that is whole is one
+                found, context = split.stage_backward_input(roots, grads, [value], module.parameters())
+                waiting.append((module, context))
+            else:
+                found = (None,)
+            if stage:
+                handed = torch.zeros_like(value) if found[0] is None else found[0]
+                self.send(handed, stage - 1)
+        for module, context in waiting:
+            split.stage_backward_weight(module.parameters(), context)
+
+
+class _Checkpointed(nn.Module):
+    """Runs a stage again in its backward."""
+
+    def __init__(self, stage: nn.Module) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, value: Tensor, **kwargs: Any) -> Any:
+        return checkpoint(self.stage, value, use_reentrant=False, **kwargs)
+
+
+@_right("plain", "gpipe-sum", "auxiliary", "low-rank-dropout", layers=_WITHOUT_BATCH_NORM)
+class EverythingRecomputed(PlainSession):
+    """Keeps nothing of any stage's forward, and runs it again in the backward."""
+
+    prefixes = ("stage.",)
+
+    def __init__(self, modules: Mapping[int, nn.Module], spec: StepSpec) -> None:
+        super().__init__({index: _Checkpointed(stage) for index, stage in modules.items()}, spec)
+
+
+# How micro-batches add up.
+
+
+@_right("plain", "gpipe-sum", "checkpoint-accumulated")
+class SummedInFloat64(PlainSession):
+    """Adds the gradients of micro-batches up in float64, and rounds their sum."""
+
+    def step(self, batch: Batch) -> list[Tensor] | None:
+        self.sums: dict[nn.Parameter, Tensor] = {}
+        return super().step(batch)
+
+    def microbatch(self, batch: Batch, chunk: Batch, mb: int) -> Tensor | None:
+        loss = super().microbatch(batch, chunk, mb)
+        for parameter, grad in self.kept().items():
+            self.sums[parameter] = self.sums.get(parameter, torch.zeros_like(grad, dtype=torch.float64)) + grad
+        return loss
+
+    def reduce(self) -> None:
+        for parameter, total in self.sums.items():
+            parameter.grad = total.to(parameter.dtype)
+        super().reduce()
+
+
+@_right("fsdp-accumulated", "checkpoint-accumulated")
+class AddedInPlace(PlainSession):
+    """Adds what a step gives to the tensors of the steps before."""
+
+    def add(self, before: Mapping[nn.Parameter, Tensor]) -> None:
+        for parameter, grad in before.items():
+            parameter.grad = grad if parameter.grad is None else grad.add_(parameter.grad)
+
+
+@_right("plain", "ddp", "ddp-tokens")
+class DividedLast(PlainSession):
+    """Lets every loss count once, and divides the sum of all replicas by what the mean is over."""
+
+    def step(self, batch: Batch) -> list[Tensor] | None:
+        self.share = super().weight(batch, batch)
+        return super().step(batch)
+
+    def weight(self, batch: Batch, chunk: Batch) -> float:
+        del batch, chunk
+        return 1.0
+
+    def reduce(self) -> None:
+        super().reduce()
+        for _, parameter in self.trained():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad * self.share
+
+
+# How replicas are reduced.
+
+
+@_right(*_REPLICAS)
+class EachMicrobatchReduced(PlainSession):
+    """Reduces the gradients of each micro-batch by themselves."""
+
+    def microbatch(self, batch: Batch, chunk: Batch, mb: int) -> Tensor | None:
+        before = self.kept()
+        loss = super().microbatch(batch, chunk, mb)
+        super().reduce()
+        self.add(before)
+        return loss
+
+    def reduce(self) -> None:
+        """Do nothing: it is done already."""
+
+
+@_right(*_REPLICAS)
+class ReducedInFloat64(PlainSession):
+    """Sums over replicas in float64."""
+
+    def over_replicas(self, value: Tensor) -> Tensor:
+        return super().over_replicas(value.double()).to(value.dtype)
+
+
+@_right("ddp", "ddp-tokens")
+class AveragedOverReplicas(PlainSession):
+    """Takes the mean over replicas of what each of them divides by its own share, as wrappers do."""
+
+    def weight(self, batch: Batch, chunk: Batch) -> float:
+        return super().weight(batch, chunk) * self.spec.replicas
+
+    def over_replicas(self, value: Tensor) -> Tensor:
+        return super().over_replicas(value / self.spec.replicas)
+
+
+@_right(*_REPLICAS)
+class OneBucket(PlainSession):
+    """Reduces all gradients in one buffer, whose parts they are from then on."""
+
+    def reduce(self) -> None:
+        trained = sorted(self.trained(), key=lambda one: one[0])
+        grads = [parameter.grad for _, parameter in trained if parameter.grad is not None]
+        if not grads:
+            return
+        bucket = self.over_replicas(torch.cat([grad.flatten() for grad in grads]))
+        parts = bucket.split([grad.numel() for grad in grads])
+        for (_, parameter), part in zip(trained, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+
+
+class _WithGroup(PlainSession):
+    """Has a process group of the replicas of its stages."""
+
+    def __init__(self, modules: Mapping[int, nn.Module], spec: StepSpec) -> None:
+        super().__init__(modules, spec)
+        ranks = range(len(spec.placement))
+        groups = [dist.new_group([rank * spec.replicas + one for one in range(spec.replicas)]) for rank in ranks]
+        self.group = groups[spec.pipeline_rank]
+
+
+@_right(*_REPLICAS)
+class ReducedBehindTheBackward(_WithGroup):
+    """Begins all reductions at once, and waits for them at the end of the step."""
+
+    def reduce(self) -> None:
+        begun = []
+        for name, parameter in sorted(self.trained(), key=lambda one: one[0]):
+            self.spec.note(f"reducing the gradient of {name}")
+            if parameter.grad is not None:
+                begun.append(dist.all_reduce(parameter.grad, group=self.group, async_op=True))
+        for work in begun:
+            if work is not None:
+                work.wait()
+
+
+@_right(*_REPLICAS)
+class ReducedByHooks(PlainSession):
+    """Reduces each gradient in the backward of the last micro-batch, as soon as it is there."""
+
+    def __init__(self, modules: Mapping[int, nn.Module], spec: StepSpec) -> None:
+        super().__init__(modules, spec)
+        self.last = False
+        for _, parameter in self.named("named_parameters"):
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._came)
+
+    def microbatch(self, batch: Batch, chunk: Batch, mb: int) -> Tensor | None:
+        self.last = mb == self.spec.microbatches - 1
+        return super().microbatch(batch, chunk, mb)
+
+    def _came(self, parameter: Tensor) -> None:
+        if self.last and parameter.grad is not None:
+            parameter.grad = self.over_replicas(parameter.grad)
+
+    def reduce(self) -> None:
+        """Do nothing: it is done already."""
+
+
+@_right("fsdp-accumulated")
+class UnevenShards(PlainSession):
+    """Keeps one row of each gradient on the first replica, and all others on the last."""
+
+    def own(self, grad: Tensor | None) -> Kept:
+        if grad is None or not self.spec.data_parallel.startswith(("fsdp", "hsdp")):
+            return grad
+        starts = [0, *[min(1, len(grad))] * (self.spec.replicas - 1), len(grad)]
+        start, end = starts[self.spec.replica : self.spec.replica + 2]
+        return Shard(grad[start:end], start, len(grad))
+
+
+# What an optimizer does.
+
+
+@_right(*_CLIPPED)
+class NormOfNorms(PlainSession):
+    """Takes the norm of the norms of all gradients, as ``torch.nn.utils.get_total_norm`` does."""
+
+    def squares(self) -> float:
+        grads = [one.grad for _, one in self.counted() if one.grad is not None]
+        return float(get_total_norm(grads)) ** 2 if grads else 0.0
+
+
+@_right(*_CLIPPED)
+class NormByNeighbours(PlainSession):
+    """Gathers the squares of all ranks, and adds them up from the largest to the smallest."""
+
+    def norm(self) -> float:
+        own = torch.tensor(self.squares(), dtype=torch.float64)
+        squares = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(squares, own)
+        return math.sqrt(sum(sorted(map(float, squares), reverse=True)) / self.spec.replicas)
+
+
+@_right(*_CLIPPED)
+class ClippedInPlace(PlainSession):
+    """Clips the tensors of the gradients themselves."""
+
+    def clip(self, max_norm: float) -> float:
+        norm = self.norm()
+        for _, parameter in self.trained():
+            if parameter.grad is not None:
+                parameter.grad.mul_(self.factor(max_norm, norm))
+        return norm
+
+
+@_right(*_CLIPPED)
+class UpdatedByHand(PlainSession):
+    """Takes the gradients off the parameters without an optimizer."""
+
+    def update(self, lr: float) -> None:
+        with torch.no_grad():
+            for _, parameter in self.trained():
+                if parameter.grad is not None:
+                    parameter.sub_(lr * parameter.grad)
+
+
+@_right("tied-clipped")
+class TiedOnFirstRank(PlainSession):
+    """Adds the gradients of a tied weight up on its first rank, which hands the sum to the other."""
+
+    def add_tied(self) -> None:
+        if not self.spec.tied:
+            return
+        named = dict(self.named("named_parameters"))
+        stages = [int(name.partition(".")[0]) for name in self.spec.tied]
+        ranks = [self.rank_of(stage) for stage in stages]
+        if ranks[0] == ranks[1]:
+            return
+        for own, (name, stage) in enumerate(zip(self.spec.tied, stages, strict=True)):
+            if stage not in self.modules or (grad := named[name].grad) is None:
+                continue
+            came = torch.empty_like(grad)
+            if own == 0:
+                dist.recv(came, ranks[1])
+                named[name].grad = grad + came
+                dist.send(grad + came, ranks[1])
+            else:
+                dist.send(grad.contiguous(), ranks[0])
+                dist.recv(came, ranks[0])
+                named[name].grad = came

@@ -1,0 +1,21 @@
+"""Checks of training steps, run on as many processes as they take, each on a runtime of its own where it names one."""
+
+from __future__ import annotations
+
+from gradconform.pipeline.exchange import Job
+from gradconform.pipeline.launch import Machines, run_pipeline
+from gradconform.pipeline.training_step.composition import StepCase, step_cases
+from gradconform.results import Result
+
+#: Every check of a training step by its id.
+CHECKS = {case.id: case for case in step_cases("standard")}
+
+
+def judged(cases: list[StepCase], target: str) -> dict[str, Result]:
+    """Run cases on as many processes as they take, and return their results."""
+    found: dict[str, Result] = {}
+    for ranks in sorted({case.composition.ranks for case in cases}):
+        own = tuple(case for case in cases if case.composition.ranks == ranks)
+        job = Job(target=target, cases=own, device="cpu", dtype="float32", seed=20, timeout=120, runtime=True)
+        assert run_pipeline(job, Machines(ranks=ranks), lambda one: found.update({one.check: one})) is None
+    return found

@@ -1,0 +1,67 @@
+"""Right runtimes of training steps that differ from the kit's own: no check accuses one of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gradconform.pipeline.training_step.composition import step_cases
+from gradconform.reference.variants.training_step import STEP_VARIANTS, StepVariant
+from gradconform.results import Result
+
+from .step_runs import CHECKS, judged
+
+MODULE = "gradconform.reference.variants.training_step"
+#: How often the nightly test runs what must be clean.
+ROUNDS = 20
+
+
+def target_of(variant: StepVariant) -> str:
+    """Return the target that a variant is."""
+    return f"{MODULE}:{variant.name.replace('-', '_')}"
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Result]:
+    """Every variant on the checks that meet it, with the same processes."""
+    cases = [
+        replace(CHECKS[f"step.{check}"], id=f"{variant.name} {check}", target=target_of(variant))
+        for variant in STEP_VARIANTS.values()
+        for check in variant.checks
+    ]
+    return judged(cases, "reference-runtime")
+
+
+def test_there_are_twenty_variants_of_one_idea_each() -> None:
+    assert len(STEP_VARIANTS) >= 20
+    assert len({variant.what for variant in STEP_VARIANTS.values()}) == len(STEP_VARIANTS)
+
+
+@pytest.mark.parametrize("variant", STEP_VARIANTS.values(), ids=lambda variant: variant.name)
+def test_a_right_variant_of_a_step_is_not_accused(variant: StepVariant, results: dict[str, Result]) -> None:
+    own = {check: results[f"{variant.name} {check}"] for check in variant.checks}
+    assert {check: one.message for check, one in own.items() if one.status != "passed"} == {}
+    assert own
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("variant", STEP_VARIANTS.values(), ids=lambda variant: variant.name)
+def test_a_right_variant_of_a_step_is_clean_in_all_of_quick(variant: StepVariant) -> None:
+    found = judged(list(step_cases("quick")), target_of(variant))
+    not_passed = {check: one for check, one in found.items() if one.status != "passed"}
+    assert {check: one.message for check, one in not_passed.items() if one.status != "unsupported"} == {}
+    assert set(not_passed) == ({"step.batch-norm"} if variant.claims else set())
+    assert len(found) == len(step_cases("quick"))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("target", "profile"), [("reference-runtime", "standard"), ("torch", "quick")])
+def test_every_run_gives_the_verdicts_of_the_first(target: str, profile: str) -> None:
+    first: dict[str, str] = {}
+    for number in range(ROUNDS):
+        found = judged(list(step_cases(profile)), target)
+        first = first or {check: one.status for check, one in found.items()}
+        assert {check: one.status for check, one in found.items()} == first, f"round {number + 1}"
+    assert "passed" in first.values()
+    assert target == "torch" or set(first.values()) == {"passed"}
