@@ -7,6 +7,7 @@ transfers, in one order that is the same for all. What a schedule would overlap 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 import torch
@@ -266,3 +267,9 @@ class PlainSession(ModuleSession):
         rows = -(-len(grad) // self.spec.replicas)
         start = min(rows * self.spec.replica, len(grad))
         return Shard(grad[start : start + rows], start, len(grad))
+
+
+def idea_of(session: type[PlainSession]) -> tuple[str, str]:
+    """Return the name of a session that differs from the plain one, and what it does in its docstring's first line."""
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", session.__name__).lower()
+    return name, (session.__doc__ or "").strip().splitlines()[0].rstrip(".")

@@ -6,7 +6,6 @@ A target names one by its name with underscores: ``gradconform.reference.variant
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from torch.nn.utils import get_total_norm
 from torch.utils.checkpoint import checkpoint
 
 from gradconform.reference import split
-from gradconform.reference.runtime import PlainSession
+from gradconform.reference.runtime import PlainSession, idea_of
 from gradconform.runtime import Batch, Kept, Shard, StepSpec, scale_auxiliary
 
 _Passed = dict[int, tuple[Tensor, Tensor]]
@@ -52,8 +51,7 @@ def _right(*checks: str, **claims: str) -> Callable[[type[PlainSession]], type[P
     """Register a session as a right variant, which these checks meet; its docstring says what it does its own way."""
 
     def add(session: type[PlainSession]) -> type[PlainSession]:
-        name = re.sub(r"(?<=[a-z\d])(?=[A-Z])", "-", session.__name__).lower()
-        what = (session.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        name, what = idea_of(session)
         STEP_VARIANTS[name] = StepVariant(name, what, checks, claims, session)
         return session
 

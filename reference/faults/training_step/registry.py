@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from gradconform.reference.runtime import PlainSession
+from gradconform.reference.runtime import PlainSession, idea_of
 from gradconform.runtime import StepSpec
 
 
@@ -44,8 +43,7 @@ def fault(check: str, cause: str = "") -> Callable[[type[PlainSession]], type[Pl
     """Register a session as a fault that a check must catch; its docstring says what it does wrong."""
 
     def add(session: type[PlainSession]) -> type[PlainSession]:
-        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", session.__name__).lower()
-        what = (session.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        name, what = idea_of(session)
         STEP_FAULTS[name] = StepFault(name, what, check, cause, session)
         return session
 
