@@ -6,6 +6,8 @@ import re
 import sys
 from pathlib import Path
 
+from gradconform.torch_releases.tested import TESTED
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -32,3 +34,10 @@ def test_no_pin_of_readmes_command_is_of_torch_or_of_what_a_torch_may_pin_itself
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     command = next(line for line in readme.splitlines() if line.startswith("python3 -m venv"))
     assert re.findall(r"constraints\S*", command) == ["constraints.txt"]
+
+
+def test_the_newest_release_that_ci_runs_is_the_newest_that_the_kit_was_tested_with() -> None:
+    lines = (ROOT / "requirements-newest.txt").read_text(encoding="utf-8").splitlines()
+    (line,) = (line for line in lines if "==" in line)
+    name, release = line.split("==")
+    assert (name, release.rpartition(".")[0]) == ("torch", TESTED[-1])
