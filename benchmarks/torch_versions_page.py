@@ -28,8 +28,11 @@ NOT_RUN = "not run"
 _APART = re.compile(r"(\d+) checks? could not be judged")
 _PASSED = re.compile(r"(\d+) of (\d+) checks passed")
 _FIGURE = re.compile(
-    r"\d+ of \d+ (?:extra )?checks \w+|\d+ MUST(?: and \d+ SHOULD)? failed|\d+ passed|\d+ trials|\d+ of \d+ faults"
+    r"\d+ of \d+ (?:extra )?checks \w+|\d+ MUST(?: and \d+ SHOULD)? failed|\d+ passed|\d+ trials|"
+    r"\d+ of \d+ faults killed, \d+ of \d+ right variants clean"
 )
+#: Faults of another dtype than float32, and those that ask for what a release lacks.
+_UNTRIED = re.compile(r"\d+ faults? not tried")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,9 @@ def figures(name: str, outcome: Ended) -> Iterator[str]:
     figure = _FIGURE.search(outcome.line)
     if figure:
         yield figure[0]
+    untried = _UNTRIED.search(outcome.line)
+    if untried:
+        yield untried[0]
     passed = _PASSED.search(outcome.line)
     if passed and name in OF_TORCH and (failed := int(passed[2]) - int(passed[1]) - outcome.apart):
         yield f"{failed} SHOULD failed"
@@ -205,7 +211,8 @@ def page(found: Found, releases: Sequence[str], commands: Mapping[str, Sequence[
         *([f"Not run: torch {', '.join(missing)}."] if missing else []), "",
         "A command *works* where it ends as it is to; those that judge torch itself tell the defects of torch, not of",
         "the kit. *Unavailable* is what the release lacks or cannot do, a command or so many of its checks, with the",
-        "reason below.",
+        "reason below. The self-test tries no fault of another dtype than float32, and, where a gradient edge keeps no",
+        "graph alive (torch 2.8 and before), none that is handed an edge in place of an output.",
         "The kit's own tests run on another release by a line of [CONTRIBUTING.md](../CONTRIBUTING.md).",
         "",
         *table(["", *known], [pythons, *command_rows(found, known, commands)]), "",

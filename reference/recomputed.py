@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from gradconform.torch_releases.edges import lasting_edge
 from gradconform.torch_releases.saved import saves_to_recompute
 
 #: Where a backward starts: at an output, or at the edge of one that was let go of.
@@ -22,7 +23,7 @@ Root = Tensor | GradientEdge
 
 def edge_of(root: Root) -> GradientEdge:
     """Return the edge of a root; one that is an edge keeps its graph alive."""
-    return get_gradient_edge(root) if isinstance(root, Tensor) else root
+    return lasting_edge(root) if isinstance(root, Tensor) else root
 
 
 def start_at(root: Root, grad: Tensor | None) -> Tensor:

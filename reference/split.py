@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from gradconform.torch_releases.edges import EDGE
+from gradconform.torch_releases.edges import EDGE, held_from_above
 
 from .recomputed import Root, edge_of, input_pass, needs_grad, recomputes, start_at
 
@@ -64,12 +64,15 @@ def stage_backward_input(
     """
     roots, grads = match(list(stage_outputs_or_loss), output_grads)
     parameters = [weight for weight in weights if weight.requires_grad]
+    held: list[GradientEdge] = []
     if recomputes(roots):
         wanted = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
         given, edges, starts = input_pass(roots, grads, wanted, parameters)
         found = _apart(input_values, given, grads)
     elif output_grads is None and len(roots) == 1:
-        edges = [_below_loss(edge_of(roots[0]))]
+        top = edge_of(roots[0])
+        edges = [_below_loss(top)]
+        held = [top] if held_from_above(edges[0].node) else []
         found, starts = _input_grads(roots, grads, input_values, edges)
     else:
         edges = [edge_of(root) for root in roots]
@@ -79,7 +82,7 @@ def stage_backward_input(
         "params": [get_gradient_edge(parameter).node for parameter in parameters],
         "intermediates": [edge.node for edge in edges],
         "grads": [(None,) * edge.output_nr + (start,) for edge, start in zip(edges, starts, strict=True)],
-        "edges": edges,
+        "edges": [*edges, *held],
     }
     return found, [group]
 

@@ -7,12 +7,14 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.autograd.graph import Node
 
 from .names import Name
 
 _NEEDED = "shows what activation checkpointing has saved"
-#: What was packed, as it was packed. Not in 2.8 and before.
+#: What was packed, as it was packed. Not in 2.9 and before.
 PACKED = Name("torch._C._autograd:SavedTensor", ("data",), _NEEDED)
 #: What checkpointing asks for a number when it is about to compute again outside a backward.
 ASKED_FIRST = Name("torch.utils.checkpoint", ("uuid",), _NEEDED)
@@ -59,9 +61,27 @@ def _stopped_before_it_computes() -> Iterator[None]:
 
 
 def _is_about_to_compute(node: Node, name: str) -> bool:
+    found: Any = ()
     try:
         with suppress(RuntimeError):  # the buffers are freed, or what was saved has changed since: backward tells it
-            getattr(node, name if hasattr(type(node), name) else name.removeprefix("_"))  # a Function's are public
+            found = getattr(node, name if hasattr(type(node), name) else name.removeprefix("_"))  # a Function's: public
     except _AboutToComputeError:
         return True
+    for one in _each(found):
+        _let_go(one)
     return False
+
+
+def _let_go(unpacked: Any) -> None:
+    """Cut a tensor that stands for a leaf off from what accumulates into that leaf, before it goes.
+
+    Where hooks have packed a leaf, what is unpacked is another tensor with the leaf's own accumulator, and on these
+    releases takes the hooks off the leaf when it goes. A change of dtype has it forget the accumulator.
+    """
+    if not isinstance(unpacked, Tensor) or not (unpacked.is_leaf and unpacked.requires_grad):
+        return
+    with torch.enable_grad():
+        below = unpacked.view_as(unpacked).grad_fn
+    leaves = [getattr(node, "variable", None) for node, _ in below.next_functions] if below is not None else []
+    if any(leaf is not None and leaf is not unpacked for leaf in leaves):
+        unpacked.data = torch.empty(0, dtype=torch.float64 if unpacked.dtype != torch.float64 else torch.float32)

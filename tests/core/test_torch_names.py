@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd.function import BackwardCFunction
 from torch.utils.checkpoint import checkpoint
 
 from gradconform.cli import main
@@ -207,6 +208,66 @@ def test_where_an_edge_keeps_no_graph_alive_no_functions_are_asked_to_take_one(
     take_away(edges.EDGE)
     functions = {"stage_backward": split.stage_backward}
     assert not FunctionsAdapter("some", functions, {}).capabilities.edge_roots
+
+
+class Product(torch.autograd.Function):
+    """A product, whose node is Python's own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = ctx.saved_tensors
+        return grads[0] * y, grads[0] * x
+
+
+@pytest.mark.parametrize("grad_mode", [True, False])
+@pytest.mark.parametrize("loss", ["none", "summed", "custom"])
+def test_the_node_of_a_custom_function_outlasts_its_output_where_no_edge_keeps_it(
+    *, loss: str, grad_mode: bool, take_away: Callable[[Name], None]
+) -> None:
+    take_away(edges.EDGE)
+    weight, x = nn.Parameter(torch.ones(2)), torch.tensor([2.0, 3.0], requires_grad=True)
+    output = Product.apply(torch.square(x), weight)  # type: ignore[no-untyped-call] # torch gives it no types
+    if loss != "none":
+        output = output.sum() if loss == "summed" else Product.apply(output.sum(), torch.ones(()))  # type: ignore[no-untyped-call] # as above
+    assert not isinstance(edges.lasting_edge(output).node, BackwardCFunction), "torch 2.8 keeps no such node alive"
+    with torch.set_grad_enabled(grad_mode):
+        grads = [torch.ones(2)] if loss == "none" else None
+        found, context = split.stage_backward_input([output], grads, [x], iter([weight]))
+        del output
+        split.stage_backward_weight(iter([weight]), context)
+    assert weight.grad is not None
+    assert found[0] is not None
+    assert (found[0].tolist(), weight.grad.tolist()) == ([4, 6], [4, 9])
+
+
+def test_looking_for_what_is_computed_again_takes_no_hooks_off_a_parameter(take_away: Callable[[Name], None]) -> None:
+    gain, x, called = nn.Parameter(torch.ones(2)), torch.ones(2, requires_grad=True), list[str]()
+    gain.register_hook(lambda _: called.append("tensor"))
+    gain.register_post_accumulate_grad_hook(lambda _: called.append("accumulated"))
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda packed: packed):
+        output = x * gain
+    take_away(saved.PACKED)
+    assert not recomputes([output])
+    output.sum().backward()
+    assert called == ["tensor", "accumulated"], "torch 2.9 forgets hooks with a tensor that stands for a leaf"
+    assert (gain.dtype, gain.tolist()) == (torch.float32, [1, 1])
+
+
+def test_looking_for_what_is_computed_again_leaves_a_weight_alone_that_was_thawed_since(
+    take_away: Callable[[Name], None],
+) -> None:
+    take_away(saved.PACKED)
+    linear, x = nn.Linear(2, 2).requires_grad_(requires_grad=False), torch.ones(1, 2, requires_grad=True)
+    before, output = linear.weight.tolist(), linear(x)  # the graph has the weight, and nothing to accumulate into it
+    gained = x * linear.bias
+    linear.requires_grad_()
+    assert not recomputes([output, gained])
+    assert (linear.weight.tolist(), linear.bias.dtype) == (before, torch.float32)
 
 
 def connecting(ranks: list[int], *messages: torch.Tensor) -> Any:

@@ -16,7 +16,7 @@ from gradconform.naming import SelectionError
 from gradconform.reference.variants import VARIANTS
 from gradconform.report.kill_matrix import kill_lines, kill_page
 from gradconform.results import Result
-from gradconform.selftest import KillMatrix, SelftestOptions, judge_all, subject
+from gradconform.selftest import KillMatrix, Outcome, SelftestOptions, judge_all, subject
 
 PLANTED = """
 import os
@@ -115,6 +115,16 @@ def test_a_fault_that_hangs_or_ends_its_process_is_told_and_the_others_are_judge
     assert not matrix.good
     assert [outcome.name for outcome in matrix.broken] == ["hangs", "crashes"]
     assert "crashed its worker" in text_of(matrix)
+
+
+def test_a_right_variant_whose_process_ended_is_accused_of_nothing(options: SelftestOptions) -> None:
+    matrix = KillMatrix(options, (), (Outcome(role="variant", name="mine", broke="crashed its worker, SIGSEGV"),))
+    assert matrix.accused == []
+    assert not matrix.good
+    text = text_of(matrix)
+    assert "broke     mine" in text
+    assert "mine: crashed its worker, SIGSEGV" in text
+    assert "ACCUSED" not in text
 
 
 def test_the_command_exits_with_0_where_all_is_killed_and_1_where_a_fault_survives(
