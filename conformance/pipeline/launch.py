@@ -141,7 +141,7 @@ def _one_start(job: Job, launcher: _Launcher) -> Iterator[Verdict]:
     ranks = launcher.start(job)
     for case in job.cases:
         outcomes = ranks.follow(case)
-        if any(outcome.raised for outcome in outcomes) or len(outcomes) < launcher.machines.ranks:
+        if ranks.hung or any(outcome.raised for outcome in outcomes) or len(outcomes) < launcher.machines.ranks:
             yield verdict_on(case, ranks.ended(case), job)
             return
         yield verdict_of(case, outcomes, job)
@@ -196,7 +196,7 @@ class _Ranks:
     start: Start
     machines: Machines
     timeout: float
-    _hung: dict[int, str] = field(default_factory=dict, init=False)
+    _hung: dict[int, tuple[Mark, str]] = field(default_factory=dict, init=False)  # where each was, and its stacks
     _exit: Exit | None = field(default=None, init=False)
 
     @property
@@ -204,13 +204,18 @@ class _Ranks:
         """Whether the launcher has ended."""
         return self._exit is not None
 
+    @property
+    def hung(self) -> bool:
+        """Whether a rank took too long, though it may have come to an end since: asking for stacks wakes a sleeper."""
+        return bool(self._hung)
+
     def follow(self, case: Case | StepCase) -> list[Outcome]:
-        """Return the outcomes of a case once every rank has one; fewer where ranks have ended, or one raised."""
+        """Return the outcomes of a case once every rank has one; fewer where ranks ended or hung, or one raised."""
         self.launcher.expect(self.timeout + _AROUND_S)
         while True:
             ended = self.gone or bool(self.start.exits())  # asked first: what ranks wrote before is read below
             found = self._outcomes(case)
-            if len(found) == self.machines.ranks or ended or any(outcome.raised for outcome in found):
+            if self.hung or len(found) == self.machines.ranks or ended or any(outcome.raised for outcome in found):
                 return found
             self._look()
 
@@ -221,9 +226,9 @@ class _Ranks:
         codes = {rank: code for rank, code in self.start.exits().items() if code is not None}
         words = {rank: self._words(rank) for rank in range(self.machines.ranks)}
         return Ended(
-            marks=self._marks(),
+            marks={**self._marks(), **{rank: mark for rank, (mark, _) in self._hung.items()}},
             outcomes=self._outcomes(case),
-            hung=self._hung,
+            hung={rank: stacks for rank, (_, stacks) in self._hung.items()},
             codes=codes,
             words=words,
             launcher=self._exit.words if self._exit is not None and self._exit.by_signal and not codes else "",
@@ -255,7 +260,7 @@ class _Ranks:
                 return
         for rank, mark in self._marks().items():
             if rank not in self._hung and self._is_late(mark):
-                self._hung[rank] = self._stack(rank, mark)
+                self._hung[rank] = mark, self._stack(rank, mark)
                 with suppress(ProcessLookupError):
                     os.kill(mark.process, signal.SIGKILL)
 

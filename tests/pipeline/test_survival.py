@@ -26,6 +26,7 @@ CASE = cases_of(["GPipe"], ranks=2, stages_per_rank=None, microbatches=None)[0]
 ONE = ("--schedule", "1F1B", "--checks", "*.two-steps")
 
 TARGET = """
+import ctypes
 import os
 import signal
 import time
@@ -91,8 +92,10 @@ def shared_memory() -> set[str]:
         ),
         ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 died (SIGKILL) at 1B2, in the implementation under test"),
         ("time.sleep(1e6)", "rank 1 took longer than 20 s at 1B2, in the implementation under test"),
+        # A sleep of C that ends early at a signal, with the interpreter's lock: what asks it for its stacks wakes it.
+        ("ctypes.PyDLL(None).sleep(1000)", "rank 1 took longer than 20 s at 1B2, in the implementation under test"),
     ],
-    ids=["raises", "dies", "hangs"],
+    ids=["raises", "dies", "hangs", "hangs with the lock"],
 )
 def test_the_verdict_names_rank_action_and_error(does: str, what: str, tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(TARGET.format(does=does))
