@@ -128,6 +128,7 @@ examples:
   gradconform replay report.json#3                        the third failure
   gradconform replay report.json#split.gradients.lstm
   gradconform replay report.json#3 --script defect.py     for a bug report
+  gradconform replay step.plain mypackage.runtime:Runtime --script defect.py
 """
 
 
@@ -138,13 +139,21 @@ def _replay(one: argparse.ArgumentParser) -> None:
     Run one check again as it was run, and print all it says; 1 where it fails.
     """
     one.add_argument(
-        "what", metavar="ID", help="a check id, or REPORT.json#N for the N-th failure of a report, or REPORT.json#ID"
+        "what",
+        metavar="ID",
+        help="the id of a check or of a training step, or REPORT.json#N for the N-th failure of a report, or "
+        "REPORT.json#ID",
     )
     one.add_argument("target", nargs="?", metavar="TARGET", help="as for run; a report names its own")
     for name, option in OPTIONS.items():
         if option.changes == "results" and name != "target":
             add_option(one, name, alone=name in {"device", "dtype"}, help="as for run (default: the report's)")
-    add_output(one, "--script", help="write there one Python file that needs only torch and the implementation")
+    add_output(
+        one,
+        "--script",
+        help="write there one Python file that needs only torch and the implementation; torchrun runs that of a "
+        "training step",
+    )
 
 
 @command("fuzz", "fuzz:fuzz")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any, TypeVar
@@ -41,24 +41,34 @@ from .progress import Areas
 
 _C = TypeVar("_C", bound=Clause)
 
-#: Adds results to a report as they come, and returns why it stopped early, or None.
-_Run = Callable[[Report], str | None]
 
-#: The report before anything has run, the device and dtype, and what runs it.
-_Prepared = tuple[Report, tuple[str, str], _Run]
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A run of extra checks before anything has run: its report, and where it is judged.
+
+    ``run`` tells results as they come, and returns why it stopped early, or None. Of those that take time ``areas``
+    are told as they end: which one each check is in.
+    """
+
+    report: Report
+    place: tuple[str, str]
+    run: Callable[[OnResult], str | None]
+    areas: Mapping[str, str] = field(default_factory=dict)
 
 
-def _judging(prepare: Callable[[argparse.Namespace], _Prepared]) -> Callable[[argparse.Namespace], int]:
+def _judging(prepare: Callable[[argparse.Namespace], Prepared]) -> Callable[[argparse.Namespace], int]:
     """Make a command of what prepares its run: it runs it, and returns the exit code of the verdict."""
 
     @functools.wraps(prepare)
     def command(arguments: argparse.Namespace) -> int:
         with current_folder_first():
-            report, place, run = prepare(arguments)
-        write(opening(report, [place], width()))
+            prepared = prepare(arguments)
+        report = prepared.report
+        write(opening(report, [prepared.place], width()))
         code = None
         try:
-            stopped = run(report)
+            with _progress(prepared) as on_result:
+                stopped = prepared.run(on_result)
         except KeyboardInterrupt:
             stopped, code = "interrupted", EXIT_INTERRUPTED
         return conclude(report, arguments.json, code=code, stopped=stopped)
@@ -87,9 +97,8 @@ def _report(  # noqa: PLR0913, PLR0917 (what a report begins with)
     )
 
 
-@_judging
-def pipeline(arguments: argparse.Namespace) -> _Prepared:
-    """Judge whole training steps, or a target inside schedules."""
+def prepared_pipeline(arguments: argparse.Namespace) -> Prepared:
+    """Return what judges whole training steps, or a target inside schedules."""
     if arguments.schedule is None:
         return _training_steps(arguments)
     if arguments.profile is not None:
@@ -100,7 +109,7 @@ def pipeline(arguments: argparse.Namespace) -> _Prepared:
     _refuse_sizes(arguments)
     require(*torch_pipelining.FOR_PIPELINES)
     device_named(arguments.device)
-    described = _looked_at(arguments.target, steps=False)["described"]
+    described = looked_at(arguments.target, steps=False)["described"]
     names = [name for given in arguments.schedule for name in (NAMES if given == "all" else (given,))]
     absent = _lacking(names)
     cases = cases_of(
@@ -120,10 +129,14 @@ def pipeline(arguments: argparse.Namespace) -> _Prepared:
     more = len(unavailable)
     report = _report(described, sizes, len(chosen) + more, len(cases) + more, replace(asked, schedule=tuple(names)))
     report.results += unavailable
-    return report, (job.device, job.dtype), lambda report: _run_pipeline(job, arguments, report)
+    areas = {case.id: case.id.rpartition(".")[0] for case in chosen}
+    return Prepared(report, (job.device, job.dtype), functools.partial(_run_pipeline, job, arguments), areas)
 
 
-def _training_steps(arguments: argparse.Namespace) -> _Prepared:
+pipeline = _judging(prepared_pipeline)
+
+
+def _training_steps(arguments: argparse.Namespace) -> Prepared:
     """Judge a runtime, or torch's with the target's functions in it, by whole training steps."""
     given = {"--ranks": arguments.ranks, "--stages-per-rank": arguments.stages_per_rank}
     given |= {"--microbatches": arguments.microbatches, "--nnodes": arguments.nnodes if arguments.nnodes > 1 else None}
@@ -133,13 +146,14 @@ def _training_steps(arguments: argparse.Namespace) -> _Prepared:
     require(*torch_pipelining.FOR_PIPELINES)
     device_named(arguments.device)
     profile = arguments.profile or "quick"
-    said = _looked_at(arguments.target, steps=True)
+    said = looked_at(arguments.target, steps=True)
     cases = step_cases(profile)
     chosen = _chosen(cases, arguments.checks)
     job = _job(arguments, chosen, runtime=said["runtime"])
     what = (f"training steps on {listed([str(n) for n in sorted({case.composition.ranks for case in chosen})])} ranks",)
     report = _report(said["described"], what, len(chosen), len(cases), _asked(arguments), profile)
-    return report, (job.device, job.dtype), lambda report: _run_steps(job, chosen, report)
+    areas = dict.fromkeys((case.id for case in chosen), "step")
+    return Prepared(report, (job.device, job.dtype), functools.partial(_run_steps, job, chosen), areas)
 
 
 def _asked(arguments: argparse.Namespace) -> PipelineOptions:
@@ -149,7 +163,7 @@ def _asked(arguments: argparse.Namespace) -> PipelineOptions:
     return PipelineOptions(**{**given, **several})
 
 
-def _looked_at(target: str, *, steps: bool) -> dict[str, Any]:
+def looked_at(target: str, *, steps: bool) -> dict[str, Any]:
     """Return whether a target is a runtime, and what a report says of it; nothing of it is imported here."""
     return told_apart("gradconform.pipeline.training_step.runtimes:tell_what_runs", target, steps=steps)
 
@@ -166,33 +180,32 @@ def _job(arguments: argparse.Namespace, cases: Sequence[Case | StepCase], *, run
     )
 
 
-def _run_steps(job: Job, cases: Sequence[StepCase], report: Report) -> str | None:
+def _run_steps(job: Job, cases: Sequence[StepCase], on_result: OnResult) -> str | None:
     """Run the compositions, those of as many ranks with the same processes."""
-    with _progress(job, report, lambda _: "step") as on_result:
-        for ranks, some in groupby(cases, key=lambda case: case.composition.ranks):
-            stopped = run_pipeline(replace(job, cases=tuple(some)), Machines(ranks=ranks), on_result)
-            if stopped is not None:
-                return stopped
+    for ranks, some in groupby(cases, key=lambda case: case.composition.ranks):
+        stopped = run_pipeline(replace(job, cases=tuple(some)), Machines(ranks=ranks), on_result)
+        if stopped is not None:
+            return stopped
     return None
 
 
 @contextmanager
-def _progress(job: Job, report: Report, area_of: Callable[[str], str]) -> Iterator[OnResult]:
-    """Give what takes the results of a job: it adds them to the report, and shows them by the area of their check."""
-    areas = Areas([area_of(case.id) for case in job.cases], lambda result: area_of(result.check))
+def _progress(prepared: Prepared) -> Iterator[OnResult]:
+    """Give what takes the results of a run: it adds them to the report, and shows them by the area of their check."""
+    of_checks = prepared.areas
+    if not of_checks:
+        yield prepared.report.results.append
+        return
+    areas = Areas(list(of_checks.values()), lambda result: of_checks[result.check])
 
     def on_result(result: Result) -> None:
-        report.results.append(result)
+        prepared.report.results.append(result)
         areas.add(result)
 
     try:
         yield on_result
     finally:
         areas.flush()
-
-
-def _schedule_of(check: str) -> str:
-    return check.rpartition(".")[0]
 
 
 def _lacking(names: list[str]) -> dict[str, str]:
@@ -225,28 +238,28 @@ def _chosen(cases: tuple[_C, ...], patterns: list[str] | None) -> tuple[_C, ...]
     return tuple(case for case in cases if any(fnmatchcase(case.id, pattern) for pattern in patterns or ("*",)))
 
 
-def _run_pipeline(job: Job, arguments: argparse.Namespace, report: Report) -> str | None:
+def _run_pipeline(job: Job, arguments: argparse.Namespace, on_result: OnResult) -> str | None:
     machines = Machines(
         ranks=arguments.ranks, machines=arguments.nnodes, endpoint=arguments.rdzv_endpoint, run=arguments.rdzv_id
     )
-    with _progress(job, report, _schedule_of) as on_result:
-        return run_pipeline(job, machines, on_result)
+    return run_pipeline(job, machines, on_result)
 
 
 def _without_processes(
     subject: Any, checks: ExtraChecks, arguments: argparse.Namespace, what: tuple[str, ...], dtype: str
-) -> _Prepared:
+) -> Prepared:
     """Return the report on ``subject`` before it is judged, where it is, and what judges it by ``checks``."""
     target = {"text": arguments.target, "name": subject.name, "version": None, "file": None, "sha256": None}
 
-    def run(report: Report) -> None:
-        report.results += run_extra(subject, checks, dtype=dtype)
+    def run(on_result: OnResult) -> None:
+        for result in run_extra(subject, checks, dtype=dtype):
+            on_result(result)
 
-    return _report(target, what, len(checks), len(checks)), ("cpu", dtype), run
+    return Prepared(_report(target, what, len(checks), len(checks)), ("cpu", dtype), run)
 
 
 @_judging
-def schedule_text(arguments: argparse.Namespace) -> _Prepared:
+def schedule_text(arguments: argparse.Namespace) -> Prepared:
     """Judge a runtime's work on schedules."""
     schedules = _schedules(arguments.schedule)
     what = tuple(f"{one.name}: {one.size}" for one in schedules)
@@ -268,7 +281,7 @@ def _schedules(given: list[str] | None) -> list[Schedule]:
 
 
 @_judging
-def stage_objects(arguments: argparse.Namespace) -> _Prepared:
+def stage_objects(arguments: argparse.Namespace) -> Prepared:
     """Judge stage objects."""
     subject = stage_objects_named(arguments.target)
     return _without_processes(subject, CHECKS, arguments, ("stage objects on one process",), "float32")

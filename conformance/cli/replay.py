@@ -7,19 +7,21 @@ import shlex
 from dataclasses import dataclass
 
 from gradconform.contract import checks_of
-from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE
+from gradconform.exits import EXIT_CONFORMS
 from gradconform.naming import SelectionError, current_folder_first, nearest
+from gradconform.pipeline.options import STEPS
 from gradconform.reading.report import read_report
 from gradconform.replay.script import Replayed, failing_trial
-from gradconform.report.lines import Line, wrapped
+from gradconform.report.lines import Line
 from gradconform.report.sentences import options_of
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
-from gradconform.version import KIT_VERSION
 
-from .console import replace_file, width, write
+from .console import replace_file, write
 from .parsing import given_options
+from .replay_pipeline import replay_pipeline
+from .replayed import say_what_came, say_what_is_replayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,14 @@ class _Wanted:
 
 def replay(arguments: argparse.Namespace) -> int:
     """Run one check again; return 0 where it passes, 1 where it fails, 5 where it could not be judged."""
-    wanted = _wanted(arguments)
+    name, hash_sign, which = arguments.what.rpartition("#")
+    report = read_report(name) if hash_sign else None
+    before = None if report is None else _result(report, which, name)
+    if not hash_sign and arguments.target is None:
+        arguments.parser.error("a check id needs the TARGET to run it on")
+    if arguments.what.startswith(STEPS) if report is None else report.extra:
+        return replay_pipeline(arguments, report, before)
+    wanted = _wanted(arguments, report, before)
     with current_folder_first():
         run = _run_of(wanted)
         if arguments.script is not None:
@@ -42,20 +51,15 @@ def replay(arguments: argparse.Namespace) -> int:
         return _told(run, wanted)
 
 
-def _wanted(arguments: argparse.Namespace) -> _Wanted:
+def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result | None) -> _Wanted:
     """Return the check and the options of its run: those of the report that holds it, with what is given in place."""
     given = given_options(arguments)
-    name, hash_sign, which = arguments.what.rpartition("#")
-    if not hash_sign:
-        if arguments.target is None:
-            arguments.parser.error("a check id needs the TARGET to run it on")
+    if report is None or before is None:
         return _Wanted(arguments.what, RunOptions(**{**given, "profile": "full"}))
-    report = read_report(name)
-    before = _result(report, which, name)
     try:
         recorded = options_of(report).but(device=before.device, dtype=before.dtype)
     except ValueError as error:
-        msg = f"{name}: {error}"
+        msg = f"{arguments.what.rpartition('#')[0]}: {error}"
         raise SelectionError(msg) from error
     return _Wanted(before.check, recorded.but(**{"target": str(report.target["text"]), **given}), report, before)
 
@@ -90,50 +94,11 @@ def _run_of(wanted: _Wanted) -> Run:
 
 
 def _told(run: Run, wanted: _Wanted) -> int:
-    target = run.target
-    text = f"gradconform {KIT_VERSION} replays {wanted.check} on {target.name} {target.version or ''}".rstrip()
     (item,), others = run.plan.items, wanted.options.but(device="cpu", dtype="float32", seed=None).words("results")
     told = [f"{item.device} {item.dtype}", f"seed {run.options.seed}", *([shlex.join(others)] if others else [])]
-    write([*wrapped(f"{text}: {', '.join(told)}", width(), role="heading")])
-    write([line for difference in _differences(run, wanted) for line in wrapped(difference, width(), role="warning")])
+    say_what_is_replayed(wanted.check, run.empty_report(), wanted.report, told)
     (result,) = run.run().results
-    numbers = "" if result.headroom is None else f"; the largest error is {result.headroom:.3g} of its bound"
-    write(
-        [
-            *wrapped(result.requirement, width()),
-            *(Line(f"  {line}") for line in result.message.splitlines()),
-            *wrapped(_compared(result, wanted), width()),
-            Line(f"{result.check}: {result.status}{numbers}", "good" if result.status == "passed" else "bad"),
-        ]
-    )
-    codes = {"passed": EXIT_CONFORMS, "failed": EXIT_DOES_NOT}
-    return codes.get(result.status, EXIT_INCOMPLETE)
-
-
-def _differences(run: Run, wanted: _Wanted) -> list[str]:
-    """Return what is not as it was when the report was written, so that other numbers surprise nobody."""
-    if wanted.report is None:
-        return []
-    environment = run.empty_report().environment
-    found = []
-    if wanted.report.target.get("sha256") != run.target.sha256:
-        found.append("the target's file is not the one that the report was written of")
-    for name in ("torch", "platform"):
-        then, now = wanted.report.environment.get(name), environment.get(name)
-        if then != now:
-            found.append(f"{name} was {then}, now it is {now}")
-    return found
-
-
-def _compared(result: Result, wanted: _Wanted) -> str:
-    if wanted.before is None:
-        return ""
-    same = (result.status, result.message, result.headroom) == (
-        wanted.before.status,
-        wanted.before.message,
-        wanted.before.headroom,
-    )
-    return "the same as in the report, number for number" if same else f"in the report: {wanted.before.status}"
+    return say_what_came(result, wanted.before)
 
 
 def _write_script(run: Run, wanted: _Wanted, path: str) -> int:

@@ -14,6 +14,9 @@ from .cases import word_of
 #: The key by which these options are told from those of a run of the contract.
 _COMMAND = "pipeline"
 
+#: What the id of each training step begins with.
+STEPS = "step."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
@@ -57,6 +60,11 @@ class PipelineOptions:
         named = {name: Path(name).stem if name.endswith(".csv") else name for name in self.schedule}
         own = tuple(name for name, word in named.items() if check.startswith(f"pipeline.{word_of(word)}."))
         return replace(self, schedule=own or self.schedule, checks=(check,))
+
+    @property
+    def of_values(self) -> PipelineOptions:
+        """Only what changes the values of a training step, which is what ``gradconform replay`` takes."""
+        return PipelineOptions(device=self.device, dtype=self.dtype, seed=self.seed)
 
     @property
     def words(self) -> list[str]:

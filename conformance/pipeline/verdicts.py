@@ -26,7 +26,7 @@ _ADDRESSES = re.compile(r" \(\[[^\]]*\]:\d+\S* <--> [^)]*\)")
 class Ended:
     """A case in which ranks ended, by rank of this machine.
 
-    ``marks`` are the last ones, ``outcomes`` those of the case, ``hung`` the stacks of those that took too long,
+    ``marks`` are the last ones before they took too long, ``outcomes`` those of the case, ``hung`` the stacks then,
     ``codes`` the exit codes of those that were not ended because others had, ``words`` their last ones. ``launcher`` is
     the signal that ended the launcher, and all ranks with it, empty where none did.
     """
@@ -149,7 +149,8 @@ def _known(finding: Mapping[str, Any]) -> tuple[str, str]:
 
 def _first(ended: Ended, timeout: float) -> _First:
     """Return the rank that ended first, and how."""
-    raised = {outcome.rank: outcome for outcome in ended.outcomes if outcome.raised}
+    # A rank that hung raises at most because it was asked where it is.
+    raised = {one.rank: one for one in ended.outcomes if one.raised and one.rank not in ended.hung}
     died = {rank: code for rank, code in ended.codes.items() if code != 1}  # one that raised ends itself with 1
     inside = {rank for rank, mark in ended.marks.items() if mark.inside}
     # What a rank raises outside the implementation may be only that another one is gone, so it comes behind.

@@ -7,12 +7,14 @@ import io
 import tokenize
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _UNKNOWN = object()
+_REPLACED = (ast.Call, ast.Dict, ast.IfExp)
 _COMPARISONS = {
     ast.Eq: lambda one, other: one == other,
+    ast.NotEq: lambda one, other: one != other,
     ast.Gt: lambda one, other: one > other,
     ast.In: lambda one, other: one in other,
     ast.NotIn: lambda one, other: one not in other,
@@ -30,15 +32,17 @@ class Folding(ast.NodeTransformer):
     #: The keys that are used of a dict, by its name.
     entries: Mapping[str, AbstractSet[str]]
     #: The attributes that are read anywhere; other methods are left out.
-    read: AbstractSet[str]
+    read: AbstractSet[str] = frozenset()
+    #: What is written in the place of calls, dicts and conditional expressions, by their text.
+    instead: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, node: ast.expr) -> Any:
         """Return the value that an expression is known to have, or ``_UNKNOWN``."""
         text = ast.unparse(node)
         if text in self.known:
             return self.known[text]
-        if isinstance(node, ast.Constant):
-            return node.value
+        if isinstance(node, ast.Constant) or (isinstance(node, ast.Set) and all(map(_is_constant, node.elts))):
+            return ast.literal_eval(node)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             value = self.value(node.operand)
             return value if value is _UNKNOWN else not value
@@ -56,7 +60,9 @@ class Folding(ast.NodeTransformer):
         return _UNKNOWN if _UNKNOWN in values else not decides
 
     def visit(self, node: ast.AST) -> Any:
-        """Put in what is known of an expression; go on below what is not."""
+        """Put in what is known of an expression, or stands in its place; go on below what is not."""
+        if self.instead and isinstance(node, _REPLACED) and (text := self.instead.get(ast.unparse(node))) is not None:
+            return ast.parse(text, mode="eval").body
         if isinstance(node, (ast.BoolOp, ast.Name, ast.Compare, ast.Attribute)) and not isinstance(
             getattr(node, "ctx", None), ast.Store
         ):
@@ -71,6 +77,11 @@ class Folding(ast.NodeTransformer):
         if isinstance(made, (ast.If, ast.For, ast.With, ast.Try, ast.ExceptHandler)):
             made.body = _ended(made.body) or [ast.Pass()]
         return made
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        """Leave out a call in whose place nothing stands."""
+        made = self.generic_visit(node)
+        return None if isinstance(made, ast.Expr) and isinstance(made.value, ast.Constant) else made
 
     def visit_If(self, node: ast.If) -> Any:
         """Take the branch that is known to be taken."""
@@ -94,7 +105,8 @@ class Folding(ast.NodeTransformer):
             if arg is not None:
                 arg.annotation = None
         node.returns = None
-        node.body = self.block(without_docstring(node.body)) or [ast.Pass()]
+        node.body = self.block(without_docstring(node.body))
+        node.body = _read_later(node) or [ast.Pass()]
         return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
@@ -120,7 +132,9 @@ class Folding(ast.NodeTransformer):
         )
 
     def visit_Assign(self, node: ast.Assign) -> Any:
-        """Leave out the entries of a table that are not used, and attributes that nothing reads or computes."""
+        """Leave out table entries that are not used, attributes that nothing reads or computes, and what is known."""
+        if all(isinstance(one, ast.Name) and one.id in self.known for one in node.targets):
+            return None
         keys = self.entries.get(ast.unparse(node.targets[0]))
         if keys is not None and isinstance(node.value, ast.Dict):
             kept = [pair for pair in zip(node.value.keys, node.value.values, strict=True) if _is_in(keys, pair[0])]
@@ -139,6 +153,10 @@ class Folding(ast.NodeTransformer):
         return _ended(found)
 
 
+def _is_constant(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant)
+
+
 def _is_in(keys: AbstractSet[str], key: ast.expr | None) -> bool:
     return isinstance(key, ast.Constant) and key.value in keys
 
@@ -153,6 +171,19 @@ def _adds_nothing(node: ast.stmt) -> bool:
         return False
     passed = ", ".join(arg.arg for arg in node.args.args[1:])
     return [ast.unparse(one) for one in node.body] == [f"super().__init__({passed})"]
+
+
+def _read_later(node: ast.FunctionDef) -> list[ast.stmt]:
+    """Return the statements of a function without what is computed by no call under names that nothing reads."""
+    read = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+
+    def left(one: ast.stmt) -> bool:
+        if not isinstance(one, ast.Assign) or any(isinstance(inner, ast.Call) for inner in ast.walk(one.value)):
+            return True
+        put = [inner for target in one.targets for inner in getattr(target, "elts", [target])]
+        return not all(isinstance(inner, ast.Name) and inner.id not in read for inner in put)
+
+    return list(filter(left, node.body))
 
 
 def _ended(body: list[ast.stmt]) -> list[ast.stmt]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,12 +21,12 @@ from gradconform.trial.trial import Trial
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
 from . import standalone
+from .folding import Folding
 from .inputs import Inputs
 from .judges import beyond, compared
 from .known import entries, known, lanes, loss_scale
+from .layout import docstring, folded, merged, spaced
 from .source import Source, reached
-
-_WIDTH = 112
 
 
 class ScriptError(UsageError):
@@ -53,7 +51,7 @@ class Replayed:
         """
         self._refuse()
         trial, claims, source = self.check.trials[0], self.target.capabilities, Source()
-        parts = reached(standalone, "main", known(self.check, claims), entries(self.check, claims))
+        parts = reached([(standalone, "main")], Folding(known(self.check, claims), entries(self.check, claims)))
         dtype, device = dtype_named(self.dtype_name), torch.device(self.device_name)
         data = Inputs(trial, Materials(trial, dtype=dtype, device=device, seed=self.seed), parts.names).lines(source)
         lines = [
@@ -61,7 +59,7 @@ class Replayed:
             "",
             "from __future__ import annotations",
             "",
-            *_merged(parts.imports | source.imports | {"import torch"}),
+            *merged(parts.imports | source.imports | {"import torch"}),
             "",
             *(f"\n{text}\n" for text in source.definitions.values()),
             *data,
@@ -70,7 +68,7 @@ class Replayed:
         if any(re.search(r"\b(nan|inf)\b", line) for line in data):
             lines.insert(lines.index("import torch") + 1, "\nnan, inf = float('nan'), float('inf')")
         run = 'if __name__ == "__main__":\n    sys.exit(main())\n'
-        return "\n\n\n".join([_folded("\n".join(lines)), *_spaced(parts.definitions.values()), run])
+        return "\n\n\n".join([folded("\n".join(lines)), *spaced(parts.definitions.values()), run])
 
     def _refuse(self) -> None:
         if not isinstance(self.target.adapter, FunctionsAdapter):
@@ -99,7 +97,7 @@ class Replayed:
             f"This is {self.check.id} ({self.check.level}) of {kit} {run}. The program is {trial.program}: {letters}.",
             f"It exits with 1 where the implementation is wrong and with 0 where it is right, and {needs}. {use}.",
         ]
-        return '"""' + "\n\n".join(textwrap.fill(one, _WIDTH) for one in paragraphs) + '\n"""'
+        return docstring(paragraphs)
 
     def _constants(self, trial: Trial) -> dict[str, object]:
         """Return the names that what is run reads, besides the values."""
@@ -133,37 +131,6 @@ class Replayed:
         file = Path(self.target.file or self.target.text.partition(":")[0])
         _, colon, attribute = self.target.text.rpartition(":")
         return f"{file.stem}:{attribute}" if colon else file.stem
-
-
-def _spaced(definitions: Iterable[str]) -> list[str]:
-    """Return definitions, with constants that follow each other in one."""
-    found: list[str] = []
-    above = False
-    for text in definitions:
-        constant = not text.startswith(("class ", "def "))
-        found[-1:] = [f"{found[-1]}\n{text}"] if constant and above else [*found[-1:], text]
-        above = constant
-    return found
-
-
-def _merged(imports: set[str]) -> list[str]:
-    """Return import lines, one per module, torch's last."""
-    named: dict[str, list[str]] = {}
-    for line in sorted(imports):
-        module, _, name = line.partition(" import ")
-        named.setdefault(module, []).append(name)
-    lines = [" import ".join(filter(None, (module, ", ".join(names)))) for module, names in named.items()]
-    return sorted(lines, key=lambda line: "torch" in line)
-
-
-def _folded(text: str) -> str:
-    """Fold the lines of numbers, which may be broken behind any comma inside their brackets."""
-    return "\n".join(
-        line
-        if len(line) <= _WIDTH or "torch.tensor(" not in line
-        else textwrap.fill(line, _WIDTH, subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False)
-        for line in text.splitlines()
-    )
 
 
 def failing_trial(run: Run, item: Item) -> Check:

@@ -8,9 +8,9 @@ import math
 import re
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import resolve_name
 from types import ModuleType
 from typing import Any
@@ -101,10 +101,12 @@ _KIT = "gradconform."
 class Source:
     """Source text: import lines, definitions by name in the order in which they must stand.
 
-    A ``folding`` is put on every definition; without one, what is written stays as it is, but for docstrings.
+    A ``folding`` is put on every definition; without one, what is written stays as it is, but for docstrings. What the
+    kit's modules have goes there as text, but for those that are ``imported``.
     """
 
     folding: Folding | None = None
+    imported: AbstractSet[str] = frozenset()
     imports: set[str] = field(default_factory=set)
     definitions: dict[str, str] = field(default_factory=dict)
     #: The names and the attributes that the definitions read.
@@ -120,12 +122,15 @@ class Source:
         return self._bodies[module.__name__]
 
 
-def reached(module: ModuleType, name: str, known: Mapping[str, Any], entries: Mapping[str, AbstractSet[str]]) -> Source:
-    """Return a definition and all that it reaches: methods that nothing reads are left out (see :class:`Folding`)."""
-    read: set[str] = set()
+def reached(
+    roots: Iterable[tuple[ModuleType, str]], folding: Folding, imported: AbstractSet[str] = frozenset()
+) -> Source:
+    """Return definitions and all that they reach: methods that nothing reads are left out (see :class:`Folding`)."""
+    read = folding.read
     while True:
-        source = Source(Folding(known, entries, frozenset(read)))
-        _add_name(source, module, name)
+        source = Source(replace(folding, read=read), imported)
+        for module, name in roots:
+            _add_name(source, module, name)
         if source.attributes <= read:
             return source
         read |= source.attributes
@@ -160,7 +165,7 @@ def _add_name(source: Source, module: ModuleType, name: str) -> None:
     for node in source.body(module):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             _add_import(source, module, node, name)
-        elif name in (defined := _defined(node)):
+        elif name in (defined := _defined(node)) and source.definitions.keys().isdisjoint(defined):
             for used in _names(node):
                 source.names.add(used)
                 if used not in defined:
@@ -191,7 +196,7 @@ def _add_import(source: Source, module: ModuleType, node: ast.Import | ast.Impor
             source.imports.add(f"import {shown}")
             continue
         origin = resolve_name("." * node.level + (node.module or ""), module.__package__)
-        if origin.startswith(_KIT):
+        if origin.startswith(_KIT) and origin not in source.imported:
             # The registry's decorator and the recipes of inputs are left behind with the decorator.
             _add_name(source, sys.modules[origin], alias.name)
         else:

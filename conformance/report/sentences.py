@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gradconform.pipeline.options import PipelineOptions
+from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
 from gradconform.torch_releases.tested import untested
@@ -219,6 +220,19 @@ def command_again(report: Report, result: Result) -> str | None:
     except ValueError:
         return None
     return shlex.join(["gradconform", "replay", result.check, target, *options.words("results")])
+
+
+def command_of_script(report: Report, result: Result) -> str | None:
+    """Return the command line that writes a training step that failed as a script for torchrun; None without one."""
+    scripted = (case.id for case in step_cases("standard") if case.has_script)
+    if result.status != "failed" or not report.extra or result.check not in scripted:
+        return None
+    try:
+        words = PipelineOptions.from_json(report.options).of_values.words
+    except ValueError:
+        return None
+    target = str(report.target["text"])
+    return shlex.join(["gradconform", "replay", result.check, target, *words, "--script", f"{result.check}.py"])
 
 
 def options_of(report: Report) -> RunOptions:

@@ -17,6 +17,7 @@ from .sections import Cause, Device, Section, devices, idle_waivers, left_out, s
 from .sentences import (
     against_manifest,
     command_again,
+    command_of_script,
     numbers,
     shard_name,
     title,
@@ -116,9 +117,10 @@ def _cause(number: int, cause: Cause, report: Report, width: int) -> list[Line]:
 
 
 def _again(report: Report, first: Result, width: int) -> list[Line]:
-    """Return the lines on the command that runs a check again."""
-    command = command_again(report, first)
-    return wrapped(f"again: {command}", width, indent=4, hanging=4) if command else []
+    """Return the lines on the command that runs a check again, and on that which writes it as a script."""
+    told = {"again": command_again(report, first), "script": command_of_script(report, first)}
+    lines = (f"{what}: {command}" for what, command in told.items() if command)
+    return wrapped_each(lines, width, indent=4, hanging=4)
 
 
 def _fault(number: int, cause: Cause, report: Report, width: int) -> list[Line]:

@@ -95,7 +95,8 @@ def test_only_a_few_modules_write_to_a_stream() -> None:
                 writers.add(path.relative_to(ROOT).as_posix())
     assert writers == {
         "conformance/cli/console.py",
-        "conformance/replay/standalone.py",  # the source of a script that knows no kit
+        "conformance/replay/standalone.py",  # the sources of scripts that know no kit
+        "conformance/replay/standalone_step.py",
         "plugins/devices/simx/library.py",  # that it builds, and where
         "plugins/pytest/recorder.py",
     }

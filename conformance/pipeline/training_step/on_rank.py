@@ -19,7 +19,7 @@ from gradconform.tolerance import Partials
 from .causes import Causes
 from .composition import Act, Composition
 from .gathering import Replicas
-from .model import counts, make_batch, make_stages, mean_loss, summed_loss, tied_names
+from .model import counts, make_batch, make_stages, mean_loss, shared_layers, summed_loss, tied_names
 from .oracle import LR, Plain, PlainRun, run_plain
 
 
@@ -52,12 +52,15 @@ def judged_step(composition: Composition, runtime: Runtime, place: Place) -> Jud
     wide = run_plain(composition, dtype=place.dtype, seed=place.seed, wide=True)
     max_norms = [act.max_norm for act in wide.acts]
     plain = run_plain(composition, dtype=place.dtype, seed=place.seed, max_norms=max_norms)
+    # How far roundings of parameters move what comes behind a step of SGD: as one of the norm that is clipped to does.
+    nudged = [max_norm * (1.0 + torch.finfo(place.dtype).eps) for max_norm in max_norms]
+    moved = run_plain(composition, dtype=place.dtype, seed=place.seed, max_norms=nudged) if any(nudged) else plain
     spec = spec_of(composition, place)
     replicas = Replicas(spec, place.rank)
     made = make_stages(composition, dtype=place.dtype, seed=place.seed)
     stages = {index: made[index].to(place.device) for index in spec.placement[spec.pipeline_rank]}
     with _opened(runtime, stages, spec, place) as session:
-        yield from _acts(session, stages, composition, place, replicas, plain, wide)
+        yield from _acts(session, stages, composition, place, replicas, plain, moved, wide)
 
 
 @contextmanager
@@ -79,8 +82,8 @@ def spec_of(composition: Composition, place: Place) -> StepSpec:
     return StepSpec(
         schedule=composition.schedule,
         placement=composition.placement,
-        pipeline_rank=place.rank // composition.replicas,
-        replica=place.rank % composition.replicas,
+        pipeline_rank=place.rank // composition.tensor_ranks // composition.replicas,
+        replica=place.rank // composition.tensor_ranks % composition.replicas,
         replicas=composition.replicas,
         microbatches=composition.microbatches,
         loss=mean_loss if composition.reduction == "mean" else summed_loss,
@@ -91,17 +94,20 @@ def spec_of(composition: Composition, place: Place) -> StepSpec:
         dtype=place.dtype,
         clips="clip" in composition.steps,
         tied=tied_names(composition),
+        tensor_rank=place.rank % composition.tensor_ranks,
+        tensor_ranks=composition.tensor_ranks,
+        shared=shared_layers(composition),
         note=place.note,
     )
 
 
 def _acts(  # noqa: PLR0913, PLR0917 (a session, what it is of, and what it is held against)
     session: RuntimeSession, stages: Mapping[int, nn.Module], composition: Composition, place: Place,
-    replicas: Replicas, plain: PlainRun, wide: PlainRun,
+    replicas: Replicas, plain: PlainRun, moved: PlainRun, wide: PlainRun,
 ) -> Judged:  # fmt: skip
     told: set[tuple[str, str]] = set()
     held: Mapping[str, int] = {}
-    for number, (act, *right) in enumerate(zip(composition.steps, plain.acts, wide.acts, strict=True)):
+    for number, act in enumerate(composition.steps):
         label = composition.labels[number]
         place.note(label)
         batch = make_batch(composition, number, replicas.replica, dtype=place.dtype, seed=place.seed)
@@ -109,14 +115,16 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, what it is of, and what it is h
         for stage in stages.values():
             stage.train(act != "evaluate")
         with place.within():
-            seen = _run(session, act, batch, right[0].max_norm)
+            seen = _run(session, act, batch, plain.acts[number].max_norm)
         place.note(f"{label}: reading what it left")
         with place.within():
             kept = session.param_grads(), session.params(), session.buffers()
             seen.held = session.held()
         seen.grads, seen.params = replicas.whole(kept[0]), replicas.whole(kept[1])
         seen.buffers = {name: None if value is None else value.detach().clone() for name, value in kept[2].items()}
-        judge = _Judge(label, replicas, right[0], right[1], Causes(composition, replicas.replica, wide, number))
+        others = replicas.of_others(seen.grads)
+        causes = Causes(composition, replicas.replica, wide, number, replicas.tensor_rank, others)
+        judge = _Judge(label, replicas, plain.acts[number], wide.acts[number], moved.acts[number], causes)
         yield from _first_seen(judge.judged(seen), told)
         if act == "train":
             yield from _grown(seen.held, held, label)
@@ -155,12 +163,13 @@ def _grown(held: Mapping[str, int], before: Mapping[str, int], label: str) -> Ju
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """What one act is held against on this rank."""
+    """What one act is held against on this rank; ``moved`` is what is plain too, of other roundings."""
 
     label: str
     replicas: Replicas
     plain: Plain
     wide: Plain
+    moved: Plain
     causes: Causes
 
     def judged(self, seen: _Seen) -> Judged:
@@ -202,6 +211,12 @@ class _Judge:
             partials = self.plain.partials.get(name) if sort == "parameter gradient" else None
             reference, explain = given(wide[name], partials), self.causes.of(sort, name)
             where = f"stage {stage} {short}"
-            yield from compare(sort, where, self.label, got.get(name), right, reference, explain=explain)
+            spread = self._spread(name) if sort == "parameter gradient" else 0.0
+            yield from compare(sort, where, self.label, got.get(name), right, reference, explain=explain, spread=spread)
         for name in sorted(set(got) - set(own)):
             yield Finding("unexpected", name, self.label, f"no {sort} of this rank has this name", sort=sort)
+
+    def _spread(self, name: str) -> float:
+        """Return how far two gradients that are plain are apart."""
+        one, other = self.plain.grads[name], self.moved.grads[name]
+        return 0.0 if one is None or other is None else float((one - other).abs().max())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradconform.contract.frozen import frozen
-from gradconform.report.sentences import command_again
+from gradconform.report.sentences import command_again, command_of_script
 from gradconform.results import STATUSES, Place, Report, Result
 from gradconform.trial.program import Action, ProgramError, parse
 
@@ -117,10 +117,11 @@ _SEVERITY = ("error", "failed", "unexpectedly_passed", "waived", "not_run", "uns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What one run says of one check: the result, the command that runs it again, and its programs, drawn."""
+    """What one run says of one check: the result, the commands that show it again, and its programs, drawn."""
 
     result: Result
     command: str | None
+    script: str | None
     timelines: tuple[Timeline, ...]
 
     @property
@@ -214,6 +215,7 @@ def _told(report: Report, result: Result, timelines: Timelines) -> Told:
     return Told(
         result=result,
         command=command_again(report, result),
+        script=command_of_script(report, result),
         timelines=tuple(timelines.of(programs_of(report, result), actions)),
     )
 

@@ -1,0 +1,105 @@
+"""What ``gradconform replay`` does with a check of a pipeline: it is run alone, or written as a script for torchrun."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gradconform.exits import EXIT_CONFORMS, EXIT_INCOMPLETE, RunRefusedError
+from gradconform.naming import SelectionError, current_folder_first, nearest
+from gradconform.pipeline.options import STEPS, PipelineOptions
+from gradconform.pipeline.training_step.composition import StepCase, step_cases
+from gradconform.replay.step_script import ReplayedStep, refuse_unwritten, where_is
+from gradconform.report.lines import Line
+from gradconform.results import Report, Result
+from gradconform.run.options import OPTIONS
+
+from .console import replace_file, write
+from .extra_checks import looked_at, prepared_pipeline
+from .parsing import given_options
+from .replayed import say_what_came, say_what_is_replayed
+
+#: The options of replay that a pipeline takes.
+_TAKEN = ("device", "dtype", "seed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is run again, and what a report said of it, if there is one."""
+
+    check: str
+    target: str
+    options: PipelineOptions
+    report: Report | None = None
+    before: Result | None = None
+
+
+def replay_pipeline(arguments: argparse.Namespace, report: Report | None = None, before: Result | None = None) -> int:
+    """Run one check of a pipeline again; return 0 where it passes, 1 where it fails, 5 where it could not be judged."""
+    wanted = _wanted(arguments, report, before)
+    with current_folder_first():
+        return _told(wanted) if arguments.script is None else _write_script(wanted, arguments.script)
+
+
+def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result | None) -> _Wanted:
+    """Return the check and the options of its run: those of the report that holds it, with what is given in place."""
+    given = given_options(arguments)
+    target = given.pop("target", None)
+    if wrong := [OPTIONS[name].flag for name in given if name not in _TAKEN]:
+        taken = ", ".join(OPTIONS[name].flag for name in _TAKEN)
+        msg = f"{', '.join(wrong)}: of checks of the contract; a check of a pipeline takes {taken}"
+        raise SelectionError(msg)
+    if report is None or before is None:
+        _case(arguments.what)
+        return _Wanted(arguments.what, target, PipelineOptions(profile="standard", checks=(arguments.what,), **given))
+    try:
+        options = PipelineOptions.from_json(report.options).alone(before.check)
+    except SelectionError as error:
+        msg = f"{arguments.what.rpartition('#')[0]}: {error}"
+        raise SelectionError(msg) from error
+    return _Wanted(before.check, target or str(report.target["text"]), replace(options, **given), report, before)
+
+
+def _case(check: str) -> StepCase:
+    known = {case.id: case for case in step_cases("standard")}
+    if check not in known:
+        msg = f"{check!r} is no training step; nearest: {nearest(check, known)[:200]}"
+        raise SelectionError(msg)
+    return known[check]
+
+
+def _told(wanted: _Wanted) -> int:
+    options = wanted.options
+    prepared = prepared_pipeline(argparse.Namespace(target=wanted.target, **_typed(options)))
+    told = [" ".join(prepared.place), f"seed {options.seed}", *prepared.report.extra]
+    say_what_is_replayed(wanted.check, prepared.report, wanted.report, told)
+    found: list[Result] = []
+    stopped = prepared.run(found.append)
+    if not found:
+        raise RunRefusedError(stopped or f"{wanted.check} was not run", EXIT_INCOMPLETE)
+    return say_what_came(found[0], wanted.before)
+
+
+def _typed(options: PipelineOptions) -> Mapping[str, Any]:
+    """Return the options as the command ``pipeline`` has them: what may be given several times is None without any."""
+    return {name: list(value) or None if isinstance(value, tuple) else value for name, value in asdict(options).items()}
+
+
+def _write_script(wanted: _Wanted, path: str) -> int:
+    if not wanted.check.startswith(STEPS):
+        msg = f"{wanted.check} is of a schedule; a script can be written of a training step. Replay it without --script"
+        raise SelectionError(msg)
+    case, said, options = _case(wanted.check), looked_at(wanted.target, steps=True), wanted.options
+    refuse_unwritten(case, said["claims"])
+    name = " ".join(filter(None, (said["described"]["name"], said["described"]["version"])))
+    where = where_is(wanted.target, runtime=said["runtime"])
+    replayed = ReplayedStep(
+        case=case, name=name, implementation=where, runtime=said["runtime"],
+        device=options.device, dtype=options.dtype, seed=options.seed,
+    )  # fmt: skip
+    replace_file(path, replayed.text(Path(path).name))
+    write([Line(f"{path} runs {case.id} with {replayed.needs}: {replayed.command(path)}")])
+    return EXIT_CONFORMS

@@ -1,0 +1,56 @@
+"""What ``gradconform replay`` says of the one check that it has run again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE
+from gradconform.report.lines import Line, wrapped
+from gradconform.results import Report, Result
+from gradconform.version import KIT_VERSION
+
+from .console import width, write
+
+
+def say_what_is_replayed(check: str, now: Report, then: Report | None, told: Sequence[str]) -> None:
+    """Print the check, the target and the options that are ``told``, and what is not as it was ``then``.
+
+    What differs is told so that other numbers surprise nobody.
+    """
+    text = f"gradconform {KIT_VERSION} replays {check} on {now.target['name']} {now.target['version'] or ''}".rstrip()
+    write([*wrapped(f"{text}: {', '.join(told)}", width(), role="heading")])
+    write([line for one in _differences(now, then) for line in wrapped(one, width(), role="warning")])
+
+
+def _differences(now: Report, then: Report | None) -> list[str]:
+    if then is None:
+        return []
+    found = []
+    if then.target.get("sha256") != now.target["sha256"]:
+        found.append("the target's file is not the one that the report was written of")
+    for name in ("torch", "platform"):
+        before, here = then.environment.get(name), now.environment.get(name)
+        if before != here:
+            found.append(f"{name} was {before}, now it is {here}")
+    return found
+
+
+def say_what_came(result: Result, before: Result | None) -> int:
+    """Print all that a result says, and whether it is that of ``before``; return the exit code."""
+    numbers = "" if result.headroom is None else f"; the largest error is {result.headroom:.3g} of its bound"
+    write(
+        [
+            *wrapped(result.requirement, width()),
+            *(Line(f"  {line}") for line in result.message.splitlines()),
+            *wrapped(_compared(result, before), width()),
+            Line(f"{result.check}: {result.status}{numbers}", "good" if result.status == "passed" else "bad"),
+        ]
+    )
+    return {"passed": EXIT_CONFORMS, "failed": EXIT_DOES_NOT}.get(result.status, EXIT_INCOMPLETE)
+
+
+def _compared(result: Result, before: Result | None) -> str:
+    if before is None:
+        return ""
+    same = (result.status, result.message, result.headroom) == (before.status, before.message, before.headroom)
+    return "the same as in the report, number for number" if same else f"in the report: {before.status}"

@@ -1,0 +1,44 @@
+"""How a script is laid out: its docstring, its imports, what stands between definitions, and long lines of numbers."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+WIDTH = 112
+
+
+def docstring(paragraphs: Iterable[str]) -> str:
+    """Return paragraphs as the docstring of a script."""
+    return '"""' + "\n\n".join(textwrap.fill(one, WIDTH) for one in paragraphs) + '\n"""'
+
+
+def spaced(definitions: Iterable[str]) -> list[str]:
+    """Return definitions, with constants that follow each other in one."""
+    found: list[str] = []
+    above = False
+    for text in definitions:
+        constant = not text.startswith(("class ", "def ", "@"))
+        found[-1:] = [f"{found[-1]}\n{text}"] if constant and above else [*found[-1:], text]
+        above = constant
+    return found
+
+
+def merged(imports: set[str]) -> list[str]:
+    """Return import lines, one per module, torch's last."""
+    named: dict[str, list[str]] = {}
+    for line in sorted(imports):
+        module, _, name = line.partition(" import ")
+        named.setdefault(module, []).append(name)
+    lines = [" import ".join(filter(None, (module, ", ".join(names)))) for module, names in named.items()]
+    return sorted(lines, key=lambda line: "torch" in line)
+
+
+def folded(text: str) -> str:
+    """Fold the lines of numbers, which may be broken behind any comma inside their brackets."""
+    return "\n".join(
+        line
+        if len(line) <= WIDTH or "torch.tensor(" not in line
+        else textwrap.fill(line, WIDTH, subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False)
+        for line in text.splitlines()
+    )

@@ -1,0 +1,223 @@
+"""What the script of a training step runs: its acts in one plain process and on this rank, and what differs.
+
+What a composition needs of it goes into a script, with the names that it takes from there: ``composition`` and ``spec``
+(of the one what the model is made by, of the other what the runtime is told), ``open_session``, OWN_STAGES (those of
+this rank), PEERS (the ranks that have the same), DTYPE, SEED and TOLERANCE. The other names are known when it is
+written: see gradconform.replay.step_script. Its plain process is the one copy of that in
+gradconform.pipeline.training_step.oracle, and tests/replay/test_step_script.py holds it against that.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from gradconform.pipeline.training_step.model import counts, make_batch, make_stages
+from gradconform.pipeline.training_step.oracle import CLIPPED_TO
+from gradconform.runtime import Batch, ModuleSession, RuntimeSession, Shard, scale_auxiliary
+
+from .comparison import copy, excerpt
+
+if TYPE_CHECKING:
+    from gradconform.pipeline.training_step.composition import Composition
+    from gradconform.runtime import StepSpec
+
+    BUFFERS = EVALUATES = GROWS = IN_PARTS = ON_CPU = REPLACED = SHARED = False
+    SEED = 0
+    LR = TOLERANCE = 0.0
+    DTYPE: torch.dtype
+    OWN_STAGES: tuple[int, ...]
+    PEERS: tuple[int, ...]
+    composition: Composition
+    spec: StepSpec
+    open_session: Callable[[dict[int, nn.Module], StepSpec], RuntimeSession]
+    put_in_place: Callable[[], None]
+
+#: What is behind one act, by what it is called, and each by its name.
+Seen = dict[str, dict[Any, Any]]
+
+
+class Plain(ModuleSession):
+    """The whole model and the whole batch in this process; its parameters are those of all replicas."""
+
+    def __init__(self) -> None:
+        super().__init__(make_stages(composition, dtype=DTYPE, seed=SEED), spec)
+        if BUFFERS:
+            self.of_replicas = [copy(self.buffers()) for _ in range(composition.replicas)]
+
+    def step(self, batches: list[Batch]) -> list[Tensor]:
+        weight = 1.0 / (composition.replicas * composition.microbatches) if composition.reduction == "mean" else 1.0
+        if composition.reduction == "tokens":
+            weight = 1.0 / sum(int(counts(batch.target).sum()) for batch in batches)
+        if composition.auxiliary:
+            scale_auxiliary(self.modules.values(), weight)
+        losses = [self.of_one(replica, batch, weight) for replica, batch in enumerate(batches)]
+        if BUFFERS:
+            self.take_buffers(spec.replica)
+        return losses[spec.replica]
+
+    def evaluate(self, batches: list[Batch]) -> list[Tensor]:
+        with torch.no_grad():
+            return self.step(batches)
+
+    def of_one(self, replica: int, batch: Batch, weight: float) -> list[Tensor]:
+        if BUFFERS:
+            self.take_buffers(replica)
+        losses = []
+        for chunk in batch.split():
+            value = chunk.x
+            for stage in self.modules.values():
+                value = stage(value, **chunk.kwargs)
+            losses.append(spec.loss(value, chunk.target))
+            if torch.is_grad_enabled():
+                (losses[-1] * weight).backward()
+        if BUFFERS:
+            self.of_replicas[replica] = copy(self.buffers())
+        return losses
+
+    def take_buffers(self, replica: int) -> None:
+        for name, value in self.buffers().items():
+            value.copy_(self.of_replicas[replica][name])
+
+    def clip(self, max_norm: float) -> float:
+        del max_norm
+        trained = dict.fromkeys(one for _, one in self.named("named_parameters") if one.grad is not None)
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(one.grad) for one in trained]))
+        factor = torch.clamp(float(CLIPPED_TO * norm) / (norm + 1e-6), max=1.0)
+        for one in trained:
+            one.grad = one.grad * factor
+        return float(norm)
+
+
+#: What a session is asked for each act, given its batch, and the norm of all gradients in the plain process.
+ACTS: dict[str, Callable[[Any, Any, float], Seen]] = {
+    "train": lambda session, batch, _: losses_in(session.step(batch)),
+    "evaluate": lambda session, batch, _: losses_in(session.evaluate(batch)),
+    "zero_grad": lambda session, *_: session.zero_grad() or {},
+    "clip": lambda session, _, norm: {"the norm of all": {"gradients": session.clip(CLIPPED_TO * norm)}},
+    "update": lambda session, *_: session.update(LR) or {},
+}
+
+
+def losses_in(losses: list[Tensor] | None) -> Seen:
+    return {"the loss of micro-batch": dict(enumerate(losses or ())) if spec.is_last else {}}
+
+
+def behind_each_act(session: Any, stages: Mapping[int, nn.Module], norm: float = 0.0) -> Iterator[Seen]:
+    """Yield what is behind each act: whole tensors of the stages of this rank."""
+    held: dict[str, int] = {}
+    for number, act in enumerate(composition.steps):
+        batches = [
+            make_batch(composition, number, replica, dtype=DTYPE, seed=SEED) for replica in range(composition.replicas)
+        ]
+        batch = batches[spec.replica]
+        if not ON_CPU:
+            batch = batch.map(lambda value: value.to(spec.device))
+        if EVALUATES:
+            for stage in stages.values():
+                stage.train(act != "evaluate")
+        seen = ACTS[act](session, batches if isinstance(session, Plain) else batch, norm)
+        seen |= {"the gradient of": gathered(session.param_grads()), "parameter": gathered(session.params())}
+        if BUFFERS:
+            seen["buffer"] = gathered(session.buffers())
+        if GROWS and act == "train":
+            now = session.held()
+            held = held or now
+            seen["what is more than after the first step:"] = {
+                name: now[name] for name in held if now[name] > held[name]
+            }
+        yield {what: {name: copy(value) for name, value in named.items()} for what, named in seen.items()}
+
+
+def gathered(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensors of the stages of this rank; of what its peers do not hold alike, the part that is here."""
+    own = {name: value for name, value in sorted(kept.items()) if int(name.partition(".")[0]) in OWN_STAGES}
+    if IN_PARTS:
+        if SHARED:
+            told = of_peers({name: form_of(value) for name, value in own.items()})
+        for name, value in own.items():
+            if isinstance(value, DTensor) and (not SHARED or all(one.get(name) == "DTensor" for one in told)):
+                own[name] = value.full_tensor()
+            if isinstance(value, Shard):
+                parts = sorted(
+                    (one[name] for one in told if isinstance(one.get(name), tuple)), key=lambda part: part[0]
+                )
+                own[name] = torch.cat([part for _, part in parts])
+    return own
+
+
+def form_of(value: Any) -> Any:
+    if isinstance(value, Shard):
+        return value.start, copy(value.value)
+    return type(value).__name__
+
+
+def of_peers(mine: Any) -> list[Any]:
+    """Return what each of the ranks with the same stages has."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine)
+    return [found[rank] for rank in PEERS]
+
+
+def same(got: Any, expected: Any, tolerance: float) -> bool:
+    if got is None or expected is None:
+        return got is expected
+    got, expected = torch.as_tensor(got), torch.as_tensor(expected)
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return False
+    return torch.allclose(got, expected, rtol=0.0, atol=tolerance * float(expected.abs().max()))
+
+
+def wrong_on_rank() -> Iterator[tuple[str, str, Any, Any]]:
+    """Yield what is not as in one plain process, or not as on the first rank with the same stages."""
+    plain = Plain()
+    right = list(behind_each_act(plain, plain.modules))
+    norm = next((seen["the norm of all"]["gradients"] for seen in right if "the norm of all" in seen), 0.0)
+    made = make_stages(composition, dtype=DTYPE, seed=SEED)
+    stages: dict[int, nn.Module] = {index: made[index].to(spec.device) for index in OWN_STAGES}
+    session = open_session(dict(stages), spec)
+    for number, (expected, got) in enumerate(zip(right, behind_each_act(session, stages, norm), strict=True)):
+        label = f"behind act {number + 1} ({composition.steps[number]})"
+        for what, named in got.items():
+            right_ones = expected.get(what, {})
+            for name in {**right_ones, **named}:
+                if not same(named.get(name), right_ones.get(name), TOLERANCE):
+                    yield f"{what} {name}", label, right_ones.get(name), named.get(name)
+            if SHARED and what in {"the gradient of", "parameter"}:
+                first = of_peers(named)[0]
+                for name, value in named.items():
+                    if not same(value, first.get(name), 0.0):
+                        yield f"{what} {name}", f"{label}, by what rank {PEERS[0]} has", first.get(name), value
+
+
+def main() -> int:
+    """Hold this rank against one plain process; return 1 where some rank is wrong."""
+    torch.set_num_threads(1)
+    dist.init_process_group(dist.get_default_backend_for_device(spec.device), timeout=timedelta(seconds=60))
+    if REPLACED:
+        put_in_place()
+    wrong: dict[str, list[Any]] = {}
+    for what, *how in wrong_on_rank():
+        wrong.setdefault(what, how)  # what a tensor is behind later acts follows
+    lines = []
+    for what, (label, expected, got) in wrong.items():
+        place = 0
+        if isinstance(expected, Tensor) and isinstance(got, Tensor) and got.shape == expected.shape:
+            place = int((got - expected).abs().argmax())
+        lines += [f"{what}, {label}:", f"  expected {excerpt(expected, place)}", f"  got      {excerpt(got, place)}"]
+    lines.append(f"WRONG: {len(wrong)} tensors or numbers" if wrong else "right: all is as in one plain process")
+    sys.stdout.write("".join(f"rank {dist.get_rank()}: {line}\n" for line in lines))
+    sys.stdout.flush()
+    on_all = torch.tensor(len(wrong), device=spec.device)
+    dist.all_reduce(on_all)  # a rank that ends before the others would end them
+    gc.collect()  # a reducer of DistributedDataParallel that outlives its group hangs
+    dist.destroy_process_group()
+    return int(bool(on_all))

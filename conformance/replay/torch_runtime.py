@@ -1,0 +1,53 @@
+"""What the script of a training step writes of torch's own runtime, in the names of the torch that is installed."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from gradconform.pipeline.training_step.composition import Composition
+from gradconform.pipeline.training_step.runtimes import TORCH, runtime_named
+from gradconform.torch_releases import pipelining
+
+_SESSION = "TorchSession"
+
+
+def session_of_torch() -> tuple[ModuleType, str]:
+    """Return the module of the session, and its name there."""
+    return sys.modules[type(runtime_named(TORCH)).__module__], _SESSION
+
+
+def _schedule(composition: Composition) -> Any:
+    return pipelining.SCHEDULE_CLASS.find()(composition.schedule)
+
+
+def imports_of_torch(composition: Composition) -> dict[str, str]:
+    """Return the import lines of the names that :func:`spelled_out` puts in."""
+    made = _schedule(composition)
+    return {
+        "PipelineStage": "from torch.distributed.pipelining import PipelineStage",
+        made.__name__: f"from {made.__module__} import {made.__name__}",
+    }
+
+
+def spelled_out(composition: Composition) -> dict[str, str]:
+    """Return what is written in the place of what the kit looks up, by the text of that."""
+    made = _schedule(composition)
+    scaled = dict(pipelining.scaling(made, scaled=composition.reduction == "mean"))
+    options = ", ".join(["'loss_fn': self._loss", *(f"{name!r}: {value}" for name, value in scaled.items())])
+    stage = "PipelineStage(stage, index, spec.stages, spec.device, group=pipeline)"
+    single = issubclass(made, pipelining.SINGLE.find())
+    return {
+        **({} if composition.auxiliary else {"scale_auxiliary(self.modules.values(), self._times)": "None"}),
+        "pipelining.wait_for_all(dist.get_default_backend_for_device(spec.device))": "None",
+        "pipelining.connect(self.stages, dist.get_backend(pipeline))": "None",
+        "make_stages(self.modules, spec.stages, spec.device, pipeline, spec.note)": (
+            f"[{stage} for index, stage in sorted(self.modules.items())]"
+        ),
+        "pipelining.SCHEDULE_CLASS.find()(spec.schedule)": made.__name__,
+        "issubclass(found, pipelining.SINGLE.find())": str(single),
+        "self.stages[0] if single else self.stages": "self.stages[0]" if single else "self.stages",
+        "{'loss_fn': self._loss, **pipelining.scaling(found, scaled=spec.reduction == 'mean')}": f"{{{options}}}",
+        "pipelining.EVALUATION.find(self.schedule)": f"self.schedule.{pipelining.EVALUATION.spelled(made)}",
+    }
