@@ -2,7 +2,8 @@
 
 A :class:`Runtime` opens a :class:`RuntimeSession` on each rank, on the stages that this rank has; every rank asks its
 session for the same steps in the same order. Ranks are processes of torch's launcher, in one process group that is
-there already. Replicas of a pipeline stand beside each other: rank = pipeline rank * replicas + replica.
+there already. Replicas of a pipeline stand beside each other, and the tensor ranks of a replica again:
+rank = (pipeline rank * replicas + replica) * tensor ranks + tensor rank.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 #: How the loss of a step is made of those of its micro-batches.
 Reduction = Literal["mean", "sum", "tokens"]
 DataParallel = Literal["none", "ddp", "fsdp", "fsdp-kept", "hsdp"]
+#: How a layer lies over tensor ranks; :class:`StepSpec` says what each is.
+TensorStyle = Literal["column", "row", "sequence", "vocabulary"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +68,18 @@ class StepSpec:
     that are one weight, though they may lie on several ranks: the gradient of each is the sum of those of all of them,
     and they count once in the norm. Stages may have losses of their own: where a submodule has ``auxiliary_scale``, the
     gradient of its loss enters the backward times that number, 1 unless it is set; such a loss counts in that of a step
-    as the others do, by its mean or its sum over micro-batches. ``note`` takes in words what is done now, for the
-    message on a rank that hangs or dies there; nobody has to call it.
+    as the others do, by its mean or its sum over micro-batches.
+
+    ``tensor_ranks`` share each stage: all are given the whole of it and the same batch, and each is to keep its part of
+    the layers that ``shared`` names, by full names. Of a ``column`` Linear it keeps some outputs, which go as they are
+    into a ``row`` Linear, of which it keeps those inputs: what that puts out is a sum over tensor ranks, and its bias
+    counts once. A ``sequence`` norm is whole on each tensor rank and sees some rows of its input, along the first
+    dimension. Of ``vocabulary``, the rows of the weight are shared: of an Embedding, whose outputs are whole, and of
+    the last Linear, whose outputs are those that the loss is taken of. That loss is the cross entropy along the last
+    dimension over the tokens that ``counts`` says to count: their mean, or where ``reduction`` is another their sum.
+    All other layers are whole, and see what they see without tensor ranks.
+
+    ``note`` takes in words what is done now, for the message on a rank that hangs or dies there; nobody has to call it.
     """
 
     schedule: str
@@ -83,6 +96,9 @@ class StepSpec:
     dtype: torch.dtype
     clips: bool = False
     tied: tuple[str, ...] = ()
+    tensor_rank: int = 0
+    tensor_ranks: int = 1
+    shared: Mapping[str, TensorStyle] = field(default_factory=dict)
     note: Callable[[str], None] = _unheard
 
     @property
@@ -103,11 +119,15 @@ class StepSpec:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The part of a whole tensor that one replica holds: ``rows`` of the first dimension, from ``start`` on."""
+    """The part of a tensor that one rank holds: of the ``rows`` along ``dim`` those from ``start`` on.
 
-    value: Tensor
+    ``value`` may be a shard itself, of what this one is the part of: of a part that replicas share anew.
+    """
+
+    value: Tensor | Shard
     start: int
     rows: int
+    dim: int = 0
 
 
 #: A tensor as a runtime keeps it: whole, as a DTensor (which is a tensor too), or as a shard; None for none.

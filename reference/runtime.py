@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gradconform.runtime import Batch, Kept, ModuleSession, Shard, StepSpec, scale_auxiliary
+from gradconform.runtime import Batch, Kept, Shard, StepSpec, scale_auxiliary
+
+from .tensor_parallel import TensorSession, handed_round
 
 #: The most dimensions of what goes from stage to stage.
 _DIMENSIONS = 3
@@ -32,7 +34,7 @@ class PlainRuntime:
         return PlainSession(stages, spec)
 
 
-class PlainSession(ModuleSession):
+class PlainSession(TensorSession):
     """One rank. Each method below is one thing that a training step needs, so that a fault overrides one of them."""
 
     def __init__(self, modules: Mapping[int, nn.Module], spec: StepSpec) -> None:
@@ -43,8 +45,14 @@ class PlainSession(ModuleSession):
         self.steps = 0
 
     def rank_of(self, stage: int) -> int:
-        """Return the rank of a stage of this replica."""
-        return self.owner[stage] * self.spec.replicas + self.spec.replica
+        """Return the rank of a stage of this replica and this tensor rank."""
+        return self.ranks(self.owner[stage])[self.spec.replica]
+
+    def ranks(self, pipeline_rank: int) -> range:
+        """Return the ranks that have the same stages and the same part of them, replica by replica."""
+        each = self.spec.tensor_ranks
+        first = pipeline_rank * self.spec.replicas * each + self.spec.tensor_rank
+        return range(first, first + self.spec.replicas * each, each)
 
     # What a loss counts.
 
@@ -52,7 +60,7 @@ class PlainSession(ModuleSession):
         """Return the number of tokens of the whole batch, that of all replicas."""
         counted = self.spec.counts(batch.target).sum().to(torch.float64)
         dist.all_reduce(counted)
-        return float(counted) / len(self.spec.placement)
+        return float(counted) / len(self.spec.placement) / self.spec.tensor_ranks
 
     def weight(self, batch: Batch, chunk: Batch) -> float:
         """Return what the loss of a micro-batch of a batch counts."""
@@ -112,7 +120,7 @@ class PlainSession(ModuleSession):
             output = self.modules[stage](value, **chunk.kwargs)
             passed[stage] = value, output
             if stage == self.spec.stages - 1:
-                loss = self.spec.loss(output, chunk.target)
+                loss = self.loss_of(output, chunk.target)
             else:
                 self.send(output.detach(), stage + 1)
             value = output
@@ -180,27 +188,19 @@ class PlainSession(ModuleSession):
             parameter.grad = grad if parameter.grad is None else parameter.grad + grad
 
     def reduce(self) -> None:
-        """Sum the gradients of a step over replicas."""
+        """Sum the gradients of a step over replicas, and over tensor ranks that saw a part of a layer's input each."""
         for name, parameter in sorted(self.trained(), key=lambda one: one[0]):
             self.spec.note(f"reducing the gradient of {name}")
             if parameter.grad is not None:
-                parameter.grad = self.over_replicas(parameter.grad)
+                parameter.grad = self.over_replicas(self.over_tensor_ranks(name, parameter.grad))
 
     def over_replicas(self, value: Tensor) -> Tensor:
         """Return the sum of a tensor over replicas: each hands its own to all others."""
         if self.spec.replicas == 1:
             return value
-        first = self.spec.pipeline_rank * self.spec.replicas
+        ranks = self.ranks(self.spec.pipeline_rank)
         total = torch.zeros_like(value)
-        for replica in range(self.spec.replicas):
-            shared = value.clone() if replica == self.spec.replica else torch.empty_like(value)
-            for other in range(self.spec.replicas):
-                if other == replica:
-                    continue
-                if self.spec.replica == replica:
-                    dist.send(shared, first + other)
-                elif self.spec.replica == other:
-                    dist.recv(shared, first + replica)
+        for shared in handed_round(value, ranks, self.spec.replica, [value.shape] * len(ranks)):
             total += shared
         return total
 
@@ -235,8 +235,12 @@ class PlainSession(ModuleSession):
         return [(name, parameter) for name, parameter in self.trained() if name not in self.spec.tied[1:]]
 
     def squares(self) -> float:
-        """Return the sum of squares of this rank's gradients."""
-        return sum(float(one.grad.double().square().sum()) for _, one in self.counted() if one.grad is not None)
+        """Return the sum of squares of this rank's gradients, its share of those that tensor ranks have alike."""
+        return sum(
+            float(one.grad.double().square().sum()) / self.holders(name)
+            for name, one in self.counted()
+            if one.grad is not None
+        )
 
     def norm(self) -> float:
         """Return the norm of all gradients of the whole model."""
@@ -258,7 +262,7 @@ class PlainSession(ModuleSession):
 
     def param_grads(self) -> dict[str, Kept]:
         """Return gradients: whole, or of sharded replicas the rows that each has."""
-        return {name: self.own(parameter.grad) for name, parameter in self.named("named_parameters")}
+        return {name: self.part(name, self.own(one.grad)) for name, one in self.named("named_parameters")}
 
     def own(self, grad: Tensor | None) -> Kept:
         """Return what this replica holds of a gradient."""

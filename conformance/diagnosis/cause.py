@@ -162,6 +162,8 @@ class Mistake(Enum):
     NORM_OF_REPLICAS = (
         "the norm counts each replica's gradients: it is the square root of {c.counts[0]} times too large"
     )
+    TENSOR_RANK_ALONE = "only the share of tensor rank {c.slots[0]}: never summed over tensor ranks"
+    NORM_OF_TENSOR_RANKS = "the norm counts what tensor ranks have alike {c.counts[0]} times"
     NORM_WITHOUT_STAGES = "the norm leaves out {names}"
     NORM_OF_STAGES = "the norm is of {names} alone"
     NORM_OF_TIED = "the norm counts a tied weight {c.counts[0]} times"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -46,6 +46,7 @@ class StepSums:
     replicas: int
     microbatches: int
     reduction: str
+    tensor_ranks: int = 1
 
 
 #: How often the loss and the auxiliary losses of a part count.
@@ -97,6 +98,7 @@ def _numbers(sums: StepSums) -> dict[str, float]:
     found["the number of tokens"] = tokens
     own = sum(part.tokens for part in sums.parts if (part.step, part.replica) == (sums.step, sums.replica))
     found["the number of tokens of a replica"] = own
+    found["the number of tensor ranks"] = sums.tensor_ranks
     return {name: float(value) for name, value in found.items() if value > 1}
 
 
@@ -225,10 +227,31 @@ def _of_uses(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
         yield counted, _where(lambda part: part.own, own, other)
 
 
-def of_norm(  # noqa: PLR0913, PLR0917 (what a norm is made of, and what came)
-    squares: Mapping[str, float], stages: Mapping[str, int], replicas: int, tied: Sequence[str], got: float, eps: float
-) -> Cause | None:
-    """Return the likely cause of a wrong norm, from the square of that of each parameter's gradient and its stage."""
+def of_tensor_rank(others: Tensor, right: Tensor, got: Tensor, tensor_rank: int) -> Cause | None:
+    """Return the cause of a gradient that is the right one without what the ``others``, tensor ranks, have in sum."""
+    wrong = wrong_values(got, right, largest(right))
+    if wrong is None or not wrong.explained_by(right - others):
+        return None
+    return Cause(Mistake.TENSOR_RANK_ALONE, slots=(tensor_rank,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """How often the gradients of a whole model are held: by replicas, by tied names, by tensor ranks what is ``alike``.
+
+    ``stages`` has the stage of each name.
+    """
+
+    stages: Mapping[str, int]
+    replicas: int
+    tied: Sequence[str]
+    tensor_ranks: int
+    alike: Collection[str]
+
+
+def of_norm(squares: Mapping[str, float], held: Held, got: float, eps: float) -> Cause | None:
+    """Return the likely cause of a wrong norm, from the square of that of each parameter's gradient."""
+    stages, replicas, tied = held.stages, held.replicas, held.tied
     counted = {name: square for name, square in squares.items() if name not in tied[1:]}
     whole = sum(counted.values())
 
@@ -239,6 +262,10 @@ def of_norm(  # noqa: PLR0913, PLR0917 (what a norm is made of, and what came)
         return Cause(Mistake.NORM_OF_REPLICAS, counts=(replicas,))
     if tied and is_got(whole + sum(squares[name] for name in tied[1:])):
         return Cause(Mistake.NORM_OF_TIED, counts=(len(tied),))
+    if held.tensor_ranks > 1:
+        again = (held.tensor_ranks - 1) * sum(square for name, square in counted.items() if name in held.alike)
+        if is_got(whole + again):
+            return Cause(Mistake.NORM_OF_TENSOR_RANKS, counts=(held.tensor_ranks,))
     every = sorted(set(stages.values()))
     for some in (some for count in range(1, len(every)) for some in combinations(every, count)):
         own = sum(square for name, square in counted.items() if stages[name] in some)

@@ -49,6 +49,8 @@ def _fault(outcome: Outcome) -> Line:
 
 
 def _variant(outcome: Outcome) -> Line:
+    if outcome.broke is not None:
+        return Line(f"  broke     {outcome.name}", "bad")
     text = f"{outcome.passed:>4} passed, {len(outcome.failed)} failed, {len(outcome.errors)} errors"
     return Line(f"  {'clean   ' if outcome.right else 'ACCUSED '}  {outcome.name:<46} {text}", _role(outcome))
 

@@ -39,6 +39,7 @@ class DeepSpeedRuntime:
         # a frozen stage does, and one that hands on an argument; inner stages are given none by themselves.
         "weights": "all frozen-layers tied",
         "arguments": "positional",
+        "tensor_parallel": "whole-layers",
         "layers": "plain checkpoint reentrant-checkpoint batch-norm",  # seeds of dropout are arguments
     }
 

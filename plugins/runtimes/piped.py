@@ -19,6 +19,7 @@ PIPED: Mapping[str, str] = {
     "layout": "two-replicas four-replicas",
     "schedule": "gpipe looped-bfs",
     "data_parallel": "ddp",
+    "tensor_parallel": "whole-layers",
     "arguments": "positional",
     # Seeds of dropout are keyword arguments, and DistributedDataParallel refuses a checkpoint that re-enters for each
     # chunk: "Expected to mark a variable ready only once".

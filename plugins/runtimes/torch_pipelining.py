@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -10,12 +11,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from gradconform.pipeline.runtime import make_stages
-from gradconform.runtime import Batch, ModuleSession, StepSpec, scale_auxiliary
+from gradconform.runtime import Batch, Kept, ModuleSession, StepSpec, scale_auxiliary
 from gradconform.torch_releases import pipelining
+
+from .torch_tensor_parallel import Laid, laid_out, share, total_square, whole
 
 
 class TorchRuntime:
@@ -27,7 +31,7 @@ class TorchRuntime:
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> TorchSession:
         """Wrap the stages of this rank and make the schedule."""
-        return TorchSession(stages, spec)
+        return (TorchSession if spec.tensor_ranks == 1 else _SharedSession)(stages, spec)
 
 
 class TorchSession(ModuleSession):
@@ -38,7 +42,7 @@ class TorchSession(ModuleSession):
         pipelining.wait_for_all(dist.get_default_backend_for_device(spec.device))
         self.mesh = _mesh(spec)
         self.replicas = self.mesh["replicate", "shard"] if spec.data_parallel == "hsdp" else self.mesh["replicas"]
-        super().__init__({index: self._wrapped(stage, spec) for index, stage in stages.items()}, spec)
+        super().__init__({index: self._wrapped(index, stage, spec) for index, stage in stages.items()}, spec)
         # Wrappers take the mean over replicas: where a sum is wanted, every loss counts as many times.
         self._times = float(spec.replicas) if spec.reduction != "mean" else 1.0
         self._factor = self._times
@@ -51,7 +55,7 @@ class TorchSession(ModuleSession):
         single = issubclass(found, pipelining.SINGLE.find())
         self.schedule: Any = found(self.stages[0] if single else self.stages, spec.microbatches, **options)
 
-    def _wrapped(self, stage: nn.Module, spec: StepSpec) -> nn.Module:
+    def _wrapped(self, index: int, stage: nn.Module, spec: StepSpec) -> nn.Module:  # noqa: ARG002 (for those below)
         if spec.data_parallel == "none":
             return stage
         if spec.data_parallel == "ddp":
@@ -89,13 +93,11 @@ class TorchSession(ModuleSession):
     def clip(self, max_norm: float) -> float:
         """Take the norm over shards, then over the ranks of the pipeline, and clip by it, as torchtitan does."""
         parameters = [one for _, one in self.named("named_parameters") if one.grad is not None]
-        norm = get_total_norm([one.grad for one in parameters if one.grad is not None])
-        whole: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        squared = whole.square()
+        squared = whole(get_total_norm([one.grad for one in parameters if one.grad is not None])).square()
         dist.all_reduce(squared, group=self.mesh["pipeline"].get_group())
-        whole = squared.sqrt()
-        clip_grads_with_norm_(parameters, max_norm, whole)
-        return float(whole)
+        norm = squared.sqrt()
+        clip_grads_with_norm_(parameters, max_norm, norm)
+        return float(norm)
 
     def held(self) -> dict[str, int]:
         """Tell how much is in the caches of stages, which a step clears where it begins."""
@@ -111,12 +113,67 @@ class TorchSession(ModuleSession):
         self.stages.clear()
 
 
+class _SharedSession(TorchSession):
+    """One rank of those that share the layers of their stages."""
+
+    def __init__(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> None:
+        """Share the layers first; ``laid`` is what DistributedDataParallel is given plain tensors of."""
+        self.laid: dict[str, Laid] = {}
+        super().__init__(stages, spec)
+        self.optimized = list(super().named("named_parameters"))
+
+    def _wrapped(self, index: int, stage: nn.Module, spec: StepSpec) -> nn.Module:
+        share(stage, index, self.mesh["tensor"], spec.shared)
+        if spec.data_parallel == "ddp":
+            self.laid |= {f"{index}.{name}": laid for name, laid in laid_out(stage)}
+            return DistributedDataParallel(stage, device_mesh=self.replicas, broadcast_buffers=False)
+        return super()._wrapped(index, stage, spec)
+
+    def _run(self, run: Callable[..., Any], batch: Batch) -> list[Tensor] | None:
+        with loss_parallel() if "vocabulary" in self.spec.shared.values() else nullcontext():
+            losses = super()._run(run, batch)
+        return None if losses is None else list(map(whole, losses))
+
+    def named(self, which: str) -> Iterator[tuple[str, Any]]:
+        """Yield parameters or buffers by full name.
+
+        From a module with plain tensors in the place of layers that tensor ranks share DistributedDataParallel takes
+        them away in the first forward: an optimizer, which is given parameters once, has them.
+        """
+        return iter(self.optimized) if self.laid and which == "named_parameters" else super().named(which)
+
+    def params(self) -> dict[str, Kept]:
+        """Return the parameters as they lie over ranks."""
+        return {name: self._as_laid(name, value) for name, value in super().params().items()}
+
+    def param_grads(self) -> dict[str, Kept]:
+        """Return the gradients as parameters lie over ranks."""
+        return {name: self._as_laid(name, value) for name, value in super().param_grads().items()}
+
+    def _as_laid(self, name: str, value: Kept) -> Kept:
+        return self.laid[name].of(value) if name in self.laid else value
+
+    def clip(self, max_norm: float) -> float:
+        """Clip as without tensor ranks; one by one what lies on unlike meshes, of which torch takes no two together."""
+        grads = {name: grad for name, grad in self.param_grads().items() if grad is not None}
+        squared = total_square(grads.values(), self.spec.device)
+        dist.all_reduce(squared, group=self.mesh["pipeline"].get_group())
+        norm = squared.sqrt()
+        for _, parameter in self.named("named_parameters"):
+            clip_grads_with_norm_(parameter, max_norm, norm)
+        return float(norm)
+
+
 def _mesh(spec: StepSpec) -> DeviceMesh:
-    """Return the mesh of all ranks: the ranks of a pipeline, beside it its replicas, in halves for ``hsdp``."""
-    pipeline_ranks = len(spec.placement)
+    """Return the mesh of all ranks: those of a pipeline, its replicas, in halves for ``hsdp``, and tensor ranks."""
+    sizes = {"pipeline": len(spec.placement)}
     if spec.data_parallel == "hsdp":
-        return _made(spec.device.type, (pipeline_ranks, 2, spec.replicas // 2), ("pipeline", "replicate", "shard"))
-    return _made(spec.device.type, (pipeline_ranks, spec.replicas), ("pipeline", "replicas"))
+        sizes |= {"replicate": 2, "shard": spec.replicas // 2}
+    else:
+        sizes |= {"replicas": spec.replicas}
+    if spec.tensor_ranks > 1:
+        sizes |= {"tensor": spec.tensor_ranks}
+    return _made(spec.device.type, tuple(sizes.values()), tuple(sizes))
 
 
 @lru_cache(maxsize=8)

@@ -6,8 +6,7 @@ A target names one by its name with underscores: ``gradconform.reference.variant
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,45 +16,21 @@ from torch.nn.utils import get_total_norm
 from torch.utils.checkpoint import checkpoint
 
 from gradconform.reference import split
-from gradconform.reference.runtime import PlainSession, idea_of
+from gradconform.reference.runtime import PlainSession
 from gradconform.runtime import Batch, Kept, Shard, StepSpec, scale_auxiliary
+
+from . import tensor_ranks
+from .step_registry import STEP_VARIANTS, StepVariant, right
+
+__all__ = ["STEP_VARIANTS", "StepVariant", "tensor_ranks"]
 
 _Passed = dict[int, tuple[Tensor, Tensor]]
 
-
-@dataclass(frozen=True, slots=True)
-class StepVariant:
-    """A right runtime: what it does its own way, the checks of profile quick that meet that, and what it claims."""
-
-    name: str
-    what: str
-    checks: tuple[str, ...]
-    claims: Mapping[str, str]
-    session: type[PlainSession]
-
-    def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> PlainSession:
-        """Return the session of this rank."""
-        return self.session(stages, spec)
-
-
-#: Every right variant by name.
-STEP_VARIANTS: dict[str, StepVariant] = {}
 
 _REPLICAS = ("ddp", "ddp-tokens", "fsdp-accumulated")
 _CLIPPED = ("zero-bubble-clipped", "tied-clipped")
 #: What is claimed where the buffers of a BatchNorm tell how often, and in which order, it ran.
 _WITHOUT_BATCH_NORM = "plain checkpoint reentrant-checkpoint dropout"
-
-
-def _right(*checks: str, **claims: str) -> Callable[[type[PlainSession]], type[PlainSession]]:
-    """Register a session as a right variant, which these checks meet; its docstring says what it does its own way."""
-
-    def add(session: type[PlainSession]) -> type[PlainSession]:
-        name, what = idea_of(session)
-        STEP_VARIANTS[name] = StepVariant(name, what, checks, claims, session)
-        return session
-
-    return add
 
 
 def __getattr__(name: str) -> StepVariant:
@@ -70,7 +45,7 @@ def __getattr__(name: str) -> StepVariant:
 # The order of micro-batches.
 
 
-@_right("plain", "gpipe-sum", "ddp-tokens", layers=_WITHOUT_BATCH_NORM)
+@right("plain", "gpipe-sum", "ddp-tokens", layers=_WITHOUT_BATCH_NORM)
 class LastMicrobatchFirst(PlainSession):
     """Runs the micro-batches in reverse."""
 
@@ -102,12 +77,12 @@ class _AllForward(PlainSession):
         return self.told([loss for _, loss in forwards])
 
 
-@_right("plain", "auxiliary", "batch-norm", "low-rank-dropout")
+@right("plain", "auxiliary", "batch-norm", "low-rank-dropout")
 class AllForwardFirst(_AllForward):
     """Runs all micro-batches forward, then all of them back in their order."""
 
 
-@_right("plain", "auxiliary", "checkpoint-accumulated", "low-rank-dropout")
+@right("plain", "auxiliary", "checkpoint-accumulated", "low-rank-dropout")
 class LastBackwardFirst(_AllForward):
     """Runs all micro-batches forward, then back from the last to the first."""
 
@@ -118,7 +93,7 @@ class LastBackwardFirst(_AllForward):
 # How a stage runs.
 
 
-@_right("plain", "auxiliary", "checkpoint-accumulated", "zero-bubble-clipped")
+@right("plain", "auxiliary", "checkpoint-accumulated", "zero-bubble-clipped")
 class SplitBackward(PlainSession):
     """Runs the input gradients of a micro-batch through all stages, and its weight gradients behind them."""
 
@@ -154,7 +129,7 @@ class _Checkpointed(nn.Module):
         return checkpoint(self.stage, value, use_reentrant=False, **kwargs)
 
 
-@_right("plain", "gpipe-sum", "auxiliary", "low-rank-dropout", layers=_WITHOUT_BATCH_NORM)
+@right("plain", "gpipe-sum", "auxiliary", "low-rank-dropout", layers=_WITHOUT_BATCH_NORM)
 class EverythingRecomputed(PlainSession):
     """Keeps nothing of any stage's forward, and runs it again in the backward."""
 
@@ -167,7 +142,7 @@ class EverythingRecomputed(PlainSession):
 # How micro-batches add up.
 
 
-@_right("plain", "gpipe-sum", "checkpoint-accumulated")
+@right("plain", "gpipe-sum", "checkpoint-accumulated")
 class SummedInFloat64(PlainSession):
     """Adds the gradients of micro-batches up in float64, and rounds their sum."""
 
@@ -187,7 +162,7 @@ class SummedInFloat64(PlainSession):
         super().reduce()
 
 
-@_right("fsdp-accumulated", "checkpoint-accumulated")
+@right("fsdp-accumulated", "checkpoint-accumulated")
 class AddedInPlace(PlainSession):
     """Adds what a step gives to the tensors of the steps before."""
 
@@ -196,7 +171,7 @@ class AddedInPlace(PlainSession):
             parameter.grad = grad if parameter.grad is None else grad.add_(parameter.grad)
 
 
-@_right("plain", "ddp", "ddp-tokens")
+@right("plain", "ddp", "ddp-tokens")
 class DividedLast(PlainSession):
     """Lets every loss count once, and divides the sum of all replicas by what the mean is over."""
 
@@ -218,7 +193,7 @@ class DividedLast(PlainSession):
 # How replicas are reduced.
 
 
-@_right(*_REPLICAS)
+@right(*_REPLICAS)
 class EachMicrobatchReduced(PlainSession):
     """Reduces the gradients of each micro-batch by themselves."""
 
@@ -233,7 +208,7 @@ class EachMicrobatchReduced(PlainSession):
         """Do nothing: it is done already."""
 
 
-@_right(*_REPLICAS)
+@right(*_REPLICAS)
 class ReducedInFloat64(PlainSession):
     """Sums over replicas in float64."""
 
@@ -241,7 +216,7 @@ class ReducedInFloat64(PlainSession):
         return super().over_replicas(value.double()).to(value.dtype)
 
 
-@_right("ddp", "ddp-tokens")
+@right("ddp", "ddp-tokens")
 class AveragedOverReplicas(PlainSession):
     """Takes the mean over replicas of what each of them divides by its own share, as wrappers do."""
 
@@ -252,7 +227,7 @@ class AveragedOverReplicas(PlainSession):
         return super().over_replicas(value / self.spec.replicas)
 
 
-@_right(*_REPLICAS)
+@right(*_REPLICAS)
 class OneBucket(PlainSession):
     """Reduces all gradients in one buffer, whose parts they are from then on."""
 
@@ -277,7 +252,7 @@ class _WithGroup(PlainSession):
         self.group = groups[spec.pipeline_rank]
 
 
-@_right(*_REPLICAS)
+@right(*_REPLICAS)
 class ReducedBehindTheBackward(_WithGroup):
     """Begins all reductions at once, and waits for them at the end of the step."""
 
@@ -292,7 +267,7 @@ class ReducedBehindTheBackward(_WithGroup):
                 work.wait()
 
 
-@_right(*_REPLICAS)
+@right(*_REPLICAS)
 class ReducedByHooks(PlainSession):
     """Reduces each gradient in the backward of the last micro-batch, as soon as it is there."""
 
@@ -315,7 +290,7 @@ class ReducedByHooks(PlainSession):
         """Do nothing: it is done already."""
 
 
-@_right("fsdp-accumulated")
+@right("fsdp-accumulated")
 class UnevenShards(PlainSession):
     """Keeps one row of each gradient on the first replica, and all others on the last."""
 
@@ -330,7 +305,7 @@ class UnevenShards(PlainSession):
 # What an optimizer does.
 
 
-@_right(*_CLIPPED)
+@right(*_CLIPPED)
 class NormOfNorms(PlainSession):
     """Takes the norm of the norms of all gradients, as ``torch.nn.utils.get_total_norm`` does."""
 
@@ -339,7 +314,7 @@ class NormOfNorms(PlainSession):
         return float(get_total_norm(grads)) ** 2 if grads else 0.0
 
 
-@_right(*_CLIPPED)
+@right(*_CLIPPED)
 class NormByNeighbours(PlainSession):
     """Gathers the squares of all ranks, and adds them up from the largest to the smallest."""
 
@@ -350,7 +325,7 @@ class NormByNeighbours(PlainSession):
         return math.sqrt(sum(sorted(map(float, squares), reverse=True)) / self.spec.replicas)
 
 
-@_right(*_CLIPPED)
+@right(*_CLIPPED)
 class ClippedInPlace(PlainSession):
     """Clips the tensors of the gradients themselves."""
 
@@ -362,7 +337,7 @@ class ClippedInPlace(PlainSession):
         return norm
 
 
-@_right(*_CLIPPED)
+@right(*_CLIPPED)
 class UpdatedByHand(PlainSession):
     """Takes the gradients off the parameters without an optimizer."""
 
@@ -373,7 +348,7 @@ class UpdatedByHand(PlainSession):
                     parameter.sub_(lr * parameter.grad)
 
 
-@_right("tied-clipped")
+@right("tied-clipped")
 class TiedOnFirstRank(PlainSession):
     """Adds the gradients of a tied weight up on its first rank, which hands the sum to the other."""
 

@@ -32,7 +32,7 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
             "step.zero-bubble-clipped": "passed",
             "step.low-rank-dropout": "passed",
             "step.auxiliary": "passed",
-            "step.pairs.dual-pipe-v-2": "passed",
+            "step.pairs.interleaved-1f1b-2": "passed",
         },
     ),
     "deepspeed": (
@@ -41,8 +41,8 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
             "step.gpipe-sum": "unsupported",
             "step.ddp": "passed",
             "step.tied-clipped": "failed",  # deepspeed/clipped_by_norm_of_first_stage.py
-            "step.pairs.two-replicas-1": "passed",
-            "step.pairs.evaluated-first-2": "passed",
+            "step.pairs.two-replicas-2": "passed",
+            "step.pairs.column-row-1": "unsupported",
         },
     ),
     "fairscale": (
@@ -50,8 +50,7 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
         {
             "step.ddp": "unsupported",  # 1F1B
             "step.ddp-tokens": "passed",
-            "step.pairs.gpipe-1": "passed",
-            "step.pairs.batch-norm-1": "passed",  # two partitions
+            "step.pairs.ddp-1": "passed",  # two partitions
         },
     ),
     "megatron-core": (
@@ -60,7 +59,7 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
             "step.gpipe-sum": "unsupported",
             "step.ddp": "passed",
             "step.tied-clipped": "passed",
-            "step.pairs.tokens-1": "unsupported",  # interleaving over two ranks refuses three micro-batches
+            "step.pairs.interleaved-1f1b-1": "unsupported",  # interleaving over two ranks refuses three micro-batches
             "step.pairs.interleaved-1f1b-2": "passed",
         },
     ),

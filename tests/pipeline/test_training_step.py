@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,16 @@ from gradconform.fixtures.schedules.from_torch import of_torch
 from gradconform.pipeline.training_step.composition import ROWS, made_anew, step_cases, withheld
 from gradconform.pipeline.training_step.dimensions import CONSTRAINTS, DIMENSIONS, QUICK, RARE
 from gradconform.pipeline.training_step.model import counts, make_batch, make_stages, summed_loss, tied_names
+from gradconform.pipeline.training_step.on_rank import Place, spec_of
 from gradconform.pipeline.training_step.oracle import run_plain
 from gradconform.runtime import Batch
 
 #: torch infers metadata by running a stage once more, and its BatchNorm counts that: up to 2.14.
 COUNTS_INFERENCE = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)
 CASES = {case.id: case for case in step_cases("standard")}
+NOWHERE = Place(
+    rank=0, device=torch.device("cpu"), dtype=torch.float32, seed=1, note=lambda _: None, within=nullcontext
+)
 
 
 def run(*arguments: str, folder: Path) -> tuple[str, dict[str, Any]]:
@@ -40,8 +46,9 @@ def test_every_pair_of_what_can_be_composed_is_in_the_rows_and_without_what_is_r
     rows = [case.row for case in CASES.values() if case.id.startswith("step.pairs.")]
     space = Space(DIMENSIONS, CONSTRAINTS)
     assert set(space.possible(2)) - covered(rows, 2) == set()
-    common = [row for row in rows if not space.claims_of(enumerate(row)) & RARE]
-    assert set(space.without(RARE).possible(2)) - covered(common, 2) == set()
+    for rare in (RARE[0], RARE[0] | RARE[1]):
+        common = [row for row in rows if not space.claims_of(enumerate(row)) & rare]
+        assert set(space.without(rare).possible(2)) - covered(common, 2) == set()
 
 
 def test_the_rows_made_anew_are_those_of_the_file() -> None:
@@ -64,6 +71,19 @@ def test_each_composition_has_a_schedule_that_torch_makes_of_its_size() -> None:
         )
         assert (made.stages, made.microbatches) == (one.stages, one.microbatches), case.id
         assert sorted(stage for stages in one.placement for stage in stages) == list(range(one.stages))
+
+
+def test_tensor_ranks_stand_beside_each_other_in_a_replica_and_are_told_of_layers_that_there_are() -> None:
+    found = set()
+    for case in CASES.values():
+        if case.composition.tensor_ranks > 1:
+            place = replace(NOWHERE, rank=case.composition.ranks - 2)
+            spec = spec_of(case.composition, place)
+            found.add((spec.pipeline_rank, spec.replica, spec.tensor_rank))
+            stages = make_stages(case.composition, dtype=torch.float32, seed=1)
+            named = {f"{index}.{name}" for index, stage in stages.items() for name, _ in stage.named_modules()}
+            assert set(spec.shared) <= named, case.id
+    assert found == {(0, 0, 0), (1, 0, 0), (0, 1, 0)}
 
 
 def test_micro_batches_are_split_as_torch_splits_them_and_a_ragged_one_is_the_last() -> None:

@@ -6,20 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from gradconform.pipeline.training_step.composition import StepCase
 from gradconform.reference.faults.training_step import STEP_FAULTS, StepFault
 from gradconform.results import Result
 
-from .step_runs import CHECKS, judged
+from .step_runs import CHECKS, check_of, judged
 
 MODULE = "gradconform.reference.faults.training_step"
-
-
-def case_of(fault: StepFault) -> StepCase:
-    """Return the check that is to catch a fault."""
-    if f"step.{fault.check}" in CHECKS:
-        return CHECKS[f"step.{fault.check}"]
-    return next(case for case in CHECKS.values() if set(fault.check.split()) <= set(case.row))
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +19,7 @@ def results() -> dict[str, Result]:
     """Every fault on its check, with the same processes."""
     return judged(
         [
-            replace(case_of(fault), id=name, target=f"{MODULE}:{name.replace('-', '_')}")
+            replace(check_of(fault.check), id=name, target=f"{MODULE}:{name.replace('-', '_')}")
             for name, fault in STEP_FAULTS.items()
         ],
         "reference-runtime",

@@ -10,7 +10,7 @@ from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.reference.variants.training_step import STEP_VARIANTS, StepVariant
 from gradconform.results import Result
 
-from .step_runs import CHECKS, judged
+from .step_runs import check_of, judged
 
 MODULE = "gradconform.reference.variants.training_step"
 #: How often the nightly test runs what must be clean.
@@ -26,7 +26,7 @@ def target_of(variant: StepVariant) -> str:
 def results() -> dict[str, Result]:
     """Every variant on the checks that meet it, with the same processes."""
     cases = [
-        replace(CHECKS[f"step.{check}"], id=f"{variant.name} {check}", target=target_of(variant))
+        replace(check_of(check), id=f"{variant.name} {check}", target=target_of(variant))
         for variant in STEP_VARIANTS.values()
         for check in variant.checks
     ]

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from gradconform.diagnosis.cause import Cause
 from gradconform.diagnosis.training_step import (
+    Held,
     StepPart,
     StepSums,
     of_batches,
     of_clipped,
     of_norm,
     of_step_gradient,
+    of_tensor_rank,
 )
 from gradconform.judge.values import Explain
 from gradconform.results import Sort
 
 from .composition import Composition
-from .model import tied_names
+from .model import is_whole, shared_layers, tied_names
 from .oracle import Plain, PlainRun
 
 #: A norm comes as a number of float32 at best.
@@ -29,12 +31,17 @@ _EPS = 2.0**-23
 
 @dataclass(frozen=True, slots=True)
 class Causes:
-    """What explains a wrong tensor behind act ``number``, on one replica; ``wide`` is the plain run in float64."""
+    """What explains a wrong tensor behind act ``number``, on one rank; ``wide`` is the plain run in float64.
+
+    ``others`` are the gradients that differ from tensor rank to tensor rank, in sum those of the other ones.
+    """
 
     composition: Composition
     replica: int
     wide: PlainRun
     number: int
+    tensor_rank: int
+    others: Mapping[str, Tensor]
 
     def of(self, sort: Sort, name: str) -> Explain | None:
         """Return what explains a wrong tensor of a name; None where nothing is known of such tensors."""
@@ -49,7 +56,13 @@ class Causes:
         if act.act == "clip" and before is not None and before.grads[name] is not None and act.norm is not None:
             grad, norm = before.grads[name], float(act.norm)
             return lambda got: None if grad is None else of_clipped(grad, exact, norm, act.max_norm, got)
-        return lambda got: of_step_gradient(self._sums(name), exact, got)
+        return lambda got: self._of_gradient(name, exact, got)
+
+    def _of_gradient(self, name: str, exact: Tensor, got: Tensor | None) -> Cause | None:
+        alone = None
+        if got is not None and name in self.others:
+            alone = of_tensor_rank(self.others[name], exact, got, self.tensor_rank)
+        return alone or of_step_gradient(self._sums(name), exact, got)
 
     def of_norm(self, got: Tensor | None) -> Cause | None:
         """Return the likely cause of a wrong norm."""
@@ -57,9 +70,15 @@ class Causes:
         if got is None or before is None:
             return None
         squares = {name: float((grad * grad).sum()) for name, grad in before.grads.items() if grad is not None}
-        stages = {name: int(name.partition(".")[0]) for name in squares}
-        tied = tied_names(self.composition)
-        return of_norm(squares, stages, self.composition.replicas, tied, float(got), _EPS)
+        shared = shared_layers(self.composition)
+        held = Held(
+            stages={name: int(name.partition(".")[0]) for name in squares},
+            replicas=self.composition.replicas,
+            tied=tied_names(self.composition),
+            tensor_ranks=self.composition.tensor_ranks,
+            alike={name for name in squares if is_whole(name, shared)},
+        )
+        return of_norm(squares, held, float(got), _EPS)
 
     @property
     def _before(self) -> Plain | None:
@@ -73,6 +92,7 @@ class Causes:
             replicas=self.composition.replicas,
             microbatches=self.composition.microbatches,
             reduction=self.composition.reduction,
+            tensor_ranks=self.composition.tensor_ranks,
         )
 
     def _parts(self, name: str) -> Iterator[StepPart]:

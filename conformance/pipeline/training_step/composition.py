@@ -44,11 +44,13 @@ class Composition:
     weights: Literal["all", "frozen-stage", "frozen-layers", "tied"] = "all"
     layers: Literal["plain", "checkpoint", "reentrant-checkpoint", "dropout", "batch-norm"] = "plain"
     keyword: bool = False
+    tensor_ranks: int = 1
+    tensor_parallel: Literal["whole-layers", "column-row", "sequence", "vocabulary"] = "whole-layers"
 
     @property
     def ranks(self) -> int:
         """The number of processes."""
-        return self.pipeline_ranks * self.replicas
+        return self.pipeline_ranks * self.replicas * self.tensor_ranks
 
     @property
     def stages(self) -> int:
@@ -102,6 +104,11 @@ class StepCase(Clause):
         """What is not plain in the row, as the first line of a message."""
         return ", ".join(f"{name}={word}" for name, word in self.special.items()) or "the plainest training step"
 
+    @property
+    def has_script(self) -> bool:
+        """Whether a script for torchrun can show it: none shows layers that tensor ranks share."""
+        return self.composition.tensor_ranks == 1
+
 
 def step_cases(profile: str) -> tuple[StepCase, ...]:
     """Return the checks of a profile, those of fewer ranks first: standard has those of quick, and all pairs."""
@@ -145,5 +152,7 @@ def made_anew() -> dict[str, list[Words]]:
 
     What many runtimes do not claim stands in rows of its own, so that they lose no pair of the other values with it.
     """
-    common = Space(DIMENSIONS, CONSTRAINTS).without(RARE).dimensions
-    return {"pairs": array(DIMENSIONS, CONSTRAINTS, array(common, CONSTRAINTS))}
+    space, rows = Space(DIMENSIONS, CONSTRAINTS), list[Words]()
+    for count in reversed(range(len(RARE) + 1)):
+        rows = array(space.without(frozenset().union(*RARE[:count])).dimensions, CONSTRAINTS, rows)
+    return {"pairs": rows}

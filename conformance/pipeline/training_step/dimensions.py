@@ -11,6 +11,7 @@ DIMENSIONS = (
         value("two-by-two", "two replicas of two ranks", pipeline_ranks=2, replicas=2),
         value("four-stages", "four ranks in a row", pipeline_ranks=4),
         value("four-replicas", "four replicas of one rank", replicas=4),
+        value("one-stage", "one rank", "tensor"),
     )),
     Dimension(name="schedule", says="the order of actions", values=(
         value("1f1b", "1F1B", schedule="1F1B"),
@@ -74,13 +75,22 @@ DIMENSIONS = (
         value("positional", "what the stage before put out"),
         value("keyword", "a keyword argument on every stage", keyword=True),
     )),
+    Dimension(name="tensor_parallel", says="what of a stage is split over two tensor ranks", values=(
+        value("whole-layers", "nothing split over tensor ranks"),
+        value("column-row", "each MLP split over two tensor ranks, by columns and then by rows", "tensor",
+              tensor_ranks=2, tensor_parallel="column-row"),
+        value("sequence", "each MLP split over two tensor ranks, and the norm before it over the sequence", "tensor",
+              tensor_ranks=2, tensor_parallel="sequence"),
+        value("vocabulary", "each MLP, the embedding, the head and the loss split over two tensor ranks", "tensor",
+              tensor_ranks=2, tensor_parallel="vocabulary"),
+    )),
 )  # fmt: skip
 
 CONSTRAINTS = (
     never("replicas without a wrapper are kept together by nobody",
           {"layout": "two-replicas two-by-two four-replicas"}, {"data_parallel": "unwrapped"}),
     never("halves of the replicas take four of them",
-          {"layout": "two-stages two-replicas two-by-two four-stages"}, {"data_parallel": "hsdp"}),
+          {"layout": "two-stages two-replicas two-by-two four-stages one-stage"}, {"data_parallel": "hsdp"}),
     never("1F1B takes as many micro-batches as stages", {"schedule": "1f1b"}, {"microbatches": "one-mb"}),
     never("four ranks in 1F1B take four micro-batches", {"layout": "four-stages"}, {"microbatches": "three-mb"}),
     never("a pipeline in both directions takes as many micro-batches as stages",
@@ -89,17 +99,23 @@ CONSTRAINTS = (
     never("a mean over tokens says nothing of what an auxiliary loss is divided by",
           {"loss": "tokens"}, {"auxiliary": "auxiliary"}),
     never("a lone stage that is frozen has nothing to be trained",
-          {"weights": "frozen-stage"}, {"layout": "two-replicas four-replicas"}),
+          {"weights": "frozen-stage"}, {"layout": "two-replicas four-replicas one-stage"}),
     never("a checkpoint that re-enters gives its parameters nothing where its input needs no gradient",
           {"layers": "reentrant-checkpoint"}, {"weights": "frozen-stage"}),
     never("DistributedDataParallel refuses a module of which nothing is trained",
           {"weights": "frozen-stage"}, {"data_parallel": "ddp"}),
     never("wrappers take a weight of two modules for two, or for one of theirs",
           {"weights": "tied"}, {"data_parallel": "ddp fsdp fsdp-kept hsdp"}),
+    never("one rank that shares nothing with another is the plain process",
+          {"layout": "one-stage"}, {"tensor_parallel": "whole-layers"}),
+    never("more than four processes are seldom at hand",
+          {"layout": "two-by-two four-stages four-replicas"}, {"tensor_parallel": "column-row sequence vocabulary"}),
+    never("a BatchNorm over a part of the sequence has other means",
+          {"layers": "batch-norm"}, {"tensor_parallel": "sequence"}),
 )  # fmt: skip
 
-#: What values claim that many runtimes have not.
-RARE = frozenset({"ragged", "tied"})
+#: What values claim that many runtimes have not: the rarest first, in groups that are withheld one by one.
+RARE = (frozenset({"ragged", "tied"}), frozenset({"tensor"}))
 
 #: The commonest compositions, on two ranks, by name: what is not plain in them.
 QUICK: dict[str, dict[str, str]] = {

@@ -1,9 +1,10 @@
-"""What a rank needs of its replicas: whole tensors, of what each holds a part, and whether all have the same."""
+"""What a rank needs of those with the same stages: whole tensors, of what each holds a part, and whether all agree."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -18,23 +19,27 @@ from gradconform.runtime import Kept, Shard, StepSpec
 
 
 class Replicas:
-    """This rank and those that hold the same stages, in a group of the kit's own that is kept for the next case."""
+    """This rank and those that hold the same stages, in a group of the kit's own that is kept for the next case.
+
+    They are replicas, and the tensor ranks of each replica.
+    """
 
     def __init__(self, spec: StepSpec, rank: int) -> None:
         """Make the groups: every rank makes all of them, as torch wants it."""
-        self.rank, self.replica, self.count = rank, spec.replica, spec.replicas
+        self.rank, self.replica, self.tensor_rank = rank, spec.replica, spec.tensor_rank
+        self.count, self.tensor_ranks = spec.replicas * spec.tensor_ranks, spec.tensor_ranks
         self.stages, self.is_last = spec.placement[spec.pipeline_rank], spec.is_last
-        self.first = rank - spec.replica
-        self.group = _groups(len(spec.placement), spec.replicas)[spec.pipeline_rank]
+        self.first = spec.pipeline_rank * self.count
+        self.group = _groups(len(spec.placement), self.count)[spec.pipeline_rank]
 
     def _told(self, mine: Any) -> list[Any]:
-        """Return what each replica says, by replica."""
+        """Return what each rank with the same stages says, in their order."""
         found: list[Any] = [None] * self.count
         dist.all_gather_object(found, mine, group=self.group)
         return found
 
     def whole(self, kept: Mapping[str, Kept]) -> dict[str, Tensor | None]:
-        """Return whole tensors, copied, by name; what one of the replicas does not hold alike stays as it is here."""
+        """Return whole tensors, copied, by name; what one of the ranks does not hold alike stays as it is here."""
         forms = self._told({name: _form(value) for name, value in kept.items()})
         found: dict[str, Tensor | None] = {}
         for name, value in sorted(kept.items()):
@@ -43,33 +48,76 @@ class Replicas:
                 part: Tensor = value.full_tensor() if alike else value.to_local()
                 found[name] = part.detach().clone()
             elif isinstance(value, Shard):
-                found[name] = self._of_shards(value) if alike else value.value.detach().clone()
+                found[name] = self._of_shards(value) if alike else _part(value).value
             else:
                 found[name] = None if value is None else value.detach().clone()
         return found
 
     def _of_shards(self, shard: Shard) -> Tensor:
-        told = self._told((shard.start, shard.value.detach().cpu()))
-        whole = torch.zeros(shard.rows, *shard.value.shape[1:], dtype=shard.value.dtype)
-        for start, value in told:
-            whole[start : start + len(value)] = value
-        return whole.to(shard.value.device)
+        """Return the whole of a tensor; what several ranks hold is that of the nearest of them."""
+        part = _part(shard)
+        whole = torch.zeros(part.shape, dtype=part.value.dtype)
+        told = self._told((part.value.cpu(), part.starts))
+        for place in sorted(range(self.count), key=self._nearness):
+            value, starts = told[place]
+            whole[tuple(slice(start, start + size) for start, size in zip(starts, value.shape, strict=True))] = value
+        return whole.to(part.value.device)
+
+    def _nearness(self, place: int) -> int:
+        """Return in how much of replica and tensor rank another rank with the same stages is like this one."""
+        replica, tensor_rank = divmod(place, self.tensor_ranks)
+        return (replica == self.replica) + (tensor_rank == self.tensor_rank)
+
+    def of_others(self, grads: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+        """Return of gradients that this replica's tensor ranks have not alike the sum of the others', in float64."""
+        if self.tensor_ranks == 1:
+            return {}
+        first = self.replica * self.tensor_ranks
+        told = self._told({name: grad.cpu() for name, grad in grads.items() if grad is not None})
+        own = told[first : first + self.tensor_ranks]
+        return {
+            name: torch.stack([some[name].double() for some in own]).sum(0) - grad.double()
+            for name, grad in own[self.tensor_rank].items()
+            if all(name in some and some[name].shape == grad.shape for some in own)
+            and not all(torch.equal(some[name], grad) for some in own)
+        }
 
     def unlike(self, label: str, tensors: Mapping[Sort, Mapping[str, Tensor | None]]) -> Iterator[Finding]:
-        """Yield what is not bit for bit what the first replica has."""
+        """Yield what is not bit for bit what the first of the ranks with the same stages has."""
         mine = {(sort, name): _digest(value) for sort, named in tensors.items() for name, value in named.items()}
         told = self._told(mine)
         for (sort, name), digest in mine.items():
             if digest != told[0].get((sort, name)):
                 stage, _, own = name.partition(".")
-                text = f"replicas differ: this is not bit for bit what rank {self.first} has"
+                who = "replicas" if self.tensor_ranks == 1 else "ranks with the same stage"
+                text = f"{who} differ: this is not bit for bit what rank {self.first} has"
                 yield Finding("not_repeatable", f"stage {stage} {own}", label, text, sort=sort)
 
 
 @lru_cache(maxsize=8)
-def _groups(pipeline_ranks: int, replicas: int) -> list[Any]:
-    starts = range(0, pipeline_ranks * replicas, replicas)
-    return [dist.new_group(list(range(start, start + replicas))) for start in starts]
+def _groups(pipeline_ranks: int, count: int) -> list[Any]:
+    starts = range(0, pipeline_ranks * count, count)
+    return [dist.new_group(list(range(start, start + count))) for start in starts]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a whole tensor of some ``shape``, and where it starts in each dimension."""
+
+    value: Tensor
+    starts: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def _part(kept: Tensor | Shard) -> _Part:
+    """Return the part that a shard is, of a part of the whole or of the whole itself."""
+    if not isinstance(kept, Shard):
+        return _Part(kept.detach().clone(), (0,) * kept.dim(), tuple(kept.shape))
+    inner = _part(kept.value)
+    starts, shape = list(inner.starts), list(inner.shape)
+    starts[kept.dim] += kept.start
+    shape[kept.dim] = kept.rows
+    return _Part(inner.value, tuple(starts), tuple(shape))
 
 
 def _form(value: Kept) -> str:

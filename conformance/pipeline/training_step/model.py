@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from gradconform.runtime import Batch
+from gradconform.runtime import Batch, TensorStyle
 from gradconform.trial.materials import stable_seed
 
 from .composition import Composition
@@ -125,6 +125,36 @@ def tied_names(composition: Composition) -> tuple[str, ...]:
     """Return the full names of the parameters that are one."""
     last = composition.stages - 1
     return ("0.embedding.weight", f"{last}.head.weight") if composition.weights == "tied" else ()
+
+
+def shared_layers(composition: Composition) -> dict[str, TensorStyle]:
+    """Return how layers lie over tensor ranks, by their full names; nothing where there are none.
+
+    A frozen Linear has its adapter of low rank split with it: of that the Linear with the outputs, or the inputs, that
+    are split.
+    """
+    if composition.tensor_ranks == 1:
+        return {}
+    adapted = composition.weights == "frozen-layers"
+    found: dict[str, TensorStyle] = {}
+    for index in range(composition.stages):
+        block = f"{index}.block"
+        for inner in (".base", ".up") if adapted else ("",):
+            found[f"{block}.up{inner}"] = "column"
+        for inner in (".base", ".down") if adapted else ("",):
+            found[f"{block}.down{inner}"] = "row"
+        if composition.tensor_parallel == "sequence":
+            found[f"{block}.norm"] = "sequence"
+    if composition.tensor_parallel == "vocabulary":
+        found |= {"0.embedding": "vocabulary", f"{composition.stages - 1}.head": "vocabulary"}
+    return found
+
+
+def is_whole(parameter: str, shared: Mapping[str, TensorStyle]) -> bool:
+    """Tell whether each tensor rank has the whole of a parameter: of what is not shared, a norm, a row layer's bias."""
+    layer, _, name = parameter.rpartition(".")
+    style = shared.get(layer, "sequence")
+    return style == "sequence" or (style, name) == ("row", "bias")
 
 
 def make_stages(composition: Composition, *, dtype: torch.dtype, seed: int) -> dict[int, Stage]:

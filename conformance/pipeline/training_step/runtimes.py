@@ -66,6 +66,7 @@ def runtime_or_none(target: str) -> Runtime | None:
 def tell_what_runs(orders: Orders, tell: Tell) -> None:
     """Do the work of a process that looks at one target: tell whether it is a ``runtime``, and how it is ``described``.
 
+    With ``steps`` it tells as well what is claimed, by it or by torch's runtime, which the functions are put into.
     Where no ``steps`` are to be run, and for what is no runtime, it must be torch's three functions.
     """
     order = next(orders)
@@ -73,11 +74,16 @@ def tell_what_runs(orders: Orders, tell: Tell) -> None:
     runtime = runtime_or_none(text) if order["steps"] else None
     if runtime is not None:
         described = {"text": text, "name": runtime.name, "version": None, "file": None, "sha256": None}
-        tell({"runtime": True, "described": described})
+        tell({"runtime": True, "described": described, "claims": _claims_of(runtime)})
         return
     target = resolve(text)
     if not isinstance(target.adapter, FunctionsAdapter):
         takes = "a runtime, or torch's three functions" if order["steps"] else "torch's three functions"
         msg = f"target {text!r} is an adapter of its own; a pipeline takes {takes}, which its PipelineStage calls"
         raise TargetError(msg)
-    tell({"runtime": False, "described": target.described()})
+    claims = _claims_of(runtime_named(TORCH)) if order["steps"] else {}
+    tell({"runtime": False, "described": target.described(), "claims": claims})
+
+
+def _claims_of(runtime: Runtime) -> dict[str, list[str]]:
+    return {name: sorted(words_of(claimed)) for name, claimed in runtime.claims.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -128,8 +130,9 @@ class ShardsSwapped(PlainSession):
 
     def own(self, grad: Tensor | None) -> Kept:
         kept = super().own(grad)
-        if isinstance(kept, Shard) and len(kept.value) * self.spec.replicas == kept.rows:
-            return Shard(kept.value, kept.rows - kept.start - len(kept.value), kept.rows)
+        each = -(-len(grad) // self.spec.replicas) if grad is not None else 0
+        if isinstance(kept, Shard) and each * self.spec.replicas == kept.rows:
+            return Shard(kept.value, kept.rows - kept.start - each, kept.rows)
         return kept
 
 
@@ -140,6 +143,5 @@ class StaleShard(PlainSession):
     def param_grads(self) -> dict[str, Kept]:
         now = super().param_grads()
         if not hasattr(self, "first"):
-            self.first = {name: Shard(one.value.clone(), one.start, one.rows) if isinstance(one, Shard) else one
-                          for name, one in now.items()}  # fmt: skip
+            self.first = {name: copy.deepcopy(one) if isinstance(one, Shard) else one for name, one in now.items()}
         return self.first

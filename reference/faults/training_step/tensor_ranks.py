@@ -1,0 +1,146 @@
+"""Faults of layers that tensor ranks share: what is summed, what is not, and what counts once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradconform.reference.runtime import PlainSession
+from gradconform.runtime import Batch, Kept, Shard
+
+from .registry import fault
+
+
+@fault("one-stage column-row")
+class PartialSumTakenForWhole(PlainSession):
+    """Takes what a row layer gives on one tensor rank for the whole sum."""
+
+    def summed(self, value: Tensor) -> Tensor:
+        return value
+
+
+@fault("one-stage sequence", "tensor_rank_alone")
+class SequenceNormNotReduced(PlainSession):
+    """Leaves each tensor rank with what its part of the sequence gives a norm."""
+
+    def over_tensor_ranks(self, name: str, grad: Tensor) -> Tensor:
+        return grad
+
+
+@fault("one-stage sequence", "divided")
+class SequenceNormAveraged(PlainSession):
+    """Takes the mean over tensor ranks of what parts of the sequence give a norm."""
+
+    def over_tensor_ranks(self, name: str, grad: Tensor) -> Tensor:
+        reduced = super().over_tensor_ranks(name, grad)
+        return reduced if reduced is grad else reduced / self.spec.tensor_ranks
+
+
+@fault("one-stage column-row", "multiplied")
+class WholeLayersReduced(PlainSession):
+    """Sums over tensor ranks what each of them has whole."""
+
+    def over_tensor_ranks(self, name: str, grad: Tensor) -> Tensor:
+        return grad if name in self.split else self.sum(grad)
+
+
+@fault("one-stage column-row", "tensor_rank_alone")
+class ColumnInputNotReduced(PlainSession):
+    """Hands back the input gradient of a column layer as one tensor rank has it."""
+
+    def entered(self, value: Tensor) -> Tensor:
+        return value
+
+
+@fault("one-stage column-row")
+class RowBiasOnEachRank(PlainSession):
+    """Adds the bias of a row layer on every tensor rank, before the sum."""
+
+    def row(self, module: nn.Linear, value: Tensor) -> Tensor:
+        return self.summed(F.linear(value, module.weight, module.bias))
+
+
+@fault("sequence clipped", "norm_of_tensor_ranks")
+class NormCountsTensorRanks(PlainSession):
+    """Counts in the norm what each tensor rank has whole, on each of them."""
+
+    def holders(self, name: str) -> int:
+        return 1
+
+
+@fault("sequence clipped")
+class NormOfOneTensorRank(PlainSession):
+    """Takes the norm of each tensor rank by itself for that of all."""
+
+    def norm(self) -> float:
+        return super().norm() / math.sqrt(self.spec.tensor_ranks)
+
+
+@fault("one-stage vocabulary")
+class LossOfOwnMaximum(PlainSession):
+    """Takes from logits the largest of each tensor rank, and adds the exponentials up as if it were one."""
+
+    def largest(self, value: Tensor) -> Tensor:
+        return value
+
+
+@fault("one-stage vocabulary")
+class LossOfOwnSum(PlainSession):
+    """Divides by the exponentials of each tensor rank's own logits."""
+
+    def total_of(self, value: Tensor) -> Tensor:
+        return value
+
+
+@fault("one-stage vocabulary")
+class UnknownTokensLookedUp(PlainSession):
+    """Adds the first row of an embedding for each token that another tensor rank knows."""
+
+    def known(self, tokens: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
+        here, inside = super().known(tokens, vocabulary)
+        return here, torch.ones_like(inside)
+
+
+@fault("one-stage tokens column-row", "divided")
+class TokensOfTensorRanks(PlainSession):
+    """Counts the tokens of a batch on each tensor rank."""
+
+    def tokens(self, batch: Batch) -> float:
+        return super().tokens(batch) * self.spec.tensor_ranks
+
+
+@fault("one-stage column-row", "multiplied")
+class LossOnEachTensorRank(PlainSession):
+    """Lets the loss count once for each tensor rank."""
+
+    def weight(self, batch: Batch, chunk: Batch) -> float:
+        return super().weight(batch, chunk) * self.spec.tensor_ranks
+
+
+@fault("one-stage dropout column-row")
+class DropoutOfEachTensorRank(PlainSession):
+    """Draws another dropout on each tensor rank, of what all of them have whole."""
+
+    def chunks(self, batch: Batch) -> list[Batch]:
+        return [self._drawn(chunk) for chunk in super().chunks(batch)]
+
+    def _drawn(self, chunk: Batch) -> Batch:
+        kwargs = dict(chunk.kwargs)
+        if "seeds" in kwargs:
+            kwargs["seeds"] = kwargs["seeds"] + self.spec.tensor_rank
+        return replace(chunk, kwargs=kwargs)
+
+
+@fault("one-stage vocabulary")
+class TensorShardsSwapped(PlainSession):
+    """Hands out each gradient as the part of another tensor rank."""
+
+    def part(self, name: str, value: Kept) -> Kept:
+        kept = super().part(name, value)
+        if isinstance(kept, Shard) and name in self.split and kept.rows % self.spec.tensor_ranks == 0:
+            return replace(kept, start=kept.rows - kept.start - kept.rows // self.spec.tensor_ranks)
+        return kept
