@@ -23,6 +23,9 @@ Profile = Literal["quick", "standard", "full"]
 #: From the smallest profile to the largest; each holds all checks of those before it.
 PROFILES: tuple[Profile, ...] = ("quick", "standard", "full")
 
+#: Those of whole training steps.
+STEP_PROFILES = PROFILES[:2]
+
 #: What all values are drawn from where no seed is named.
 DEFAULT_SEED = 20
 #: Of a larger seed torch's generator of the CPU reads the lower 32 bits alone, so two of them would draw the same.

@@ -10,7 +10,7 @@ import importlib.metadata
 import textwrap
 from functools import partial
 
-from gradconform.naming import DEFAULT_SEED
+from gradconform.naming import DEFAULT_SEED, STEP_PROFILES
 from gradconform.run.options import OPTIONS
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
@@ -235,7 +235,7 @@ def _pipeline(one: argparse.ArgumentParser) -> None:
     )
     one.add_argument(
         "--profile",
-        choices=("quick", "standard"),
+        choices=STEP_PROFILES,
         help="training steps: quick has the commonest, on two ranks; standard every pair of what can be composed, on "
         "two and four (default: quick)",
     )

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gradconform.devices.ready import device_named
 from gradconform.exits import EXIT_CONFORMS, EXIT_INCOMPLETE, RunRefusedError
 from gradconform.naming import SelectionError, current_folder_first, nearest
 from gradconform.pipeline.options import STEPS, PipelineOptions
@@ -92,7 +93,9 @@ def _write_script(wanted: _Wanted, path: str) -> int:
     if not wanted.check.startswith(STEPS):
         msg = f"{wanted.check} is of a schedule; a script can be written of a training step. Replay it without --script"
         raise SelectionError(msg)
-    case, said, options = _case(wanted.check), looked_at(wanted.target, steps=True), wanted.options
+    case, options = _case(wanted.check), wanted.options
+    device_named(options.device)
+    said = looked_at(wanted.target, steps=True)
     refuse_unwritten(case, said["claims"])
     name = " ".join(filter(None, (said["described"]["name"], said["described"]["version"])))
     where = where_is(wanted.target, runtime=said["runtime"])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import Field, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from gradconform.naming import DEFAULT_SEED, SelectionError
+from gradconform.naming import DEFAULT_SEED, STEP_PROFILES, SelectionError
 
 from .cases import word_of
 
@@ -48,9 +48,10 @@ class PipelineOptions:
         if {*values} != {*plain} or values["command"] != _COMMAND:
             msg = f"these are not the options of 'gradconform {_COMMAND}'; expected {', '.join(plain)}"
             raise SelectionError(msg)
-        for name, default in plain.items():
-            if isinstance(values[name], list) is not isinstance(default, list) or isinstance(values[name], dict):
-                msg = f"{name} is {values[name]!r}, which no run has; expected a value such as {default!r}"
+        for one in fields(cls):
+            if not _fits(one, values[one.name]):
+                like = f"expected a value such as {plain[one.name]!r}"
+                msg = f"{one.name} is {values[one.name]!r}, which no run has; {like}"
                 raise SelectionError(msg)
         several = {name: tuple(map(str, values[name])) for name, default in plain.items() if isinstance(default, list)}
         return cls(**{name: several.get(name, values[name]) for name in plain if name != "command"})
@@ -78,3 +79,16 @@ class PipelineOptions:
             if value != getattr(plain, one.name):
                 told = value if isinstance(value, tuple) else (value,)
                 yield from (word for each in told for word in (f"--{one.name.replace('_', '-')}", str(each)))
+
+
+def _fits(one: Field[Any], value: object) -> bool:
+    """Whether the command line can give an option that value, as JSON has it."""
+    if isinstance(one.default, tuple):
+        return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    if one.name == "profile":
+        return value is None or (isinstance(value, str) and value in STEP_PROFILES)
+    if isinstance(one.default, str):
+        return isinstance(value, str)
+    if value is None:
+        return one.default is None
+    return isinstance(value, int) and not isinstance(value, bool) and value >= int(one.name != "seed")

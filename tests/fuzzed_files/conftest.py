@@ -90,3 +90,5 @@ def _make() -> None:
     lines = Path("run.ndjson").read_bytes().splitlines(keepends=True)
     Path("cut.ndjson").write_bytes(b"".join(lines[:-3]))
     assert main(["bundle", "whole.json", "-o", "bundle.zip", "--ndjson", "run.ndjson"]) == 0
+    steps = ("pipeline", "torch", "--checks", "step.plain", "--checks", "step.fsdp-evaluated", "--json", "steps.json")
+    assert main([*steps]) == 1

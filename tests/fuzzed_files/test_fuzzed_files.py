@@ -56,6 +56,16 @@ WAYS: dict[str, Sequence[str]] = {
     "failed.json": REPORT,
     "waived.json": REPORT,
     "part-1.json": REPORT,
+    "steps.json": (  # it is replayed on ranks of its own: only the script is written
+        "compare {} {}",
+        "compare steps.json {} --format json",
+        "merge {} part-2.json",
+        "report {} --markdown -",
+        "report steps.json {} --html page.html",
+        "bundle {} -o made.zip",
+        "replay {}#1 --script script.py",
+        "replay {}#step.plain --script script.py",
+    ),
     "run.ndjson": ("bundle whole.json -o made.zip --ndjson {}", f"run --resume {{}} {_HERE}"),
     "cut.ndjson": (
         f"run --resume {{}} {_HERE}",

@@ -112,6 +112,18 @@ def test_of_other_extra_checks_no_command_is_told(options: dict[str, Any]) -> No
     assert command_again(told(options), failed("stage.manual.full")) is None
 
 
+@pytest.mark.parametrize("name", PipelineOptions().to_json())
+@pytest.mark.parametrize("value", [[1], ["GPipe"], "nothing", "", {"a": 1}, True, -1, 0, 1.5, 3, None], ids=repr)
+def test_only_what_the_command_line_can_give_is_taken_from_a_report(name: str, value: object) -> None:
+    try:
+        options = PipelineOptions.from_json({**PipelineOptions().to_json(), name: value})
+    except SelectionError as error:
+        told_of = "gradconform pipeline" if name == "command" else f"{name} is {value!r}, which no run has"
+        assert told_of in str(error)  # noqa: PT017 (what is not taken is told, and what is taken can be typed)
+    else:
+        assert asked(shlex.join(options.words)) == options
+
+
 @pytest.mark.parametrize("odd", [{"schedule": "GPipe"}, {"seed": [1]}, {"checks": None}, {"device": {"a": 1}}])
 def test_options_that_no_run_has_written_are_refused(odd: dict[str, Any]) -> None:
     with pytest.raises(SelectionError, match="no run has"):
