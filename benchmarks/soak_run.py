@@ -128,7 +128,8 @@ class Struck:
 
         return subprocess.Popen(
             given, cwd=self.work, env=self.environment(), stdin=subprocess.DEVNULL, stdout=out,
-            stderr=subprocess.STDOUT if out != subprocess.DEVNULL else out, preexec_fn=limits,  # noqa: PLW1509
+            stderr=subprocess.STDOUT if out != subprocess.DEVNULL else out,
+            preexec_fn=limits,  # noqa: PLW1509 (limits of the child alone; it takes no lock)
         )  # fmt: skip
 
     def judge(self) -> Outcome:

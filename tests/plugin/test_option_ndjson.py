@@ -56,7 +56,7 @@ def full_from(written: int) -> Callable[..., None]:
         if records > written:
             msg = "no room"
             raise RecordsError(msg)
-        write(file, record)  # type: ignore[arg-type]
+        write(file, record)  # type: ignore[arg-type] (whatever a record file is given)
 
     return limited
 
