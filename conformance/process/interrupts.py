@@ -29,10 +29,14 @@ def interrupts_seen() -> Iterator[None]:
     At the end ``KeyboardInterrupt`` is raised where a SIGINT came and whoever it interrupted has kept it to himself.
     """
     acts = signal.getsignal(signal.SIGINT)
-    if acts is _note or not callable(acts) or threading.current_thread() is not threading.main_thread():
+    if acts is _note or not _hears():
         yield
         return
-    _Seen.pressed, _Seen.acts = False, acts
+    _Seen.pressed = False  # of an earlier one, which is over
+    if not callable(acts):
+        yield
+        return
+    _Seen.acts = acts
     signal.signal(signal.SIGINT, _note)
     try:
         yield
@@ -44,8 +48,12 @@ def interrupts_seen() -> Iterator[None]:
 
 
 def interrupted() -> bool:
-    """Tell whether a SIGINT has come since somebody has begun to look."""
-    return _Seen.pressed
+    """Tell whether a SIGINT has come since somebody has begun to look; no other thread than the main one has met it."""
+    return _Seen.pressed and _hears()
+
+
+def _hears() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def pass_on_an_interrupt(error: BaseException) -> None:

@@ -1,0 +1,74 @@
+"""A person's ctrl-C ends what runs while it is pressed, and nothing that runs afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gradconform.process.interrupts import interrupted, interrupts_seen, pass_on_an_interrupt
+
+
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def press() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def pressed_once() -> None:
+    with pytest.raises(KeyboardInterrupt), interrupts_seen():
+        press()
+
+
+def fails() -> None:
+    """Run what raises, as a judge of somebody's code does."""
+    with interrupts_seen():
+        msg = "of its own"
+        error = KeyboardInterrupt(msg)
+    pass_on_an_interrupt(error)
+
+
+def keeps_it() -> None:
+    with interrupts_seen(), contextlib.suppress(KeyboardInterrupt):
+        press()
+
+
+def test_it_is_passed_on_though_it_was_caught() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        keeps_it()
+    assert interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        pass_on_an_interrupt(ValueError())
+
+
+@pytest.mark.parametrize("acts", [signal.default_int_handler, signal.SIG_IGN, signal.SIG_DFL], ids=repr)
+def test_what_runs_afterwards_is_not_ended_by_it(acts: Callable[..., object] | signal.Handlers) -> None:
+    pressed_once()
+    signal.signal(signal.SIGINT, acts)  # as of a job that a shell runs in the background
+    fails()
+    assert not interrupted()
+
+
+def test_a_thread_that_runs_afterwards_is_not_ended_by_it() -> None:
+    pressed_once()
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            fails()
+        except BaseException as error:  # noqa: BLE001 (a thread keeps what it raises to itself)
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert raised == []
