@@ -25,7 +25,8 @@ def kit_files() -> Mapping[str, str]:
 def kit_sha256(files: Mapping[str, str] | None = None) -> str:
     """Return one SHA-256 for all files: of the lines ``path hash``, sorted."""
     given = kit_files() if files is None else files
-    return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in sorted(given.items())).encode()).hexdigest()
+    lines = "".join(f"{name} {digest}\n" for name, digest in sorted(given.items()))
+    return hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()  # a bundle's may be any text
 
 
 def _found() -> Iterator[tuple[str, Path]]:

@@ -127,7 +127,7 @@ def _written_beside(real: Path, content: str | bytes) -> Path:
     beside = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
         mask = os.umask(0)
         os.umask(mask)
         beside.chmod(0o666 & ~mask)  # mkstemp makes a file that only its owner can read

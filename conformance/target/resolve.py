@@ -14,6 +14,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -163,7 +164,7 @@ def _load_file(where: str, target: str) -> ModuleType:
         hint = f"; files near it: {', '.join(near)}" if near else ""
         msg = f"target {target!r}: there is no file {where!r}{hint}"
         raise TargetError(msg)
-    name = f"gradconform_target_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"gradconform_target_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         msg = f"target {target!r}: {where!r} cannot be loaded as Python"

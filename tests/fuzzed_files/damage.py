@@ -58,7 +58,7 @@ OTHERS = (
 odd_values: st.SearchStrategy[Values] = st.one_of(
     st.sampled_from(TEXTS),
     st.sampled_from(NUMBERS),
-    st.sampled_from(OTHERS),
+    st.sampled_from(OTHERS).map(copy.deepcopy),  # what is put in place may be damaged there
     st.text(max_size=8),
     st.integers(),
     st.floats(),

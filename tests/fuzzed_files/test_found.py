@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gradconform.bundle.archive import unpacked
 from gradconform.cli import main
 from gradconform.naming import SelectionError
 from gradconform.run.options import RunOptions
+
+from .damage import archive
 
 Valid = Callable[[], dict[str, bytes]]
 
@@ -64,3 +71,27 @@ def test_several_values_of_one_that_pytest_reads_from_a_file_are_refused(pyteste
     run = pytester.runpytest_inprocess("--collect-only")
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines("ERROR: gradconform_json = ['a.json']: expected one value")
+
+
+def test_a_list_of_the_kits_files_that_utf_8_cannot_hold_is_not_the_kits(
+    valid: Valid, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {**unpacked("bundle.zip", valid()["bundle.zip"]), "kit.json": json.dumps({"\ud800": "0"}).encode()}
+    stated = json.loads(files["statement.json"])
+    stated["files"]["kit.json"] = hashlib.sha256(files["kit.json"]).hexdigest()
+    files["statement.json"] = json.dumps(stated).encode()
+    Path("odd.zip").write_bytes(archive([*files.items()], 0o100644))
+    assert main(["verify", "odd.zip"]) == 1
+    told = capsys.readouterr()
+    assert "kit.json does not list the files that ran" in told.out + told.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems name no file by any bytes")
+def test_a_target_may_be_named_by_bytes_that_are_no_text(valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:
+    name = os.fsdecode(b"odd\xff.py")
+    Path(name).write_bytes(valid()["right.py"])
+    assert main(["run", name, "--no-isolation", "--checks", "full.gradients.mlp"]) == 5
+    assert r"odd\udcff.py: incomplete" in capsys.readouterr().out
+    assert main(["replay", "full.gradients.mlp", name, "--script", "script.py"]) == 0
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout[:5]) == (0, "right"), done.stderr

@@ -116,6 +116,7 @@ def forget_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of what has failed, which it would hide
 @pytest.mark.parametrize("examples", EXAMPLES)
 @pytest.mark.parametrize("name", WAYS)
 def test_a_damaged_file_is_told_or_read(

@@ -31,6 +31,8 @@ schedule = ScheduleInterleaved1F1B(stages, n_microbatches=2, loss_fn=mean_square
 try:
     schedule.step(x, target=target)
 except RuntimeError as error:
+    if "use_reentrant" not in str(error):  # of gloo, say, where torch cannot connect the stages of one rank
+        raise
     print(f"got RuntimeError: {error}")
     raise SystemExit(1) from None
 finally:
