@@ -23,7 +23,7 @@ for _ in range(2):
 expected, module.weight.grad, module.bias.grad = module.weight.grad, None, None
 
 stage = PipelineStage(module, 0, 1, torch.device("cpu"))
-schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=mean_square)
+schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=mean_square, scale_grads=True)
 for _ in range(2):
     schedule.step(x, target=target)
 dist.destroy_process_group()
