@@ -30,7 +30,7 @@ def test_results_on_two_shared_indices_are_the_same_in_one_process_and_in_worker
     (tmp_path / "test_place.py").write_text(PLACES, encoding="utf-8")
     seen: list[Any] = []
     places: list[set[str]] = []
-    for count in ("0", "1", "2"):
+    for count in ("0", "2"):
         done = process(
             "pytest", "-q", "-p", "no:cacheprovider", "-n", count, "--gradconform", "reference-split",
             "--gradconform-device", "simx", "--gradconform-profile", "quick",
@@ -46,5 +46,5 @@ def test_results_on_two_shared_indices_are_the_same_in_one_process_and_in_worker
             path.unlink()
     assert len(seen[0]) > 10
     assert {result["device"] for result in seen[0][:-1]} == {"simx"}
-    assert seen[0] == seen[1] == seen[2]
-    assert places == [{"master-simx:0"}, {"gw0-simx:0"}, {"gw0-simx:0", "gw1-simx:1"}]
+    assert seen[0] == seen[1]
+    assert places == [{"master-simx:0"}, {"gw0-simx:0", "gw1-simx:1"}]

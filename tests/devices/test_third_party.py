@@ -62,7 +62,7 @@ def test_results_are_the_same_in_one_process_and_in_workers(abacus: Path, proces
     test = "def test_device(gradconform_device): assert gradconform_device.type == 'abacus'"
     (abacus / "test_device.py").write_text(test, encoding="utf-8")
     seen: list[Any] = []
-    for count in ("0", "1", "2"):
+    for count in ("0", "2"):
         done = process(
             "pytest", "-q", "-p", "no:cacheprovider", "-n", count, "--gradconform", "reference-split",
             "--gradconform-device", "abacus", "--gradconform-device-plugin", "abacus",
@@ -74,7 +74,7 @@ def test_results_are_the_same_in_one_process_and_in_workers(abacus: Path, proces
         del report["environment"]
         seen.append([{**result, "duration_s": 0} for result in report.pop("results")] + [report])
     assert len(seen[0]) > 3
-    assert seen[0] == seen[1] == seen[2]
+    assert seen[0] == seen[1]
 
 
 def test_a_device_that_only_this_process_knows_is_asked_here(abacus: Path, process: Process) -> None:
