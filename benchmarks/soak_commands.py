@@ -84,7 +84,8 @@ def _of_pytest(kind: Kind, usual: int) -> tuple[set[int], str]:
     if kind.moment == "amid" or (kind.inside and kind.fault in {"hang", "hang locked"}):
         return {2, -signal.SIGINT}, "pytest has no limit of time: ctrl-C ended it"
     if kind.moment == "import" and kind.how != "for good":
-        return {usual, 1, 2, 3}, "pytest-xdist lost a worker before its tests"
+        nothing_ran = set() if kind.once else {EXIT_INCOMPLETE}
+        return {usual, 1, 2, 3, *nothing_ran}, "pytest-xdist lost a worker before its tests"
     return {usual, 1, 2, 3, -signal.SIGINT}, "a test fails where the worker was at one, or ctrl-C ended it"
 
 

@@ -7,15 +7,16 @@ from typing import Any
 
 from gradconform.devices.probe import time_limit
 from gradconform.exits import EXIT_ENVIRONMENT, RunRefusedError
+from gradconform.process.orphans import Orphans
 from gradconform.process.worker import Exit, Worker
 
 
 def told_apart(work: str, target: str, **given: Any) -> dict[str, Any]:
-    """Return what ``work``, ``module:function``, tells of a target as the first thing.
+    """Return what ``work``, ``module:function``, tells of a target as the first thing; what it starts ends with it.
 
     Raises :class:`~gradconform.exits.RunRefusedError` with what refused it, or how its process ended.
     """
-    with closing(Worker(work, {"target": target, **given}, quiet=True)) as worker:
+    with closing(Orphans()), closing(Worker(work, {"target": target, **given}, quiet=True)) as worker:
         worker.expect(time_limit())
         said = next(worker.told())
     if not isinstance(said, Exit):

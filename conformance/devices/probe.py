@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gradconform.naming import SelectionError
+from gradconform.process.orphans import Orphans
 from gradconform.process.worker import Exit, Worker
 from gradconform.records import as_json
 
@@ -136,9 +137,9 @@ def requests_for(
 
 
 def probe_all(requests: Iterable[Request]) -> list[list[Probe]]:
-    """Return the records for each request; the processes run side by side."""
+    """Return the records for each request; the processes run side by side, and what they leave behind is ended."""
     asked = list(requests)
-    with ThreadPoolExecutor(max_workers=max(1, min(len(asked), os.cpu_count() or 1))) as pool:
+    with closing(Orphans()), ThreadPoolExecutor(max_workers=max(1, min(len(asked), os.cpu_count() or 1))) as pool:
         return list(pool.map(probe_apart, asked))
 
 

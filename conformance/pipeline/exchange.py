@@ -15,6 +15,7 @@ from typing import Any
 
 from gradconform.diagnosis.cause import cause_from
 from gradconform.judge.finding import Finding
+from gradconform.process.forks import OneProcess
 
 from .cases import Case
 from .training_step.composition import StepCase
@@ -124,9 +125,14 @@ class Marker:
 
     @contextlib.contextmanager
     def within(self) -> Iterator[None]:
-        """Mark that the implementation under test runs; left as it is where it raises."""
+        """Mark that the implementation under test runs; left as it is where it raises.
+
+        Raises :class:`~gradconform.process.forks.ForkedError` where it forks and comes back in the child as well, which
+        would go on with this rank's connections.
+        """
         self._put(replace(self._now, inside=True))
-        yield
+        with OneProcess():
+            yield
         self._put(replace(self._now, inside=False))
 
     def _put(self, mark: Mark) -> None:

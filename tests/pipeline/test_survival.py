@@ -23,6 +23,10 @@ from gradconform.pipeline.starts import Start
 from gradconform.process.worker import Exit, Worker
 
 CASE = cases_of(["GPipe"], ranks=2, stages_per_rank=None, microbatches=None)[0]
+FORKED = (
+    "gradconform.process.forks.ForkedError: the implementation forked, and its call came back in the child as well; "
+    "the child was ended"
+)
 ONE = ("--schedule", "1F1B", "--checks", "*.two-steps")
 
 TARGET = """
@@ -90,12 +94,13 @@ def shared_memory() -> set[str]:
             "raise ValueError('not today')",
             "rank 1 raised ValueError: not today at 1B2, in the implementation under test",
         ),
+        ("os.fork()", f"rank 1 raised {FORKED} at 1B2, in the implementation under test"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 died (SIGKILL) at 1B2, in the implementation under test"),
         ("time.sleep(1e6)", "rank 1 took longer than 20 s at 1B2, in the implementation under test"),
         # A sleep of C that ends early at a signal, with the interpreter's lock: what asks it for its stacks wakes it.
         ("ctypes.PyDLL(None).sleep(1000)", "rank 1 took longer than 20 s at 1B2, in the implementation under test"),
     ],
-    ids=["raises", "dies", "hangs", "hangs with the lock"],
+    ids=["raises", "forks", "dies", "hangs", "hangs with the lock"],
 )
 def test_the_verdict_names_rank_action_and_error(does: str, what: str, tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(TARGET.format(does=does))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -94,3 +95,57 @@ def test_no_process_that_a_target_has_started_outlives_the_run(
     run = judged(f"{HOSTILE}:{name}", *TWO, HOSTILE_MARK=str(tmp_path))
     assert run.told == {MLP: told, LOSS: told}, run.err
     assert running_with(str(tmp_path)) == []
+
+
+#: A module that leaves the processes of hostile.py where it is imported.
+IMPORTED = """
+import importlib.util
+import os
+
+spec = importlib.util.spec_from_file_location("hostile", {path!r})
+hostile = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(hostile)
+hostile._leave_daemons()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere what leaves its group is lost")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "autograd", "--device", "leaving", "--device-plugin", "leaving"),
+        ("pipeline", "leaving.py", "--checks", "step.plain"),
+        ("doctor", "--device-plugin", "leaving"),
+    ],
+    ids=["a device", "a target of pipelines", "doctor"],
+)
+def test_no_process_outlives_the_command_that_was_started_where_something_was_asked(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "leaving.py").write_text(IMPORTED.format(path=str(HOSTILE)), encoding="utf-8")
+    environment = {**os.environ, "HOSTILE_MARK": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "gradconform", *words],
+        cwd=tmp_path, env=environment, capture_output=True, check=False, text=True,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    assert running_with(str(tmp_path)) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is inherited")
+def test_what_another_thread_starts_meanwhile_is_left_alone() -> None:
+    code = """
+import subprocess, sys, time
+from gradconform.process.orphans import Orphans
+
+words = [sys.executable, "-S", "-c", "import time; time.sleep(1000)"]
+before = subprocess.Popen(words, start_new_session=True)
+orphans = Orphans()
+ours, other = subprocess.Popen(words), subprocess.Popen(words, start_new_session=True)
+orphans.close()
+print(before.poll(), ours.poll(), other.wait(60) is None)
+before.kill()
+ours.kill()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    assert done.stdout.split() == ["None", "None", "False"], done.stderr
