@@ -220,6 +220,7 @@ def page(found: Found, releases: Sequence[str], commands: Mapping[str, Sequence[
         "## Which defect of torch's stage backward, and of what is around it, is in which release", "",
         f"Each row is a script that uses torch alone; {SHOWN} says that it shows its defect on that release. *Raises*",
         "says that the release ends it with another error before its defect can show, *crashes* that its process died.",
+        "Behind releases that raise, a defect may be as old as what it is in, and older than it *appeared*.",
         "Each check of the contract that fails on a release is explained by one of them, by",
         "[checks.toml](../tests/quality/torch_releases/checks.toml) and explained.toml in the other folders.",
         "",
