@@ -10,9 +10,11 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,6 +30,47 @@ def keep_what_is_started(*, on: bool = True) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
 
 
+class _Own:
+    """What this process has to do with processes, whichever thread it is: those that it started and has not ended yet.
+
+    ``looking`` counts who looks after orphans now; ``before`` is whether this process inherited them before.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.started: set[int] = set()
+        self.looking, self.before = 0, False
+
+    def look(self) -> None:
+        with self.lock:
+            if not self.looking:
+                self.before = _keeps()
+                keep_what_is_started()
+            self.looking += 1
+
+    def look_no_more(self) -> None:
+        with self.lock:
+            self.looking -= 1
+            if not self.looking:
+                keep_what_is_started(on=self.before)
+
+
+_OWN = _Own()
+
+
+def start_own(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    """Start a process of this one, which is no orphan until :func:`own_has_ended` says that it is gone."""
+    with _OWN.lock:
+        process = start()
+        _OWN.started.add(process.pid)
+    return process
+
+
+def own_has_ended(process: int) -> None:
+    """Say that a process of this one has ended and was waited for."""
+    _OWN.started.discard(process)
+
+
 def _keeps() -> bool:
     kept = ctypes.c_int()
     if sys.platform == "linux":
@@ -38,33 +81,38 @@ def _keeps() -> bool:
 class Orphans:
     """What this process inherits from those that it starts from now on, until it is closed.
 
-    Those have sessions of their own, as each :class:`~gradconform.process.worker.Worker` has. In between this process
-    starts no other session but those that it names; what another thread of it starts in its own is left alone.
+    Those have sessions of their own, as each :class:`~gradconform.process.worker.Worker` has. What another thread
+    starts meanwhile is left alone where it is such a worker, or of the session of this process.
     """
 
     def __init__(self) -> None:
         """Begin to inherit."""
-        self._before, self._closed, self._kept = _children(), False, _keeps()
-        keep_what_is_started()
+        self._before, self._closed = _children(), False
+        _OWN.look()
 
-    def end(self, own: Iterable[int] = ()) -> None:
-        """End all that was inherited; ``own`` are the processes that this one has itself started, and needs."""
+    def end(self) -> None:
+        """End all that was inherited."""
         until = time.monotonic() + _PATIENCE
-        while (left := _children() - self._before - {*own}) and time.monotonic() < until:
-            for process in left:
-                with suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
+        while (left := self._end()) and time.monotonic() < until:
             for process in left:  # what they have started comes next
                 with suppress(ChildProcessError):
                     os.waitpid(process, os.WNOHANG)
             time.sleep(0.01)
+
+    def _end(self) -> set[int]:
+        with _OWN.lock:  # nobody starts a process meanwhile that is not known yet
+            left = _children() - self._before - _OWN.started
+            for process in left:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+        return left
 
     def close(self) -> None:
         """End what is left, and inherit no more, where this process did not before."""
         if not self._closed:
             self._closed = True
             self.end()
-            keep_what_is_started(on=self._kept)
+            _OWN.look_no_more()
 
 
 def _children() -> set[int]:

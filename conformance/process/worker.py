@@ -17,6 +17,7 @@ from typing import IO, cast
 
 from gradconform.exits import RunRefusedError
 
+from .orphans import own_has_ended, start_own
 from .pipes import ForeignBytesError, Message, Printed, Receiver, Sender, key_of
 from .serving import STACK_SIGNAL
 
@@ -98,13 +99,15 @@ class Worker:
         files = (orders, theirs, self._stacks.fileno())
         word = secrets.token_hex(8)
         try:
-            self._process = subprocess.Popen(  # noqa: S603 (this interpreter, with code of our own)
-                [sys.executable, "-c", _BOOT, work, *map(str, (os.getpid(), word, *files)), *_module_path()],
-                pass_fds=files,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # so that what it has started, such as a build, is ended with it
+            self._process = start_own(
+                lambda: subprocess.Popen(  # noqa: S603 (this interpreter, with code of our own)
+                    [sys.executable, "-c", _BOOT, work, *map(str, (os.getpid(), word, *files)), *_module_path()],
+                    pass_fds=files,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,  # so that what it has started, such as a build, is ended with it
+                )
             )
         finally:
             os.close(orders)
@@ -186,6 +189,7 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):  # the process may be gone, and what it has started not
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        own_has_ended(self._process.pid)
         self._receiver.open, self._limit = False, None  # whoever listens hears no more
         for stream in (self._printed, self._complaints):
             stream.wait(_GRACE)  # a process that the target left behind may hold it open

@@ -212,7 +212,7 @@ class IsolatedRun:
     def _end(self, worker: CheckWorker) -> None:
         worker.process.close()
         self._live.remove(worker)
-        self._orphans.end(other.process.process for other in self._live)
+        self._orphans.end()
 
     def _give(self) -> None:
         """Give each worker that is nearly done some more checks; one that is alone gets all of them."""

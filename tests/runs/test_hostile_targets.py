@@ -135,17 +135,18 @@ def test_no_process_outlives_the_command_that_was_started_where_something_was_as
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is inherited")
 def test_what_another_thread_starts_meanwhile_is_left_alone() -> None:
     code = """
-import subprocess, sys, time
-from gradconform.process.orphans import Orphans
+import subprocess, sys
+from gradconform.process.orphans import Orphans, start_own
 
 words = [sys.executable, "-S", "-c", "import time; time.sleep(1000)"]
 before = subprocess.Popen(words, start_new_session=True)
 orphans = Orphans()
 ours, other = subprocess.Popen(words), subprocess.Popen(words, start_new_session=True)
+known = start_own(lambda: subprocess.Popen(words, start_new_session=True))
 orphans.close()
-print(before.poll(), ours.poll(), other.wait(60) is None)
-before.kill()
-ours.kill()
+print(before.poll(), ours.poll(), known.poll(), other.wait(60) is None)
+for process in (before, ours, known):
+    process.kill()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
-    assert done.stdout.split() == ["None", "None", "False"], done.stderr
+    assert done.stdout.split() == ["None", "None", "None", "False"], done.stderr
