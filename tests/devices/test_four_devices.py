@@ -68,9 +68,9 @@ def verdict(result: Result) -> Any:
 
 #: The last bits of a product hang on where its operands lie in memory, and the peak of the memory on when the device's
 #: thread lets go of a graph while torch's split is at its next pass: these are of one size, and not the same bits.
-MEASURED = ("headroom", "error", "bound", "oracle_spread", "peak", "plain_autograd", "undeferred")
-#: What follows from the last bits.
-FOLLOWS = ("bit_equal", "repeats_bit_equal")
+MEASURED = ("headroom", "error", "bound", "oracle_spread", "peak")
+#: What follows from the last bits, and what plain autograd had at its peak, whose graphs that thread may hold longer.
+FOLLOWS = ("bit_equal", "repeats_bit_equal", "plain_autograd", "undeferred")
 
 
 def agrees(one: Any, other: Any) -> bool:
@@ -129,6 +129,7 @@ def unexplained(results: Results) -> Iterator[Result]:
     [
         ({"headroom": 0.25, "bit_equal": False}, True),
         ({"memory": {"peak": 4400, "plain_autograd": 3212, "undeferred": 2872}}, True),
+        ({"memory": {"peak": 4372, "plain_autograd": 1568, "undeferred": 2872}}, True),
         ({"message": "expected 0.25, got 0.5"}, True),
         ({"headroom": 7.5}, False),
         ({"headroom": None}, False),
