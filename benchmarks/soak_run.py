@@ -247,10 +247,8 @@ class Struck:
         return process.wait()
 
     def _look_after(self, outcome: Outcome) -> None:
-        stays = (self.kind.command, self.kind.how) == (
-            "pytest",
-            "daemons",
-        )  # its processes are not the kit's: limits.md
+        # What a target starts in a process of pytest's stays, as docs/limits.md says.
+        stays = self.kind.command == "pytest" and self.kind.how == "daemons"
         left = left_after(self.folder, _GONE)
         if left and not stays:
             outcome.problems.append(f"processes left: {', '.join(sorted(left.values()))}")

@@ -42,6 +42,7 @@ class _Own:
         self.looking, self.before = 0, False
 
     def look(self) -> None:
+        """Begin to inherit, where nobody looks yet."""
         with self.lock:
             if not self.looking:
                 self.before = _keeps()
@@ -49,6 +50,7 @@ class _Own:
             self.looking += 1
 
     def look_no_more(self) -> None:
+        """Inherit no more, where nobody else looks and this process did not before."""
         with self.lock:
             self.looking -= 1
             if not self.looking:
