@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import starmap
 from pathlib import Path
 from typing import Literal
@@ -110,6 +110,7 @@ class StepCase(Clause):
         return self.composition.tensor_ranks == 1
 
 
+@cache
 def step_cases(profile: str) -> tuple[StepCase, ...]:
     """Return the checks of a profile, those of fewer ranks first: standard has those of quick, and all pairs."""
     rows = [tuple(row) for row in json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]]
