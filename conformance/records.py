@@ -10,19 +10,18 @@ record       what it says
 ``end``      the last line, of a run that has a result for every planned item
 ===========  ============================================================================================
 
-A run that was killed has no ``end``, and its last line may be cut off. :func:`read_run` reads all of this again.
+A run that was killed has no ``end``, and its last line may be cut off. :mod:`gradconform.reading.recorded` reads all of
+this again.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from .exits import EXIT_USAGE, UsageError
-from .given_files import LARGEST_REPORT, LONGEST_TEXT, content, line_of_long_text
 from .results import Place, Report, Result
 from .version import KIT_VERSION
 
@@ -83,7 +82,7 @@ class Header:
     def from_record(cls, record: Record) -> Header:
         """Return the header that :meth:`to_record` gave; raise :class:`RecordsError` for what is none."""
         if record.get("record") != "run" or record.get("schema") != SCHEMA:
-            msg = f"expected a record 'run' of {SCHEMA}, got {_shown(record)}"
+            msg = f"expected a record 'run' of {SCHEMA}, got {beginning(record)}"
             raise RecordsError(msg)
         if record.get("schema_version") != SCHEMA_VERSION:
             msg = (
@@ -139,97 +138,21 @@ def as_result(record: Record) -> Result:
     """Return the result in a record ``result``; raise :class:`RecordsError` where it holds none."""
     try:
         result = Result.from_dict({name: value for name, value in record.items() if name != "record"})
-        Place(*map(_text, result.place))
+        place_of(record)
     except (TypeError, ValueError, AttributeError) as error:
-        msg = f"this is no result: {error}: {_shown(record)}"
+        msg = f"this is no result: {error}: {beginning(record)}"
         raise RecordsError(msg) from error
     return result
+
+
+def place_of(record: Record) -> Place:
+    """Return where in a run the item of a record stands; raise ``TypeError`` where it does not say so by texts."""
+    return Place(*(_text(record.get(name)) for name in Place._fields))
 
 
 def as_line(record: Record) -> bytes:
     """Return a record as its line, standard JSON in ASCII, so that no line break of a message can end it."""
     return json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-
-
-@dataclass(slots=True, kw_only=True)
-class RecordedRun:
-    """A run as it was read from a file.
-
-    ``started`` is the item that had begun and has no result; ``whole`` how many bytes of the file are whole lines;
-    ``ended`` says that the run came to its end.
-    """
-
-    path: Path
-    header: Header
-    results: dict[Place, Result] = field(default_factory=dict)
-    started: Place | None = None
-    ended: bool = False
-    whole: int = 0
-
-    @property
-    def missing(self) -> list[Place]:
-        """The planned items that have no result, in the order of the plan."""
-        return [place for place in self.header.places if place not in self.results]
-
-    def report(self) -> Report:
-        """Return the report of what has a result."""
-        return self.header.report_of(self.results)
-
-
-def read_run(path: str | Path) -> RecordedRun:
-    """Read a file of records. A last line that was cut off is left out: whoever wrote it was killed.
-
-    Raises :class:`RecordsError` that names the file, the line and what is wrong with it.
-    """
-    where = Path(path)
-    try:
-        held = content(where, LARGEST_REPORT)
-    except OSError as error:
-        msg = f"{str(path)!r} cannot be read: {error.strerror}"
-        raise RecordsError(msg) from error
-    if (long := line_of_long_text(held)) is not None:
-        msg = f"{str(path)!r}, line {long}: holds a text of more than {LONGEST_TEXT} bytes, as no record does"
-        raise RecordsError(msg)
-    whole = held.rfind(b"\n") + 1
-    lines = held[:whole].splitlines() or [b"{}"]
-    number = 1
-    try:
-        run = RecordedRun(path=where, header=Header.from_record(_record(lines[0])), whole=whole)
-        known = frozenset(run.header.places)
-        for number, line in enumerate(lines[1:], 2):  # noqa: B007 (named in the error)
-            _take(run, _record(line), known)
-    except (ValueError, TypeError, RecursionError) as error:
-        msg = f"{str(path)!r}, line {number}: {error}"
-        raise RecordsError(msg) from error
-    return run
-
-
-def _take(run: RecordedRun, record: Record, known: frozenset[Place]) -> None:
-    """Add what one record says."""
-    kind = record.get("record")
-    if kind == "result":
-        result = as_result(record)
-        place = result.place
-        if place not in known:
-            msg = f"a result of {place.name}, which the first line does not plan"
-            raise RecordsError(msg)
-        run.results[place] = result
-        run.started = None
-    elif kind == "started":
-        run.started = Place(*(_text(record.get(name)) for name in Place._fields))
-    elif kind == "end":
-        run.ended = True
-    elif kind != "resumed":
-        msg = f"expected a record of a run, got {_shown(record)}"
-        raise RecordsError(msg)
-
-
-def _record(line: bytes) -> Record:
-    record = json.loads(line)
-    if not isinstance(record, dict):
-        msg = f"expected a JSON object, got {_shown(record)}"
-        raise RecordsError(msg)
-    return record
 
 
 def _text(value: object) -> str:
@@ -239,6 +162,6 @@ def _text(value: object) -> str:
     return value
 
 
-def _shown(value: object) -> str:
-    """Return the beginning of what stands in a file, for a message."""
+def beginning(value: object) -> str:
+    """Return the beginning of what stands in a record, for a message."""
     return repr(value)[:120]

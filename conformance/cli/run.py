@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from gradconform.devices.choice import choose, refuse_crowd
 from gradconform.exits import EXIT_CONFORMS
 from gradconform.naming import current_folder_first
-from gradconform.records import Header, RecordedRun, RecordsError
+from gradconform.reading.recorded import RecordedRun
+from gradconform.records import Header, RecordsError
 from gradconform.run.execution import Execution, OnResult, OnStart, RecordFile
 from gradconform.run.options import OPTIONS, RunOptions
 from gradconform.waivers.waiver import DEFAULT_FILE, read_waivers

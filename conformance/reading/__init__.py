@@ -1,1 +1,1 @@
-"""Reading: the report's schema, reports read back, compared and merged."""
+"""Reading: the report's schema, reports and records read back, reports compared and merged."""

@@ -10,9 +10,10 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 from gradconform.adapter import is_option
 from gradconform.contract.frozen import FrozenCheck, FrozenContract, frozen
@@ -22,7 +23,7 @@ from gradconform.naming import PROFILES, nearest
 from gradconform.results import SCHEMA, SCHEMA_VERSION, Place, Report, Result
 
 if TYPE_CHECKING:
-    from jsonschema import ValidationError
+    from jsonschema import Draft202012Validator, ValidationError
 
 
 #: What no count, seed or version of a report reaches; Python would read far longer ones, slowly.
@@ -79,30 +80,37 @@ def _content(path: Path) -> bytes:
 
 def _values(name: str, text: str) -> dict[str, Any]:
     try:
-        values = json.loads(
-            text, parse_int=_integer, parse_float=_number, parse_constant=_constant, object_pairs_hook=_once
-        )
+        values = values_of(text)
     except json.JSONDecodeError as error:
         cut = error.msg.startswith("Unterminated string") or _CUT.fullmatch(text[error.pos :].rstrip())
         ended = "; the text ends there, as a truncated file does" if cut else ""
         _refuse(name, f"line {error.lineno}, column {error.colno}: {error.msg}{ended}; expected JSON")
     except RecursionError:
         _refuse(name, "is nested deeper than any report; expected one that gradconform run --json has written")
-    except _ValueProblem as problem:
+    except ValueProblem as problem:
         _refuse(name, str(problem))
     if not isinstance(values, dict):
         _refuse(name, f"holds {_shown(values)}; expected an object with a schema, a summary and results")
     return values
 
 
-class _ValueProblem(Exception):  # noqa: N818 (it never leaves this module)
-    """A value that JSON can be written with and no report has."""
+class ValueProblem(ValueError):  # noqa: N818 (it says what is wrong, and who reads names the file)
+    """A value that JSON can be written with and neither a report nor a record has."""
+
+
+def values_of(text: str) -> Any:
+    """Return what JSON holds.
+
+    Raises :class:`ValueProblem` for a number that no report reaches, for NaN, and for a name that stands twice; and
+    what ``json.loads`` raises.
+    """
+    return json.loads(text, parse_int=_integer, parse_float=_number, parse_constant=_constant, object_pairs_hook=_once)
 
 
 def _integer(digits: str) -> int:
     if len(digits) > _DIGITS:
         msg = f"holds the number {_short(digits)} of {len(digits)} digits; expected no more than {_DIGITS}"
-        raise _ValueProblem(msg)
+        raise ValueProblem(msg)
     return int(digits)
 
 
@@ -110,13 +118,13 @@ def _number(digits: str) -> float:
     value = float(digits)
     if value in {float("inf"), float("-inf")}:
         msg = f"holds the number {_short(digits)}; expected one that a float can hold"
-        raise _ValueProblem(msg)
+        raise ValueProblem(msg)
     return value
 
 
 def _constant(word: str) -> NoReturn:
     msg = f"holds {word}, which is no JSON; expected a number or null"
-    raise _ValueProblem(msg)
+    raise ValueProblem(msg)
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -125,7 +133,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         msg = f"holds an object with {_short(twice)!r} twice; expected each name once"
-        raise _ValueProblem(msg)
+        raise ValueProblem(msg)
     return values
 
 
@@ -140,15 +148,30 @@ def _refuse_version(name: str, values: Mapping[str, Any]) -> None:
 
 
 def _refuse_other_values(name: str, values: Mapping[str, Any]) -> None:
-    from jsonschema import Draft202012Validator  # noqa: PLC0415 (only who reads a report needs it)
-    from jsonschema.exceptions import best_match  # noqa: PLC0415 (as above)
+    problem = problem_of(values, "report")
+    if problem is not None:
+        _refuse(name, problem)
 
-    error = best_match(Draft202012Validator(schema()).iter_errors(values))
+
+def problem_of(values: Mapping[str, Any], what: Literal["report", "result"]) -> str | None:
+    """Say where values are not those of a report, or of a result in one, as the schema has it; None where they are."""
+    from jsonschema.exceptions import best_match  # noqa: PLC0415 (only who reads a report needs it)
+
+    error = best_match(_validator(what).iter_errors(values))
     while error is not None and error.context:  # of null or an object, the object was meant
         error = best_match(inner for inner in error.context if inner.validator_value != "null")
-    if error is not None:
-        place = error.json_path.removeprefix("$").lstrip(".") or "the report"
-        _refuse(name, f"{_short(place)} {_told(error)}")
+    if error is None:
+        return None
+    place = error.json_path.removeprefix("$").lstrip(".") or f"the {what}"
+    return f"{_short(place)} {_told(error)}"
+
+
+@cache
+def _validator(what: str) -> Draft202012Validator:
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 (as above)
+
+    whole = schema()
+    return Draft202012Validator(whole if what == "report" else {"$ref": f"#/$defs/{what}", "$defs": whole["$defs"]})
 
 
 def _told(error: ValidationError) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gradconform.exits import EXIT_ENVIRONMENT
-from gradconform.records import Header, RecordedRun, RecordsError, as_line, finished, read_run
+from gradconform.reading.recorded import RecordedRun, read_run
+from gradconform.records import Header, RecordsError, as_line, finished
 from gradconform.results import Place, Result
 
 OnResult = Callable[[Result], None]

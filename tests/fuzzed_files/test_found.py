@@ -95,3 +95,13 @@ def test_a_target_may_be_named_by_bytes_that_are_no_text(valid: Valid, capsys: p
     assert main(["replay", "full.gradients.mlp", name, "--script", "script.py"]) == 0
     done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout[:5]) == (0, "right"), done.stderr
+
+
+def test_a_result_of_another_sort_is_refused_before_a_run_goes_on(
+    valid: Valid, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = valid()["cut.ndjson"].replace(b'"repeats_bit_equal":null', b'"repeats_bit_equal":[true]', 1)
+    Path("odd.ndjson").write_bytes(held)
+    assert main(["run", "--resume", "odd.ndjson", "--no-isolation"]) == 2
+    assert "odd.ndjson', line 3: this is no result: repeats_bit_equal is an array of 1 entr" in capsys.readouterr().err
+    assert Path("odd.ndjson").read_bytes() == held

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gradconform.records import read_run
+from gradconform.reading.recorded import read_run
 
 Judge = Callable[..., pytest.RunResult]
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gradconform.records import RecordsError, read_run
+from gradconform.reading.recorded import read_run
+from gradconform.records import RecordsError
 from gradconform.run.execution import RecordFile
 
 Judge = Callable[..., pytest.RunResult]

@@ -11,13 +11,23 @@ from typing import Any
 
 import pytest
 
-from gradconform.records import Header, RecordsError, as_line, finished, read_run, started
+from gradconform.reading.recorded import read_run
+from gradconform.records import Header, RecordsError, as_line, finished, started
 from gradconform.results import Place, Result
 from gradconform.run.execution import RecordFile
 
 FIRST, SECOND = Place("full.gradients.mlp", "cpu", "float32"), Place("split.gradients.mlp", "cpu", "float32")
 REPORT = {"profile": "quick", "target": {"name": "ours"}, "environment": {}, "seed": 20, "manifest": 2, "planned": 2}
 HEADER = Header(report=REPORT, places=(FIRST, SECOND))
+
+MISMATCH = {
+    **dict.fromkeys(("error", "bound", "headroom", "cause", "raised", "needs")),
+    "kind": "mismatch",
+    "where": "input 0",
+    "action": "B0",
+    "text": "it differs",
+    "sort": "input gradient",
+}
 
 
 def result_of(place: Place, **values: Any) -> Result:
@@ -36,7 +46,7 @@ def written(path: Path, *results: Result, ended: bool = False) -> str:
 
 
 def test_what_is_written_is_read_again_in_the_order_of_the_plan(tmp_path: Path) -> None:
-    wrong = result_of(FIRST, status="failed", message="line 1\nline 2\x85…", findings=({"kind": "mismatch"},))
+    wrong = result_of(FIRST, status="failed", message="line 1\nline 2\x85…", findings=(MISMATCH,))
     run = read_run(written(tmp_path / "run.ndjson", result_of(SECOND), wrong, ended=True))
     assert run.header == HEADER
     assert run.report().results == [wrong, result_of(SECOND)]
@@ -80,7 +90,13 @@ def test_an_item_that_began_and_has_no_result_is_named(tmp_path: Path) -> None:
         (b'{"record": "\xff"}\n', "line 2: 'utf-8' codec"),
         (b"[" * 100_000 + b"\n", "line 2: "),
         (as_line(finished(result_of(Place("full.loss.mlp", "cpu", "float32")))), "which the first line does not plan"),
-        (as_line({**finished(result_of(FIRST)), "speed": 3}), "unexpected keyword argument 'speed'"),
+        (as_line({**finished(result_of(FIRST)), "speed": 3}), "this is no result: the result has 'speed', which the"),
+        (
+            as_line({**finished(result_of(FIRST)), "repeats_bit_equal": [True]}),
+            "this is no result: repeats_bit_equal is an array of 1 entries; expected boolean or null",
+        ),
+        (as_line(finished(result_of(FIRST))).replace(b"0.0", b"NaN"), "line 2: holds NaN, which is no JSON"),
+        (as_line(finished(result_of(FIRST))).replace(b"0.0", b"9" * 99), "line 2: holds the number 999999"),
     ],
 )
 def test_what_is_no_record_is_told_with_its_line(tmp_path: Path, line: bytes, said: str) -> None:

@@ -1,0 +1,101 @@
+"""Reads the records of a run back: each result as the report's schema has it, so that a report of them is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gradconform.given_files import LARGEST_REPORT, LONGEST_TEXT, content, line_of_long_text
+from gradconform.records import Header, Record, RecordsError, as_result, beginning, place_of
+from gradconform.results import Place, Report, Result
+
+from .report import problem_of, values_of
+
+
+@dataclass(slots=True, kw_only=True)
+class RecordedRun:
+    """A run as it was read from a file.
+
+    ``started`` is the item that had begun and has no result; ``whole`` how many bytes of the file are whole lines;
+    ``ended`` says that the run came to its end.
+    """
+
+    path: Path
+    header: Header
+    results: dict[Place, Result] = field(default_factory=dict)
+    started: Place | None = None
+    ended: bool = False
+    whole: int = 0
+
+    @property
+    def missing(self) -> list[Place]:
+        """The planned items that have no result, in the order of the plan."""
+        return [place for place in self.header.places if place not in self.results]
+
+    def report(self) -> Report:
+        """Return the report of what has a result."""
+        return self.header.report_of(self.results)
+
+
+def read_run(path: str | Path) -> RecordedRun:
+    """Read a file of records. A last line that was cut off is left out: whoever wrote it was killed.
+
+    Raises :class:`~gradconform.records.RecordsError` that names the file, the line and what is wrong with it.
+    """
+    where = Path(path)
+    try:
+        held = content(where, LARGEST_REPORT)
+    except OSError as error:
+        msg = f"{str(path)!r} cannot be read: {error.strerror}"
+        raise RecordsError(msg) from error
+    if (long := line_of_long_text(held)) is not None:
+        msg = f"{str(path)!r}, line {long}: holds a text of more than {LONGEST_TEXT} bytes, as no record does"
+        raise RecordsError(msg)
+    whole = held.rfind(b"\n") + 1
+    lines = held[:whole].splitlines() or [b"{}"]
+    number = 1
+    try:
+        run = RecordedRun(path=where, header=Header.from_record(_record(lines[0])), whole=whole)
+        known = frozenset(run.header.places)
+        for number, line in enumerate(lines[1:], 2):  # noqa: B007 (named in the error)
+            _take(run, _record(line), known)
+    except (ValueError, TypeError, RecursionError) as error:
+        msg = f"{str(path)!r}, line {number}: {error}"
+        raise RecordsError(msg) from error
+    return run
+
+
+def _take(run: RecordedRun, record: Record, known: frozenset[Place]) -> None:
+    """Add what one record says."""
+    kind = record.get("record")
+    if kind == "result":
+        result = _result(record)
+        place = result.place
+        if place not in known:
+            msg = f"a result of {place.name}, which the first line does not plan"
+            raise RecordsError(msg)
+        run.results[place] = result
+        run.started = None
+    elif kind == "started":
+        run.started = place_of(record)
+    elif kind == "end":
+        run.ended = True
+    elif kind != "resumed":
+        msg = f"expected a record of a run, got {beginning(record)}"
+        raise RecordsError(msg)
+
+
+def _result(record: Record) -> Result:
+    problem = problem_of({name: value for name, value in record.items() if name != "record"}, "result")
+    if problem is not None:
+        msg = f"this is no result: {problem}"
+        raise RecordsError(msg)
+    return as_result(record)
+
+
+def _record(line: bytes) -> Record:
+    record = values_of(line.decode())
+    if not isinstance(record, dict):
+        msg = f"expected a JSON object, got {beginning(record)}"
+        raise RecordsError(msg)
+    return record
