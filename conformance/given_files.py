@@ -21,6 +21,14 @@ LARGEST_REPORT = 64 * 2**20
 LONGEST_TEXT = 2**20
 
 
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Tell whether an ordinary file is there: none is under a name that the system refuses, as one that is too long."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def opened(path: str | os.PathLike[str], *, pipe: bool = False) -> BinaryIO:
     """Return the ordinary file at ``path``, open for reading; with ``pipe`` also what a shell hands over as a file.
 

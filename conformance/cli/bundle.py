@@ -10,7 +10,7 @@ from gradconform.bundle.archive import ArchiveError, Sources, archive_content, b
 from gradconform.bundle.signing import NotSignedError, is_signed, signature, signature_path, signer
 from gradconform.bundle.verifying import reasons_against
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, UsageError
-from gradconform.given_files import sha256
+from gradconform.given_files import is_file, sha256
 from gradconform.reading.report import read_report
 from gradconform.report.lines import Line
 from gradconform.results import Report
@@ -77,11 +77,11 @@ def _remove_signature(bundle: str) -> None:
 def _sources(arguments: argparse.Namespace) -> Sources:
     report = read_report(arguments.report)
     file, judged = report.target.get("file"), report.target.get("sha256")
-    if file and judged and Path(file).is_file() and sha256(file) != judged:
+    if file and judged and is_file(file) and sha256(file) != judged:
         msg = f"{file} was changed since the run: its SHA-256 is not the report's; expected the code that was judged"
         raise BundleError(msg)
     named = arguments.waivers or (None if report.waivers is None else report.waivers["file"])
-    if named is not None and not Path(named).is_file():
+    if named is not None and not is_file(named):
         msg = f"{named}: there is no such file; expected the waivers of the run, name them by --waivers"
         raise BundleError(msg)
     paths = (None if name is None else Path(name) for name in (arguments.ndjson, named))

@@ -88,18 +88,27 @@ class OutputFileError(UsageError):
 
 def refuse_unwritable(path: str, option: str) -> None:
     """Raise :class:`OutputFileError` where nothing can be written to ``path``, which ``option`` names."""
+    try:
+        problem = _problem_of(path)
+    except OSError as error:
+        problem = f" cannot be written to: {error.strerror}; choose another path"
+    if problem:
+        msg = f"{option} {path!r}{problem}"
+        raise OutputFileError(msg)
+
+
+def _problem_of(path: str) -> str:
+    """Say what keeps a file from being written, behind its name; nothing where it can be."""
     real = Path(path).resolve()
     if not path.strip() or real.is_dir():
-        problem = f"{option} {path!r} is a folder; expected the path of a file in it"
-    elif not real.parent.is_dir():
-        problem = f"{option} {path!r}: there is no folder {str(real.parent)!r}; make it first"
-    elif real.exists() and not real.is_file():
-        problem = f"{option} {path!r} is no ordinary file; expected a path that may be replaced"
-    elif not os.access(real.parent, os.W_OK | os.X_OK) or (real.exists() and not os.access(real, os.W_OK)):
-        problem = f"{option} {path!r} cannot be written to; choose another path or change its permissions"
-    else:
-        return
-    raise OutputFileError(problem)
+        return " is a folder; expected the path of a file in it"
+    if not real.parent.is_dir():
+        return f": there is no folder {str(real.parent)!r}; make it first"
+    if real.exists() and not real.is_file():
+        return " is no ordinary file; expected a path that may be replaced"
+    if not os.access(real.parent, os.W_OK | os.X_OK) or (real.exists() and not os.access(real, os.W_OK)):
+        return " cannot be written to; choose another path or change its permissions"
+    return ""
 
 
 def replace_file(path: str, content: str | bytes) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from gradconform.exits import EXIT_CONFORMS, EXIT_REGRESSED
-from gradconform.reading.comparison import compare
+from gradconform.reading.comparison import CompareError, compare
 from gradconform.reading.merging import merge
 from gradconform.reading.report import read_report
 from gradconform.report.comparison import comparison_lines, comparison_markdown, comparison_values
@@ -18,13 +20,15 @@ from .console import conclude, hand_over, width, write, write_json, write_text
 
 def compare_reports(arguments: argparse.Namespace) -> int:
     """Compare two reports; return 6 where the condition holds, 0 where it does not."""
-    found = compare(
-        read_report(arguments.base),
-        read_report(arguments.new),
-        intersection=arguments.intersection,
-        headroom_factor=arguments.headroom_factor,
-        slower_factor=arguments.slower_factor,
-    )
+    base, new = read_report(arguments.base), read_report(arguments.new)
+    with _named([arguments.base, arguments.new]):
+        found = compare(
+            base,
+            new,
+            intersection=arguments.intersection,
+            headroom_factor=arguments.headroom_factor,
+            slower_factor=arguments.slower_factor,
+        )
     if arguments.format == "json":
         write_json(comparison_values(found, arguments.fail_on))
     elif arguments.format == "markdown":
@@ -32,6 +36,16 @@ def compare_reports(arguments: argparse.Namespace) -> int:
     else:
         write(comparison_lines(found, arguments.fail_on, width()))
     return EXIT_REGRESSED if arguments.fail_on.holds(found.counts) else EXIT_CONFORMS
+
+
+@contextmanager
+def _named(paths: Sequence[str]) -> Iterator[None]:
+    """Name the files of reports that cannot be compared."""
+    try:
+        yield
+    except CompareError as error:
+        msg = f"{', '.join(paths)}: {error}"
+        raise CompareError(msg) from error
 
 
 def merge_reports(arguments: argparse.Namespace) -> int:
@@ -47,7 +61,8 @@ def report(arguments: argparse.Namespace) -> int:
     if not wanted:
         arguments.parser.error("expected --html PATH or --markdown PATH; - is the standard output")
     reports = [read_report(path) for path in arguments.reports]
-    made = {path: _page(name, reports, intersection=arguments.intersection) for name, path in wanted.items()}
+    with _named(arguments.reports):
+        made = {path: _page(name, reports, intersection=arguments.intersection) for name, path in wanted.items()}
     return max([_write_one(path, text) for path, text in made.items()])
 
 

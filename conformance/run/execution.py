@@ -40,8 +40,7 @@ class RecordFile:
     def __init__(self, path: str, *, resume: bool = False) -> None:
         """Open and lock ``path``. With ``resume`` it must hold a run, ``found``, which is gone on with."""
         self.path = path
-        self._created = not Path(path).exists()
-        self._file = _opened(path, create=not resume)
+        self._file, self._created = _opened(path, create=not resume)
         self._written = 0
         self.found: RecordedRun | None = None
         try:
@@ -105,8 +104,10 @@ class RecordFile:
         self._file = -1
 
 
-def _opened(path: str, *, create: bool) -> int:
+def _opened(path: str, *, create: bool) -> tuple[int, bool]:
+    """Return the open file, and whether it was not there before."""
     try:
+        created = not Path(path).exists()
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o666)
     except OSError as error:
         advice = "name a file in an existing folder that may be written to" if create else "name the file of a run"
@@ -116,7 +117,7 @@ def _opened(path: str, *, create: bool) -> int:
         os.close(file)
         msg = f"{path!r} is no ordinary file; expected one that can be read again and gone on with"
         raise RecordsError(msg)
-    return file
+    return file, created
 
 
 def _lock(file: int, path: str) -> None:

@@ -24,6 +24,7 @@ from typing import Any, cast
 
 from gradconform.adapter import Adapter, Capabilities, NotInstalledError
 from gradconform.exits import EXIT_ENVIRONMENT, UsageError
+from gradconform.given_files import is_file
 from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.process.serving import Orders, Tell
@@ -159,7 +160,7 @@ def _import(name: str, target: str, known: Mapping[str, object]) -> ModuleType:
 
 def _load_file(where: str, target: str) -> ModuleType:
     path = Path(where).resolve()
-    if not path.is_file():
+    if not is_file(path):
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=3)
         hint = f"; files near it: {', '.join(near)}" if near else ""
         msg = f"target {target!r}: there is no file {where!r}{hint}"
@@ -269,7 +270,7 @@ def _origin(module: ModuleType) -> dict[str, Any]:
     """Return version and file of a target, so that a report says what was judged."""
     file = inspect.getsourcefile(module) if getattr(module, "__file__", None) else None
     top = sys.modules.get(module.__name__.partition(".")[0])
-    digest = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and Path(file).is_file() else None
+    digest = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and is_file(file) else None
     version = getattr(top, "__version__", None) or _distribution_version(module.__name__.partition(".")[0])
     return {"version": str(version) if version else None, "file": file, "sha256": digest}
 

@@ -213,6 +213,8 @@ def read_tables(path: Path) -> tuple[bytes, list[dict[str, Any]]]:
         _refuse(path, [f"cannot be read: {error.strerror}; expected a TOML file of [[waiver]] entries"])
     except ValueError as error:  # no UTF-8, or no TOML
         _refuse(path, [f"is no TOML: {error}; expected [[waiver]] entries"])
+    except RecursionError:
+        _refuse(path, ["is nested deeper than any list of waivers; expected [[waiver]] entries"])
     tables = values.pop("waiver", [])
     if values or not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         found = ", ".join(values) or "a waiver that is no [[waiver]] table"

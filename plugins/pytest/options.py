@@ -180,8 +180,8 @@ def _waivers(here: Path, given: str | None, folder: Path) -> str | None:
 
 def refuse_unwritable(path: Path) -> None:
     """Raise ``pytest.UsageError`` where ``path`` cannot be written; a file that was not there is not left behind."""
-    existed = path.exists()
     try:
+        existed = path.exists()
         with path.open("a", encoding="utf-8"):
             pass
         if not existed:

@@ -121,7 +121,7 @@ def test_two_versions_are_not_compared_but_for_what_both_have(command: Command) 
     report_of(command, "--profile", "full")
     done = command("compare", "old.json", "report.json")
     assert done.code == 2
-    assert "BASE is of contract 0.9 and NEW of contract 1.0" in done.err
+    assert ".json: BASE is of contract 0.9 and NEW of contract 1.0" in done.err
     assert command("compare", "old.json", "report.json", "--intersection").code == 0
 
 

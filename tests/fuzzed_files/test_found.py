@@ -105,3 +105,42 @@ def test_a_result_of_another_sort_is_refused_before_a_run_goes_on(
     assert main(["run", "--resume", "odd.ndjson", "--no-isolation"]) == 2
     assert "odd.ndjson', line 3: this is no result: repeats_bit_equal is an array of 1 entr" in capsys.readouterr().err
     assert Path("odd.ndjson").read_bytes() == held
+
+
+def test_waivers_that_are_nested_too_deep_are_told(valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:
+    valid()
+    Path("deep.toml").write_text(f"waiver = {'[' * 100_000}")
+    assert main(["run", "wrong.py", "--list", "--waivers", "deep.toml"]) == 2
+    assert "deep.toml: is nested deeper than any list of waivers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "run {}.py --list",
+        "run right.py --no-isolation --checks full.gradients.mlp --json {}",
+        "run right.py --no-isolation --checks full.gradients.mlp --ndjson {}",
+        "run --resume {}",
+        "merge part-1.json --json {}",
+        "report whole.json --html {}",
+        "bundle whole.json -o {}",
+        "bundle whole.json -o made.zip --waivers {}",
+        "replay full.gradients.mlp right.py --script {}",
+        "waivers add --from failed.json --waivers {}",
+        "pipeline {}.py",
+    ],
+)
+def test_a_name_that_no_file_can_have_is_told(way: str, valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:
+    valid()
+    assert main(way.format("n" * 3000).split()) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("gradconform: ")
+    assert "nnn" in told
+    assert "Traceback" not in told
+
+
+def test_a_report_under_a_name_that_no_file_can_have_is_refused_by_pytest(pytester: pytest.Pytester) -> None:
+    pytester.makepyprojecttoml(f'[tool.pytest.ini_options]\ngradconform_json = "{"n" * 3000}"\n')
+    run = pytester.runpytest_inprocess("--collect-only")
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines("ERROR: --gradconform-json '*n' cannot be written: *")
