@@ -27,7 +27,7 @@ def added(path: str, report: Report) -> tuple[str, int]:
     file = Path(path)
     _, entries = read_tables(file) if file.exists() else (b"", [])
     text = file.read_text(encoding="utf-8") if file.exists() else _OPENING
-    there = {(entry.get("check"), _key(entry.get("verdict"))) for entry in entries}
+    there = {(str(entry.get("check")), _key(entry.get("verdict"))) for entry in entries}  # what is none is no check's
     failures: dict[str, list[Result]] = {}
     for result in report.results:
         if result.status == "failed":

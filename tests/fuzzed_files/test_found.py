@@ -144,3 +144,11 @@ def test_a_report_under_a_name_that_no_file_can_have_is_refused_by_pytest(pytest
     run = pytester.runpytest_inprocess("--collect-only")
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines("ERROR: --gradconform-json '*n' cannot be written: *")
+
+
+def test_entries_are_added_beside_one_whose_check_is_no_text(valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:
+    valid()
+    Path("odd.toml").write_text('[[waiver]]\ncheck = ["full.gradients.mlp"]\nverdict = "mismatch"\n')
+    assert main(["waivers", "add", "--from", "failed.json", "--waivers", "odd.toml"]) == 0
+    assert "added" in capsys.readouterr().out
+    assert 'check = "full.gradients.' in Path("odd.toml").read_text()
