@@ -186,8 +186,9 @@ def refuse_unwritable(path: Path) -> None:
             pass
         if not existed:
             path.unlink()
-    except OSError as error:
-        msg = f"--gradconform-json {str(path)!r} cannot be written: {error.strerror}; name a file in an existing folder"
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        reason = getattr(error, "strerror", None) or error
+        msg = f"--gradconform-json {str(path)!r} cannot be written: {reason}; name a file in an existing folder"
         raise pytest.UsageError(msg) from error
 
 

@@ -139,8 +139,9 @@ def test_a_name_that_no_file_can_have_is_told(way: str, valid: Valid, capsys: py
     assert "Traceback" not in told
 
 
-def test_a_report_under_a_name_that_no_file_can_have_is_refused_by_pytest(pytester: pytest.Pytester) -> None:
-    pytester.makepyprojecttoml(f'[tool.pytest.ini_options]\ngradconform_json = "{"n" * 3000}"\n')
+@pytest.mark.parametrize("name", ["n" * 3000, r"n\u0000n"])
+def test_a_report_under_a_name_that_no_file_can_have_is_refused_by_pytest(name: str, pytester: pytest.Pytester) -> None:
+    pytester.makepyprojecttoml(f'[tool.pytest.ini_options]\ngradconform_json = "{name}"\n')
     run = pytester.runpytest_inprocess("--collect-only")
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines("ERROR: --gradconform-json '*n' cannot be written: *")
