@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: How the loss of a step is made of those of its micro-batches.
 Reduction = Literal["mean", "sum", "tokens"]
 DataParallel = Literal["none", "ddp", "fsdp", "fsdp-kept", "hsdp"]
+#: In which precision stages run; :class:`StepSpec` says what each is.
+Precision = Literal["unmixed", "autocast", "mixed"]
 #: How a layer lies over tensor ranks; :class:`StepSpec` says what each is.
 TensorStyle = Literal["column", "row", "sequence", "vocabulary"]
 
@@ -79,6 +81,11 @@ class StepSpec:
     dimension over the tokens that ``counts`` says to count: their mean, or where ``reduction`` is another their sum.
     All other layers are whole, and see what they see without tensor ranks.
 
+    ``precision`` is that of stages: ``unmixed``, all in ``dtype``; ``autocast``, stages and the loss under
+    ``torch.autocast`` to bfloat16; or ``mixed``: each stage sees its parameters, and what is floating of its inputs,
+    rounded to bfloat16, while parameters are kept, and their gradients added up and reduced, in ``dtype``, which is
+    float32 then.
+
     ``note`` takes in words what is done now, for the message on a rank that hangs or dies there; nobody has to call it.
     """
 
@@ -95,6 +102,7 @@ class StepSpec:
     device: torch.device
     dtype: torch.dtype
     clips: bool = False
+    precision: Precision = "unmixed"
     tied: tuple[str, ...] = ()
     tensor_rank: int = 0
     tensor_ranks: int = 1

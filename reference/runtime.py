@@ -6,9 +6,11 @@ transfers, in one order that is the same for all. What a schedule would overlap 
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 import torch
 import torch.distributed as dist
@@ -20,6 +22,10 @@ from .tensor_parallel import TensorSession, handed_round
 
 #: The most dimensions of what goes from stage to stage.
 _DIMENSIONS = 3
+#: What stages run in, in mixed precision and under autocast.
+LOWER = torch.bfloat16
+#: The dtypes of what goes from stage to stage.
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 class PlainRuntime:
@@ -43,6 +49,8 @@ class PlainSession(TensorSession):
         self.owner = {stage: rank for rank, stages in enumerate(spec.placement) for stage in stages}
         #: The number of steps so far.
         self.steps = 0
+        #: What runs in place of each stage: in mixed precision a copy of it in bfloat16.
+        self.running = {index: self.running_of(module) for index, module in self.modules.items()}
 
     def rank_of(self, stage: int) -> int:
         """Return the rank of a stage of this replica and this tensor rank."""
@@ -73,12 +81,45 @@ class PlainSession(TensorSession):
         """Return what the auxiliary losses of a micro-batch count."""
         return self.weight(batch, chunk)
 
+    # In which precision stages run.
+
+    def running_of(self, stage: nn.Module) -> nn.Module:
+        """Return what runs in place of a stage."""
+        return copy.deepcopy(stage).to(LOWER) if self.spec.precision == "mixed" else stage
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return what stages and the loss run within."""
+        return torch.autocast(self.spec.device.type, LOWER, enabled=self.spec.precision == "autocast")
+
+    def lower(self, value: Tensor) -> Tensor:
+        """Return what a stage is given, as it is to see it."""
+        return value.to(LOWER) if self.spec.precision == "mixed" and value.is_floating_point() else value
+
+    def round_parameters(self) -> None:
+        """Give what runs in bfloat16 the parameters as they are now, and the mode that stages are in."""
+        for index, running in self.running.items():
+            if running is not (stage := self.modules[index]):
+                running.train(stage.training)
+                with torch.no_grad():
+                    for rounded, parameter in zip(running.parameters(), stage.parameters(), strict=True):
+                        rounded.copy_(parameter)
+
+    def take_gradients(self) -> None:
+        """Add what a micro-batch gave to the gradients of the parameters that are kept, in their dtype."""
+        for index, running in self.running.items():
+            if running is not (stage := self.modules[index]):
+                for rounded, parameter in zip(running.parameters(), stage.parameters(), strict=True):
+                    if rounded.grad is not None:
+                        grad, rounded.grad = rounded.grad.to(parameter), None
+                        parameter.grad = grad if parameter.grad is None else parameter.grad + grad
+
     # One step.
 
     def step(self, batch: Batch) -> list[Tensor] | None:
         """Run every micro-batch forward and back, then reduce what came, and add it to what is there."""
         before = self.kept()
         self.steps += 1
+        self.round_parameters()
         losses = [self.microbatch(batch, chunk, mb) for mb, chunk in enumerate(self.chunks(batch))]
         self.reduce()
         self.add_tied()
@@ -87,6 +128,7 @@ class PlainSession(TensorSession):
 
     def evaluate(self, batch: Batch) -> list[Tensor] | None:
         """Run every micro-batch forward."""
+        self.round_parameters()
         with torch.no_grad():
             return self.told([self.forward(chunk)[1] for chunk in batch.split()])
 
@@ -102,9 +144,10 @@ class PlainSession(TensorSession):
         """Run one micro-batch forward and back; return its loss on a last rank."""
         del mb
         weight, auxiliary = self.weight(batch, chunk), self.auxiliary_weight(batch, chunk)
-        scale_auxiliary(self.modules.values(), auxiliary)
+        scale_auxiliary(self.running.values(), auxiliary)
         passed, loss = self.forward(chunk)
         self.backward(passed, None if loss is None else loss * weight)
+        self.take_gradients()
         return loss
 
     def forward(self, chunk: Batch) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor | None]:
@@ -117,11 +160,11 @@ class PlainSession(TensorSession):
             if stage:
                 value = self.received(stage - 1, value).detach()
                 value.requires_grad_(torch.is_grad_enabled())
-            output = self.modules[stage](value, **chunk.kwargs)
+            with self.autocast():
+                output = self.running[stage](self.lower(value), **{k: self.lower(v) for k, v in chunk.kwargs.items()})
+                loss = self.loss_of(output, chunk.target) if stage == self.spec.stages - 1 else None
             passed[stage] = value, output
-            if stage == self.spec.stages - 1:
-                loss = self.loss_of(output, chunk.target)
-            else:
+            if loss is None:
                 self.send(output.detach(), stage + 1)
             value = output
         return passed, loss
@@ -144,12 +187,12 @@ class PlainSession(TensorSession):
                 self.send(handed, stage - 1)
 
     def send(self, value: Tensor, stage: int) -> None:
-        """Hand a tensor on to another stage, unless that is on this rank: its shape first."""
+        """Hand a tensor on to another stage, unless that is on this rank: its dtype and shape first."""
         if self.owner[stage] == self.spec.pipeline_rank:
             return
         self.spec.note(f"sending to stage {stage}")
-        shape = torch.tensor([*value.shape, *[0] * (_DIMENSIONS - value.dim())])
-        dist.send(shape, self.rank_of(stage))
+        form = [_DTYPES.index(value.dtype), *value.shape, *[0] * (_DIMENSIONS - value.dim())]
+        dist.send(torch.tensor(form), self.rank_of(stage))
         dist.send(value.contiguous(), self.rank_of(stage))
 
     def received(self, stage: int, here: Tensor | None) -> Tensor:
@@ -157,9 +200,10 @@ class PlainSession(TensorSession):
         if self.owner[stage] == self.spec.pipeline_rank and here is not None:
             return here
         self.spec.note(f"receiving from stage {stage}")
-        shape = torch.zeros(_DIMENSIONS, dtype=torch.int64)
-        dist.recv(shape, self.rank_of(stage))
-        value = torch.empty([size for size in shape.tolist() if size], dtype=self.spec.dtype)
+        form = torch.zeros(1 + _DIMENSIONS, dtype=torch.int64)
+        dist.recv(form, self.rank_of(stage))
+        dtype, *shape = form.tolist()
+        value = torch.empty([size for size in shape if size], dtype=_DTYPES[dtype])
         dist.recv(value, self.rank_of(stage))
         return value.to(self.spec.device)
 

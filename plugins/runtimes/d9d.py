@@ -54,6 +54,7 @@ class D9dRuntime:
         "layout": "two-stages four-stages",  # what keeps replicas together runs on streams of CUDA
         "data_parallel": "unwrapped",
         "tensor_parallel": "whole-layers",
+        "precision": "unmixed",
         # Its schedule for inference has one stage on each rank, and is not that of the training.
         "steps": "one-step accumulated zeroed clipped",
         # Nothing sums the gradients of a weight on two ranks, and autograd raises on a first stage without gradients.

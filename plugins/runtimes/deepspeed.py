@@ -40,6 +40,7 @@ class DeepSpeedRuntime:
         "weights": "all frozen-layers tied",
         "arguments": "positional",
         "tensor_parallel": "whole-layers",
+        "precision": "unmixed",
         "layers": "plain checkpoint reentrant-checkpoint batch-norm",  # seeds of dropout are arguments
     }
 

@@ -41,6 +41,7 @@ class MegatronRuntime:
         "schedule": "1f1b interleaved-1f1b",
         "data_parallel": "unwrapped ddp",
         "tensor_parallel": "whole-layers",
+        "precision": "unmixed",
         # zero_grad_buffer "needs to be called at the beginning of each training iteration".
         "steps": "one-step zeroed evaluated-first clipped",
     }

@@ -20,6 +20,7 @@ PIPED: Mapping[str, str] = {
     "schedule": "gpipe looped-bfs",
     "data_parallel": "ddp",
     "tensor_parallel": "whole-layers",
+    "precision": "unmixed",
     "arguments": "positional",
     # Seeds of dropout are keyword arguments, and DistributedDataParallel refuses a checkpoint that re-enters for each
     # chunk: "Expected to mark a variable ready only once".

@@ -7,10 +7,11 @@ from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
@@ -60,7 +61,10 @@ class TorchSession(ModuleSession):
             return stage
         if spec.data_parallel == "ddp":
             return DistributedDataParallel(stage, process_group=self.replicas.get_group(), broadcast_buffers=False)
-        fully_shard(stage, mesh=self.replicas, reshard_after_forward=spec.data_parallel != "fsdp-kept")
+        lower = spec.precision == "mixed"
+        policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=spec.dtype) if lower else MixedPrecisionPolicy()
+        reshard = spec.data_parallel != "fsdp-kept"
+        fully_shard(stage, mesh=self.replicas, reshard_after_forward=reshard, mp_policy=policy)
         return stage
 
     def _loss(self, output: Tensor, target: Tensor) -> Tensor:
@@ -82,12 +86,14 @@ class TorchSession(ModuleSession):
                 dist.all_reduce(tokens, group=group)
             self._factor = self._times / float(tokens)
         losses: list[Tensor] = []
-        run(
-            *((batch.x,) if spec.is_first else ()),
-            target=batch.target if spec.is_last else None,
-            losses=losses if spec.is_last else None,
-            **batch.kwargs,
-        )
+        # Around the whole schedule, as torchtitan has it: nobody else can say where a forward begins.
+        with torch.autocast(spec.device.type, torch.bfloat16, enabled=spec.precision == "autocast"):
+            run(
+                *((batch.x,) if spec.is_first else ()),
+                target=batch.target if spec.is_last else None,
+                losses=losses if spec.is_last else None,
+                **batch.kwargs,
+            )
         return [loss.detach() / self._factor for loss in losses] if spec.is_last else None
 
     def clip(self, max_norm: float) -> float:

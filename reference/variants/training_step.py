@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.utils import get_total_norm
 from torch.utils.checkpoint import checkpoint
 
 from gradconform.reference import split
-from gradconform.reference.runtime import PlainSession
+from gradconform.reference.runtime import LOWER, PlainSession
 from gradconform.runtime import Batch, Kept, Shard, StepSpec, scale_auxiliary
 
 from . import tensor_ranks
@@ -65,12 +67,14 @@ class _AllForward(PlainSession):
 
     def step(self, batch: Batch) -> list[Tensor] | None:
         before = self.kept()
+        self.round_parameters()
         chunks = self.chunks(batch)
         weight = self.weight(batch, chunks[0])
-        scale_auxiliary(self.modules.values(), self.auxiliary_weight(batch, chunks[0]))
+        scale_auxiliary(self.running.values(), self.auxiliary_weight(batch, chunks[0]))
         forwards = [self.forward(chunk) for chunk in chunks]
         for passed, loss in self.order(forwards):
             self.backward(passed, None if loss is None else loss * weight)
+            self.take_gradients()
         self.reduce()
         self.add_tied()
         self.add(before)
@@ -105,7 +109,7 @@ class SplitBackward(PlainSession):
             whole = loss is not None and stage == self.spec.stages - 1
             grads = None if whole else [self.received(stage + 1, handed)]
             roots = [loss if whole else output]
-            module = self.modules[stage]
+            module = self.running[stage]
             if roots[0].requires_grad:  # type: ignore[union-attr] # a loss that is whole is one
                 found, context = split.stage_backward_input(roots, grads, [value], module.parameters())
                 waiting.append((module, context))
@@ -267,7 +271,7 @@ class ReducedBehindTheBackward(_WithGroup):
                 work.wait()
 
 
-@right(*_REPLICAS)
+@right(*_REPLICAS, precision="unmixed autocast")  # in mixed precision no gradient comes to what is kept by itself
 class ReducedByHooks(PlainSession):
     """Reduces each gradient in the backward of the last micro-batch, as soon as it is there."""
 
@@ -300,6 +304,50 @@ class UnevenShards(PlainSession):
         starts = [0, *[min(1, len(grad))] * (self.spec.replicas - 1), len(grad)]
         start, end = starts[self.spec.replica : self.spec.replica + 2]
         return Shard(grad[start:end], start, len(grad))
+
+
+# In which precision stages run.
+
+
+@right("autocast")
+class WholeStepUnderAutocast(PlainSession):
+    """Runs the backward under autocast as well, and casts each weight once in a step."""
+
+    def step(self, batch: Batch) -> list[Tensor] | None:
+        with super().autocast():
+            return super().step(batch)
+
+    def evaluate(self, batch: Batch) -> list[Tensor] | None:
+        with super().autocast():
+            return super().evaluate(batch)
+
+    def autocast(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+@right("fsdp-mixed")
+class RoundedInEachUse(PlainSession):
+    """Rounds each parameter where a stage uses it, and lets autograd add its gradients up."""
+
+    prefixes = ("stage.",)
+
+    def __init__(self, modules: Mapping[int, nn.Module], spec: StepSpec) -> None:
+        super().__init__({index: _Rounded(stage) for index, stage in modules.items()}, spec)
+
+    def running_of(self, stage: nn.Module) -> nn.Module:
+        return stage
+
+
+class _Rounded(nn.Module):
+    """Runs a stage on its parameters in bfloat16."""
+
+    def __init__(self, stage: nn.Module) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, value: Tensor, **kwargs: Any) -> Any:
+        rounded = {name: parameter.to(LOWER) for name, parameter in self.stage.named_parameters()}
+        return functional_call(self.stage, rounded, (value,), kwargs)
 
 
 # What an optimizer does.

@@ -18,7 +18,7 @@ from gradconform.cli import main
 from gradconform.covering.rows import text
 from gradconform.covering.space import Space, covered
 from gradconform.fixtures.schedules.from_torch import of_torch
-from gradconform.pipeline.training_step.composition import ROWS, made_anew, step_cases, withheld
+from gradconform.pipeline.training_step.composition import ROWS, step_cases, with_what_is_new, withheld
 from gradconform.pipeline.training_step.dimensions import CONSTRAINTS, DIMENSIONS, QUICK, RARE
 from gradconform.pipeline.training_step.model import counts, make_batch, make_stages, summed_loss, tied_names
 from gradconform.pipeline.training_step.on_rank import Place, spec_of
@@ -46,14 +46,18 @@ def test_every_pair_of_what_can_be_composed_is_in_the_rows_and_without_what_is_r
     rows = [case.row for case in CASES.values() if case.id.startswith("step.pairs.")]
     space = Space(DIMENSIONS, CONSTRAINTS)
     assert set(space.possible(2)) - covered(rows, 2) == set()
-    for rare in (RARE[0], RARE[0] | RARE[1]):
+    for rare in (frozenset().union(*RARE[:count]) for count in range(1, len(RARE) + 1)):
         common = [row for row in rows if not space.claims_of(enumerate(row)) & rare]
         assert set(space.without(rare).possible(2)) - covered(common, 2) == set()
 
 
-def test_the_rows_made_anew_are_those_of_the_file() -> None:
+def test_the_rows_of_the_file_lack_nothing_and_stay_as_they_are_where_a_dimension_comes() -> None:
     pytest.importorskip("allpairspy")
-    assert text(made_anew()) == ROWS.read_text(encoding="utf-8")
+    frozen = json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]
+    assert text({"pairs": with_what_is_new(frozen)}) == ROWS.read_text(encoding="utf-8")
+    before = [row[:-2] for row in frozen if row[-2:] == ["unmixed", "eager"]]
+    assert len(before) == 82
+    assert [list(row) for row in with_what_is_new(before)] == frozen
 
 
 def test_the_commonest_twelve_run_on_two_ranks_and_all_others_on_two_or_four() -> None:

@@ -31,21 +31,22 @@ _EPS = 2.0**-23
 
 @dataclass(frozen=True, slots=True)
 class Causes:
-    """What explains a wrong tensor behind act ``number``, on one rank; ``wide`` is the plain run in float64.
+    """What explains a wrong tensor behind act ``number``, on one rank.
 
+    ``plain`` is the plain run in float64, or in the precision of stages where that is another than their dtype's.
     ``others`` are the gradients that differ from tensor rank to tensor rank, in sum those of the other ones.
     """
 
     composition: Composition
     replica: int
-    wide: PlainRun
+    plain: PlainRun
     number: int
     tensor_rank: int
     others: Mapping[str, Tensor]
 
     def of(self, sort: Sort, name: str) -> Explain | None:
         """Return what explains a wrong tensor of a name; None where nothing is known of such tensors."""
-        act = self.wide.acts[self.number]
+        act = self.plain.acts[self.number]
         if sort == "buffer":
             right = act.buffers[self.replica][name]
             return lambda got: of_batches(right, got)
@@ -82,7 +83,7 @@ class Causes:
 
     @property
     def _before(self) -> Plain | None:
-        return self.wide.acts[self.number - 1] if self.number else None
+        return self.plain.acts[self.number - 1] if self.number else None
 
     def _sums(self, name: str) -> StepSums:
         return StepSums(
@@ -99,10 +100,10 @@ class Causes:
         acts = self.composition.steps[: self.number + 1]
         since = max((place + 1 for place, act in enumerate(acts) if act == "zero_grad"), default=0)
         tied = tied_names(self.composition)
-        for (step, replica, mb), share in self.wide.shares.items():
+        for (step, replica, mb), share in self.plain.shares.items():
             if not since <= step <= self.number:
                 continue
-            weight, auxiliary = self.wide.acts[step].weights
+            weight, auxiliary = self.plain.acts[step].weights
             for use in tied if name in tied else (name,):
                 yield StepPart(
                     step=step,

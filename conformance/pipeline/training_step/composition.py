@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import starmap
@@ -16,7 +16,7 @@ from gradconform.covering.search import array
 from gradconform.covering.space import Space, Words
 from gradconform.fixtures.schedules.from_torch import of_torch
 from gradconform.fixtures.schedules.order import placed_actions
-from gradconform.runtime import DataParallel, Reduction
+from gradconform.runtime import DataParallel, Precision, Reduction
 
 from .dimensions import ALONE, CONSTRAINTS, DIMENSIONS, QUICK, RARE
 
@@ -46,6 +46,8 @@ class Composition:
     keyword: bool = False
     tensor_ranks: int = 1
     tensor_parallel: Literal["whole-layers", "column-row", "sequence", "vocabulary"] = "whole-layers"
+    precision: Precision = "unmixed"
+    compiled: bool = False
 
     @property
     def ranks(self) -> int:
@@ -106,8 +108,9 @@ class StepCase(Clause):
 
     @property
     def has_script(self) -> bool:
-        """Whether a script for torchrun can show it: none shows layers that tensor ranks share."""
-        return self.composition.tensor_ranks == 1
+        """Whether a script for torchrun can show it: none has shared layers, another precision or compiled stages."""
+        made = self.composition
+        return made.tensor_ranks == 1 and made.precision == "unmixed" and not made.compiled
 
 
 @cache
@@ -148,12 +151,16 @@ def words_of(claimed: Collection[str]) -> frozenset[str]:
     return frozenset(claimed.split() if isinstance(claimed, str) else claimed)
 
 
-def made_anew() -> dict[str, list[Words]]:
-    """Return the rows as the dimensions give them now; it takes allpairspy and some seconds.
+def with_what_is_new(frozen: Sequence[Words]) -> list[Words]:
+    """Return frozen rows, plain in dimensions that have come since, and behind them what they lack of all pairs.
 
-    What many runtimes do not claim stands in rows of its own, so that they lose no pair of the other values with it.
+    So no check has another id or row for what is added. What many runtimes do not claim stands in rows of its own, so
+    that they lose no pair of the other values with it. It takes allpairspy and some seconds.
     """
-    space, rows = Space(DIMENSIONS, CONSTRAINTS), list[Words]()
+    space = Space(DIMENSIONS, CONSTRAINTS)
+    rows = [(*row, *(one.values[0].word for one in DIMENSIONS[len(row) :])) for row in frozen]
     for count in reversed(range(len(RARE) + 1)):
-        rows = array(space.without(frozenset().union(*RARE[:count])).dimensions, CONSTRAINTS, rows)
-    return {"pairs": rows}
+        left_out = frozenset[str]().union(*RARE[:count])
+        begun = [row for row in rows if not left_out & space.claims_of(enumerate(row))]
+        rows += array(space.without(left_out).dimensions, CONSTRAINTS, begun)[len(begun) :]
+    return rows

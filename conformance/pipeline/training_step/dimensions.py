@@ -84,6 +84,16 @@ DIMENSIONS = (
         value("vocabulary", "each MLP, the embedding, the head and the loss split over two tensor ranks", "tensor",
               tensor_ranks=2, tensor_parallel="vocabulary"),
     )),
+    Dimension(name="precision", says="in which precision stages run", values=(
+        value("unmixed", "all in one dtype"),
+        value("autocast", "stages and the loss under autocast to bfloat16", "precision", precision="autocast"),
+        value("mixed", "stages in bfloat16, whose parameters and sums of gradients are kept in float32", "precision",
+              precision="mixed"),
+    )),
+    Dimension(name="compiled", says="whether stages are compiled", values=(
+        value("eager", "stages as they are written"),
+        value("compiled", "every stage compiled by torch.compile, with aot_eager", "compiled", compiled=True),
+    )),
 )  # fmt: skip
 
 CONSTRAINTS = (
@@ -112,10 +122,18 @@ CONSTRAINTS = (
           {"layout": "two-by-two four-stages four-replicas"}, {"tensor_parallel": "column-row sequence vocabulary"}),
     never("a BatchNorm over a part of the sequence has other means",
           {"layers": "batch-norm"}, {"tensor_parallel": "sequence"}),
+    never("layers over tensor ranks are tried as they are written, in one dtype",
+          {"tensor_parallel": "column-row sequence vocabulary"}, {"precision": "autocast mixed"}),
+    never("layers over tensor ranks are tried as they are written, in one dtype",
+          {"tensor_parallel": "column-row sequence vocabulary"}, {"compiled": "compiled"}),
+    never("of torch's wrappers fully_shard alone keeps parameters in a dtype that stages do not run in",
+          {"precision": "mixed"}, {"data_parallel": "unwrapped ddp"}),
+    never("the statistics of a BatchNorm are no parameters, which alone are kept in another dtype",
+          {"precision": "mixed"}, {"layers": "batch-norm"}),
 )  # fmt: skip
 
 #: What values claim that many runtimes have not: the rarest first, in groups that are withheld one by one.
-RARE = (frozenset({"ragged", "tied"}), frozenset({"tensor"}))
+RARE = (frozenset({"ragged", "tied"}), frozenset({"tensor"}), frozenset({"precision"}))
 
 #: The commonest compositions, on two ranks, by name: what is not plain in them.
 QUICK: dict[str, dict[str, str]] = {
@@ -133,8 +151,11 @@ QUICK: dict[str, dict[str, str]] = {
     "tied-clipped": {"weights": "tied", "steps": "clipped"},
 }
 
-#: What a defect of torch's runtime hides in the rows of pairs, by name: two values that meet there beside others at
-#: which it raises.
+#: What other values hide in the rows of pairs, by name: a defect of torch's runtime, which raises there, or what a
+#: runtime does not claim.
 ALONE: dict[str, dict[str, str]] = {
     "ddp-zero-bubble": {"layout": "two-replicas", "data_parallel": "ddp", "schedule": "interleaved-zero-bubble"},
+    "autocast": {"precision": "autocast", "steps": "clipped"},
+    "fsdp-mixed": {"layout": "two-replicas", "data_parallel": "fsdp", "precision": "mixed", "steps": "clipped"},
+    "compiled": {"compiled": "compiled", "steps": "clipped"},
 }

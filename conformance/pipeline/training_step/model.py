@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from gradconform.runtime import Batch, TensorStyle
 from gradconform.trial.materials import stable_seed
 
 from .composition import Composition
+
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 VOCABULARY, WIDTH, TOKENS = 13, 8, 5
 #: The target of a token that does not count.
@@ -217,3 +220,14 @@ def mean_loss(output: Tensor, target: Tensor) -> Tensor:
 def summed_loss(output: Tensor, target: Tensor) -> Tensor:
     """Return the sum of the cross entropy over the tokens of a micro-batch that count, 0-d."""
     return F.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=IGNORED, reduction="sum")
+
+
+def loss_of(composition: Composition) -> Loss:
+    """Return the loss of a micro-batch, of what a last stage puts out and the targets."""
+    loss = mean_loss if composition.reduction == "mean" else summed_loss
+    return loss if composition.precision == "unmixed" else partial(_of_float32, loss)
+
+
+def _of_float32(loss: Loss, output: Tensor, target: Tensor) -> Tensor:
+    """Return the loss of what stages put out in less than float32, as models take it."""
+    return loss(output if output.dtype == torch.float64 else output.float(), target)

@@ -9,18 +9,25 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from gradconform.adapter import UnsupportedError
 from gradconform.judge.finding import Finding, Judged
 from gradconform.judge.values import compare
 from gradconform.pipeline.whole_model import given
 from gradconform.results import Sort
 from gradconform.runtime import Batch, Runtime, RuntimeSession, StepSpec
-from gradconform.tolerance import Partials
+from gradconform.tolerance import Partials, floor_factor
 
 from .causes import Causes
 from .composition import Act, Composition
 from .gathering import Replicas
-from .model import counts, make_batch, make_stages, mean_loss, shared_layers, summed_loss, tied_names
+from .lower import LOWER
+from .model import counts, loss_of, make_batch, make_stages, shared_layers, tied_names
 from .oracle import LR, Plain, PlainRun, run_plain
+
+#: What stages are compiled with: all that a compiler does before kernels are made, which takes no compiler of C++.
+_BACKEND = "aot_eager"
+#: By how much more than plain autograd, which rounds once as well, a right runtime in bfloat16 may err.
+_MORE = 12.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +56,9 @@ class _Seen:
 
 def judged_step(composition: Composition, runtime: Runtime, place: Place) -> Judged:
     """Run a composition on this rank; yield what it gave that one plain process does not, act by act."""
+    if composition.precision != "unmixed" and place.dtype != torch.float32:
+        msg = f"precision={composition.precision} is of parameters in float32, and {place.dtype} is asked for"
+        raise UnsupportedError(msg)
     wide = run_plain(composition, dtype=place.dtype, seed=place.seed, wide=True)
     max_norms = [act.max_norm for act in wide.acts]
     plain = run_plain(composition, dtype=place.dtype, seed=place.seed, max_norms=max_norms)
@@ -59,6 +69,10 @@ def judged_step(composition: Composition, runtime: Runtime, place: Place) -> Jud
     replicas = Replicas(spec, place.rank)
     made = make_stages(composition, dtype=place.dtype, seed=place.seed)
     stages = {index: made[index].to(place.device) for index in spec.placement[spec.pipeline_rank]}
+    if composition.compiled:
+        torch.compiler.reset()  # what the composition before has compiled counts no more
+        for stage in stages.values():
+            stage.compile(backend=_BACKEND)
     with _opened(runtime, stages, spec, place) as session:
         yield from _acts(session, stages, composition, place, replicas, plain, moved, wide)
 
@@ -86,13 +100,14 @@ def spec_of(composition: Composition, place: Place) -> StepSpec:
         replica=place.rank // composition.tensor_ranks % composition.replicas,
         replicas=composition.replicas,
         microbatches=composition.microbatches,
-        loss=mean_loss if composition.reduction == "mean" else summed_loss,
+        loss=loss_of(composition),
         counts=counts,
         reduction=composition.reduction,
         data_parallel=composition.data_parallel,
         device=place.device,
         dtype=place.dtype,
         clips="clip" in composition.steps,
+        precision=composition.precision,
         tied=tied_names(composition),
         tensor_rank=place.rank % composition.tensor_ranks,
         tensor_ranks=composition.tensor_ranks,
@@ -123,7 +138,9 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, what it is of, and what it is h
         seen.grads, seen.params = replicas.whole(kept[0]), replicas.whole(kept[1])
         seen.buffers = {name: None if value is None else value.detach().clone() for name, value in kept[2].items()}
         others = replicas.of_others(seen.grads)
-        causes = Causes(composition, replicas.replica, wide, number, replicas.tensor_rank, others)
+        # What each micro-batch gives rounds as the stages do, or what adds up would not be known from it.
+        summed = wide if composition.precision == "unmixed" else plain
+        causes = Causes(composition, replicas.replica, summed, number, replicas.tensor_rank, others)
         judge = _Judge(label, replicas, plain.acts[number], wide.acts[number], moved.acts[number], causes)
         yield from _first_seen(judge.judged(seen), told)
         if act == "train":
@@ -179,8 +196,8 @@ class _Judge:
         if self.plain.norm is not None and self.wide.norm is not None:
             got = None if seen.norm is None else torch.tensor(seen.norm, dtype=self.plain.norm.dtype)
             right, norm = self.plain.norm, given(self.wide.norm, Partials().with_(self.wide.norm))
-            where = "the norm of all gradients"
-            yield from compare("thing", where, self.label, got, right, norm, explain=self.causes.of_norm)
+            where, room = "the norm of all gradients", self._room(right, self.wide.norm)
+            yield from compare("thing", where, self.label, got, right, norm, explain=self.causes.of_norm, spread=room)
         own = self.replicas.replica
         plain, wide = self.plain, self.wide
         yield from self._named("parameter gradient", seen.grads, plain.grads, wide.grads)
@@ -195,7 +212,8 @@ class _Judge:
             yield Finding("missing", "the losses", self.label, text)
         for mb, (got, expected, exact) in enumerate(zip(losses, plain, wide, strict=False)):
             where = f"the loss of micro-batch {mb}"
-            yield from compare("thing", where, self.label, got.detach(), expected, given(exact))
+            room = self._room(expected, exact)
+            yield from compare("thing", where, self.label, got.detach(), expected, given(exact), spread=room)
 
     def _named(
         self,
@@ -211,10 +229,24 @@ class _Judge:
             partials = self.plain.partials.get(name) if sort == "parameter gradient" else None
             reference, explain = given(wide[name], partials), self.causes.of(sort, name)
             where = f"stage {stage} {short}"
-            spread = self._spread(name) if sort == "parameter gradient" else 0.0
+            spread = self._room(right, wide[name], partials)
+            if sort == "parameter gradient":
+                spread += self._spread(name)
             yield from compare(sort, where, self.label, got.get(name), right, reference, explain=explain, spread=spread)
         for name in sorted(set(got) - set(own)):
             yield Finding("unexpected", name, self.label, f"no {sort} of this rank has this name", sort=sort)
+
+    def _room(self, plain: Tensor | None, wide: Tensor | None, partials: Partials | None = None) -> float:
+        """Return how much further from float64 than plain autograd a tensor may be where stages run in bfloat16.
+
+        What errs by roundings of that errs by others in another order, and by luck much less in a small tensor. It is
+        never more than the rule has for a tensor of bfloat16.
+        """
+        if self.causes.composition.precision == "unmixed" or plain is None or wide is None:
+            return 0.0
+        scale = (partials or Partials()).with_(wide)
+        error = Partials().with_(plain.double() - wide)
+        return min(floor_factor(LOWER) * torch.finfo(LOWER).eps * scale.peak, _MORE * error.peak)
 
     def _spread(self, name: str) -> float:
         """Return how far two gradients that are plain are apart."""

@@ -13,7 +13,8 @@ from gradconform.runtime import Batch, scale_auxiliary
 from gradconform.tolerance import Partials
 
 from .composition import Act, Composition
-from .model import counts, make_batch, make_stages, mean_loss, summed_loss, tied_names
+from .lower import LOWER, lowered, name_of
+from .model import counts, loss_of, make_batch, make_stages, tied_names
 
 #: By how much gradients are clipped, of their norm, and the step of SGD behind it.
 CLIPPED_TO, LR = 0.5, 0.125
@@ -55,7 +56,7 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class PlainRun:
-    """What the acts of a composition give; ``shares`` only where they were asked for."""
+    """What the acts of a composition give; ``shares`` in float64, or where stages run in less in that as well."""
 
     acts: list[Plain]
     shares: Mapping[Part, Share] = field(default_factory=dict)
@@ -90,13 +91,15 @@ class _Run:
 
     def _stages(self) -> list[nn.Module]:
         made = make_stages(self.composition, dtype=self.dtype, seed=self.seed)
-        return [stage.double() if self.wide else stage for stage in made.values()]
+        if self.wide:
+            return [stage.double() for stage in made.values()]
+        return [lowered(stage) if self.composition.precision == "mixed" else stage for stage in made.values()]
 
     @staticmethod
     def _named(stages: Sequence[nn.Module]) -> dict[str, nn.Parameter]:
         """Return the parameters by full name; one that is tied stands under each of its names."""
         return {
-            f"{index}.{name}": parameter
+            f"{index}.{name_of(name)}": parameter
             for index, stage in enumerate(stages)
             for name, parameter in stage.named_parameters(remove_duplicate=False)
         }
@@ -161,7 +164,7 @@ class _Run:
             stage.train(act == "train")
         losses = []
         for mb, chunk in enumerate(batch.split()):
-            if act == "train" and self.wide:
+            if act == "train" and (self.wide or self.composition.precision != "unmixed"):
                 self.shares[number, replica, mb] = self._share(stages, chunk)
             with torch.set_grad_enabled(act == "train"):
                 loss = self._loss(stages, chunk, weights[1])
@@ -172,9 +175,10 @@ class _Run:
 
     def _loss(self, stages: Sequence[nn.Module], chunk: Batch, auxiliary: float) -> Tensor:
         scale_auxiliary(stages, auxiliary)
-        output = run_forward(stages, (chunk.x,), chunk.kwargs)[-1].outputs
-        loss = mean_loss if self.composition.reduction == "mean" else summed_loss
-        return loss(output, chunk.target)
+        lower = self.composition.precision == "autocast" and not self.wide
+        with torch.autocast("cpu", LOWER, enabled=lower):
+            output = run_forward(stages, (chunk.x,), chunk.kwargs)[-1].outputs
+            return loss_of(self.composition)(output, chunk.target)
 
     def _accumulate(self, stages: Sequence[nn.Module], loss: Tensor) -> None:
         """Add the gradients of one micro-batch to those of the first replica, and note how large they are."""
@@ -197,8 +201,8 @@ class _Run:
     def _share(self, stages: Sequence[nn.Module], chunk: Batch) -> Share:
         """Return what a micro-batch gives by its loss, and by the auxiliary losses; what it changed is put back."""
         head = stages[-1].get_submodule("head")
-        shared = head.get_parameter("weight")
-        if tied_names(self.composition):
+        shared = head.get_parameter("weight") if tied_names(self.composition) else None
+        if shared is not None:
             head.register_parameter("weight", nn.Parameter(shared.detach().clone()))
         before = [{name: value.clone() for name, value in stage.named_buffers()} for stage in stages]
         found = []
@@ -212,7 +216,8 @@ class _Run:
         for stage, buffers in zip(stages, before, strict=True):
             for name, value in stage.named_buffers():
                 value.copy_(buffers[name])
-        head.register_parameter("weight", shared)
+        if shared is not None:
+            head.register_parameter("weight", shared)
         return Share(found[0], found[1], int(counts(chunk.target).sum()))
 
     def _clip(self, number: int) -> tuple[Tensor, float]:

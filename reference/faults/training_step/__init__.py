@@ -5,10 +5,20 @@ A target names one by its name with underscores: ``gradconform.reference.faults.
 
 from __future__ import annotations
 
-from . import microbatches, optimizer, replicas, stages, tensor_ranks, weights
+from . import microbatches, optimizer, precision, replicas, stages, tensor_ranks, weights
 from .registry import STEP_FAULTS, StepFault
 
-__all__ = ["STEP_FAULTS", "StepFault", "microbatches", "optimizer", "replicas", "stages", "tensor_ranks", "weights"]
+__all__ = [
+    "STEP_FAULTS",
+    "StepFault",
+    "microbatches",
+    "optimizer",
+    "precision",
+    "replicas",
+    "stages",
+    "tensor_ranks",
+    "weights",
+]
 
 
 def __getattr__(name: str) -> StepFault:

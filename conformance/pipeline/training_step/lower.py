@@ -1,0 +1,45 @@
+"""Stages that run in bfloat16 while their parameters stay as they are: each use of one rounds it anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+#: What mixed precision and autocast run in.
+LOWER = torch.bfloat16
+
+
+class _Rounded(nn.Module):
+    def forward(self, value: Tensor) -> Tensor:
+        return value.to(LOWER)
+
+
+def lowered(stage: nn.Module) -> nn.Module:
+    """Let a stage see its parameters, and what is floating of its arguments, in bfloat16; return it.
+
+    Its parameters have other names then, of which :func:`name_of` gives the own ones.
+    """
+    for module in list(stage.modules()):
+        for name, _ in list(module.named_parameters(recurse=False)):
+            parametrize.register_parametrization(module, name, _Rounded(), unsafe=True)
+    stage.register_forward_pre_hook(_round_arguments, with_kwargs=True)
+    return stage
+
+
+def name_of(parameter: str) -> str:
+    """Return the name that a parameter had before."""
+    return parameter.replace("parametrizations.", "").removesuffix(".original")
+
+
+def _round_arguments(
+    stage: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    del stage
+    return tuple(map(_rounded, args)), {name: _rounded(value) for name, value in kwargs.items()}
+
+
+def _rounded(value: Any) -> Any:
+    return value.to(LOWER) if isinstance(value, Tensor) and value.is_floating_point() else value
