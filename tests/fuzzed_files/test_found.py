@@ -147,6 +147,14 @@ def test_a_report_under_a_name_that_no_file_can_have_is_refused_by_pytest(name: 
     run.stderr.fnmatch_lines("ERROR: --gradconform-json '*n' cannot be written: *")
 
 
+def test_a_contract_of_a_thousand_digits_is_none(valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:
+    values = {**json.loads(valid()["whole.json"]), "contract": f"{'9' * 1000}.0"}
+    Path("odd.json").write_text(json.dumps(values))
+    for way in ("compare odd.json odd.json", "bundle odd.json -o made.zip", "report odd.json --html -"):
+        assert main(way.split()) == 2
+        assert "odd.json: contract is '999" in capsys.readouterr().err
+
+
 def test_entries_are_added_beside_one_whose_check_is_no_text(valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:
     valid()
     Path("odd.toml").write_text('[[waiver]]\ncheck = ["full.gradients.mlp"]\nverdict = "mismatch"\n')
