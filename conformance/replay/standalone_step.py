@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from gradconform.pipeline.training_step.model import counts, make_batch, make_stages
+from gradconform.pipeline.training_step.model import compile_in_place, counts, make_batch, make_stages
 from gradconform.pipeline.training_step.oracle import CLIPPED_TO
 from gradconform.runtime import Batch, ModuleSession, RuntimeSession, Shard, scale_auxiliary
 
@@ -183,6 +183,8 @@ def wrong_on_rank() -> Iterator[tuple[str, str, Any, Any]]:
     norm = next((seen["the norm of all"]["gradients"] for seen in right if "the norm of all" in seen), 0.0)
     made = make_stages(composition, dtype=DTYPE, seed=SEED)
     stages: dict[int, nn.Module] = {index: made[index].to(spec.device) for index in OWN_STAGES}
+    if composition.compiled:
+        compile_in_place(stages)
     session = open_session(dict(stages), spec)
     for number, (expected, got) in enumerate(zip(right, behind_each_act(session, stages, norm), strict=True)):
         label = f"behind act {number + 1} ({composition.steps[number]})"

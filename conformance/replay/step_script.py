@@ -225,7 +225,8 @@ def where_is(target: str, *, runtime: bool) -> str:
 def refuse_unwritten(case: StepCase, claims: Mapping[str, Collection[str]]) -> None:
     """Raise :class:`ScriptError` for a training step that the runtime does not claim, or that no script shows yet."""
     if not case.has_script:
-        msg = f"{case.id}: no script shows layers that tensor ranks share; replay it without --script"
+        unlike = "layers that tensor ranks share, or stages in another precision"
+        msg = f"{case.id}: no script shows {unlike}; replay it without --script"
         raise ScriptError(msg)
     if values := withheld(case, claims):
         msg = f"{case.id}: the runtime does not claim {values}, so that a script would show nothing"

@@ -61,8 +61,9 @@ class TorchSession(ModuleSession):
             return stage
         if spec.data_parallel == "ddp":
             return DistributedDataParallel(stage, process_group=self.replicas.get_group(), broadcast_buffers=False)
-        lower = spec.precision == "mixed"
-        policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=spec.dtype) if lower else MixedPrecisionPolicy()
+        policy = MixedPrecisionPolicy()
+        if spec.precision == "mixed":
+            policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=spec.dtype)
         reshard = spec.data_parallel != "fsdp-kept"
         fully_shard(stage, mesh=self.replicas, reshard_after_forward=reshard, mp_policy=policy)
         return stage

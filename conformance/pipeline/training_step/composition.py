@@ -108,9 +108,8 @@ class StepCase(Clause):
 
     @property
     def has_script(self) -> bool:
-        """Whether a script for torchrun can show it: none has shared layers, another precision or compiled stages."""
-        made = self.composition
-        return made.tensor_ranks == 1 and made.precision == "unmixed" and not made.compiled
+        """Whether a script for torchrun can show it: none has layers that tensor ranks share, or another precision."""
+        return self.composition.tensor_ranks == 1 and self.composition.precision == "unmixed"
 
 
 @cache

@@ -171,6 +171,12 @@ def make_stages(composition: Composition, *, dtype: torch.dtype, seed: int) -> d
     return made
 
 
+def compile_in_place(stages: Mapping[int, nn.Module]) -> None:
+    """Compile stages by all that ``torch.compile`` does before it makes kernels, which takes no compiler of C++."""
+    for stage in stages.values():
+        stage.compile(backend="aot_eager")
+
+
 def _stage(composition: Composition, index: int, dtype: torch.dtype, seed: int) -> Stage:
     stage = Stage(composition, index)
     generator = torch.Generator().manual_seed(stable_seed(seed, "training step", index))

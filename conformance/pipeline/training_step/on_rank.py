@@ -21,11 +21,9 @@ from .causes import Causes
 from .composition import Act, Composition
 from .gathering import Replicas
 from .lower import LOWER
-from .model import counts, loss_of, make_batch, make_stages, shared_layers, tied_names
+from .model import compile_in_place, counts, loss_of, make_batch, make_stages, shared_layers, tied_names
 from .oracle import LR, Plain, PlainRun, run_plain
 
-#: What stages are compiled with: all that a compiler does before kernels are made, which takes no compiler of C++.
-_BACKEND = "aot_eager"
 #: By how much more than plain autograd, which rounds once as well, a right runtime in bfloat16 may err.
 _MORE = 12.0
 
@@ -71,8 +69,7 @@ def judged_step(composition: Composition, runtime: Runtime, place: Place) -> Jud
     stages = {index: made[index].to(place.device) for index in spec.placement[spec.pipeline_rank]}
     if composition.compiled:
         torch.compiler.reset()  # what the composition before has compiled counts no more
-        for stage in stages.values():
-            stage.compile(backend=_BACKEND)
+        compile_in_place(stages)
     with _opened(runtime, stages, spec, place) as session:
         yield from _acts(session, stages, composition, place, replicas, plain, moved, wide)
 
