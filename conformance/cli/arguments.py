@@ -255,7 +255,13 @@ def _pipeline(one: argparse.ArgumentParser) -> None:
     add_option(one, "device", default="cpu", help="where stages are")
     add_option(one, "dtype", default="float32", help="as for run")
     add_option(one, "seed", default=DEFAULT_SEED)
-    add_count(one, "--timeout", default=60, metavar="SECONDS", help="what one check may take")
+    add_count(
+        one,
+        "--timeout",
+        default=60,
+        metavar="SECONDS",
+        help="what one check may take; where stages are compiled, four times that",
+    )
     add_count(one, "--nnodes", default=1, help="of schedules: machines")
     one.add_argument(
         "--rdzv-endpoint", default="localhost:0", metavar="HOST:PORT", help="where machines meet, as for torchrun"

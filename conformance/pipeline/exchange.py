@@ -20,14 +20,17 @@ from gradconform.process.forks import OneProcess
 from .cases import Case
 from .training_step.composition import StepCase
 
+#: How many times as long as others a training step may take whose stages are compiled, on every rank anew.
+_COMPILING = 4.0
 _WIDTH = 512  # a mark is written over the one before in one call, so that a reader never sees half of two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What every rank runs: ``target`` as a user names it, ``cases`` in order; ``timeout`` is in seconds, per case.
+    """What every rank runs: ``target`` as a user names it, ``cases`` in order.
 
-    The target is torch's three functions, or, as ``runtime`` says, what runs whole steps.
+    ``timeout`` is in seconds, per case; :meth:`limit` says which case may take longer. The target is torch's three
+    functions, or, as ``runtime`` says, what runs whole steps.
     """
 
     target: str
@@ -37,6 +40,11 @@ class Job:
     seed: int
     timeout: float
     runtime: bool = False
+
+    def limit(self, case: Case | StepCase) -> float:
+        """Return what a case may take, in seconds."""
+        compiles = isinstance(case, StepCase) and case.composition.compiled
+        return self.timeout * (_COMPILING if compiles else 1.0)
 
     def to_json(self) -> str:
         """Return the job as JSON text."""

@@ -10,7 +10,7 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -165,7 +165,7 @@ class _Launcher:
         else:
             start = Start(self._ranks.start.within, self._ranks.start.number + 1)
             start.begin(job.to_json())
-            self._ranks = replace(self._ranks, start=start, timeout=job.timeout)
+            self._ranks = replace(self._ranks, start=start, limits=_limits(job))
         return self._ranks
 
     def _launch(self, job: Job) -> _Ranks:
@@ -174,7 +174,7 @@ class _Launcher:
         given = {"folder": str(folder), "job": job.to_json(), "options": options}
         self._launched += 1
         process = Worker("gradconform.pipeline.launcher:launch", given, quiet=True)
-        return _Ranks(process, Start(folder, 0), self.machines, job.timeout)
+        return _Ranks(process, Start(folder, 0), self.machines, _limits(job))
 
     def finish(self) -> None:
         """Let keepers and launcher end in order, as those of other machines expect it."""
@@ -188,14 +188,18 @@ class _Launcher:
             remove(self._ranks.start.within)
 
 
+def _limits(job: Job) -> dict[str, float]:
+    return {case.id: job.limit(case) for case in job.cases}
+
+
 @dataclass(slots=True)
 class _Ranks:
-    """The ranks of this machine in one start, under torch's launcher."""
+    """The ranks of this machine in one start, under torch's launcher; ``limits`` are in seconds, by case."""
 
     launcher: Worker
     start: Start
     machines: Machines
-    timeout: float
+    limits: Mapping[str, float]
     _hung: dict[int, tuple[Mark, str]] = field(default_factory=dict, init=False)  # where each was, and its stacks
     _exit: Exit | None = field(default=None, init=False)
 
@@ -211,7 +215,7 @@ class _Ranks:
 
     def follow(self, case: Case | StepCase) -> list[Outcome]:
         """Return the outcomes of a case once every rank has one; fewer where ranks ended or hung, or one raised."""
-        self.launcher.expect(self.timeout + _AROUND_S)
+        self.launcher.expect(self.limits[case.id] + _AROUND_S)
         while True:
             ended = self.gone or bool(self.start.exits())  # asked first: what ranks wrote before is read below
             found = self._outcomes(case)
@@ -270,8 +274,10 @@ class _Ranks:
             return file.read().decode(errors="replace")
 
     def _is_late(self, mark: Mark) -> bool:
-        limit = self.timeout + (0.0 if mark.inside else _GRACE_S)
-        return bool(mark.case) and time.monotonic() - mark.since > limit
+        limit = self.limits.get(mark.case)
+        if limit is None:  # between cases
+            return False
+        return time.monotonic() - mark.since > limit + (0.0 if mark.inside else _GRACE_S)
 
     def _marks(self) -> dict[int, Mark]:
         """Return the last mark of each rank of this machine that got so far."""

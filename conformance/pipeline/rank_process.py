@@ -57,7 +57,7 @@ class RankProcess:
         self.marker.note("joining the process group")
         self.device = _device_of(job.device, int(os.environ["LOCAL_RANK"]))
         self.dtype = dtype_named(job.dtype)
-        patience = timedelta(seconds=job.timeout + _PATIENCE_S)
+        patience = timedelta(seconds=max(map(job.limit, job.cases)) + _PATIENCE_S)
         store, rank, ranks = next(rendezvous("env://", timeout=patience))
         dist.init_process_group(
             dist.get_default_backend_for_device(self.device),

@@ -82,7 +82,7 @@ def verdict_on(case: Case | StepCase, ended: Ended, job: Job) -> Verdict:
     What the implementation raised, or was doing when its rank died or hung, is charged to the target; what happened
     outside it is an error of the environment, and so is the end of all ranks with their launcher.
     """
-    first = _first(ended, job.timeout)
+    first = _first(ended, job.limit(case))
     marks = ended.marks
     mark = marks.get(first.rank, Mark(action="its start"))
     # Where it was raised outside the implementation, only a run with another one tells what it is charged to.

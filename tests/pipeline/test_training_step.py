@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -14,15 +15,20 @@ from typing import Any
 import pytest
 import torch
 
+from gradconform.adapter import UnsupportedError
 from gradconform.cli import main
 from gradconform.covering.rows import text
 from gradconform.covering.space import Space, covered
 from gradconform.fixtures.schedules.from_torch import of_torch
+from gradconform.pipeline.exchange import Job
+from gradconform.pipeline.training_step import model
 from gradconform.pipeline.training_step.composition import ROWS, step_cases, with_what_is_new, withheld
 from gradconform.pipeline.training_step.dimensions import CONSTRAINTS, DIMENSIONS, QUICK, RARE
+from gradconform.pipeline.training_step.lower import lowered, name_of
 from gradconform.pipeline.training_step.model import counts, make_batch, make_stages, summed_loss, tied_names
-from gradconform.pipeline.training_step.on_rank import Place, spec_of
+from gradconform.pipeline.training_step.on_rank import Place, judged_step, spec_of
 from gradconform.pipeline.training_step.oracle import run_plain
+from gradconform.reference.runtime import PlainRuntime
 from gradconform.runtime import Batch
 
 #: torch infers metadata by running a stage once more, and its BatchNorm counts that: up to 2.14.
@@ -88,6 +94,52 @@ def test_tensor_ranks_stand_beside_each_other_in_a_replica_and_are_told_of_layer
             named = {f"{index}.{name}" for index, stage in stages.items() for name, _ in stage.named_modules()}
             assert set(spec.shared) <= named, case.id
     assert found == {(0, 0, 0), (1, 0, 0), (0, 1, 0)}
+
+
+def test_a_case_whose_stages_are_compiled_may_take_four_times_as_long() -> None:
+    cases = CASES["step.plain"], CASES["step.compiled"]
+    job = Job(target="torch", cases=cases, device="cpu", dtype="float32", seed=1, timeout=60.0, runtime=True)
+    assert [job.limit(case) for case in cases] == [60.0, 240.0]
+    assert Job.from_json(job.to_json()) == job
+
+
+def test_where_nothing_can_be_compiled_that_is_said_and_no_runtime_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not model.no_compiler()
+    model.no_compiler.cache_clear()
+
+    def refuse(_: object) -> None:
+        msg = "Dynamo is not supported\non this Python"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(model, "compile_in_place", refuse)
+    assert model.no_compiler() == "torch.compile does not work here: Dynamo is not supported on this Python"
+    model.no_compiler.cache_clear()
+
+
+@pytest.mark.parametrize("check", ["step.autocast", "step.fsdp-mixed"])
+def test_stages_that_run_in_less_are_not_tried_on_parameters_that_are_not_of_float32(check: str) -> None:
+    place = replace(NOWHERE, dtype=torch.bfloat16)
+    with pytest.raises(UnsupportedError, match=r"is of parameters in float32, and torch.bfloat16 is asked for"):
+        next(iter(judged_step(CASES[check].composition, PlainRuntime(), place)))
+
+
+def test_stages_in_mixed_precision_round_parameters_and_arguments_and_leave_gradients_in_float32() -> None:
+    one = CASES["step.fsdp-mixed"].composition
+    stages = list(make_stages(one, dtype=torch.float32, seed=1).values())
+    chunk = next(make_batch(one, 0, 0, dtype=torch.float32, seed=1).split())
+    right = copy.deepcopy(stages[0]).to(torch.bfloat16)
+    lower = lowered(stages[0])
+    output = lower(chunk.x)
+    assert torch.equal(output, right(chunk.x))
+    output.sum().backward()
+    right(chunk.x).sum().backward()
+    grads = {name_of(name): parameter.grad for name, parameter in lower.named_parameters()}
+    assert {name: grad is not None and grad.dtype for name, grad in grads.items()} == dict.fromkeys(
+        dict(right.named_parameters()), torch.float32
+    )
+    for name, parameter in right.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(grads[name], parameter.grad.float())
 
 
 def test_micro_batches_are_split_as_torch_splits_them_and_a_ragged_one_is_the_last() -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-#: What mixed precision and autocast run in.
-LOWER = torch.bfloat16
+from gradconform.reference.runtime import LOWER
 
 
 class _Rounded(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -175,6 +175,18 @@ def compile_in_place(stages: Mapping[int, nn.Module]) -> None:
     """Compile stages by all that ``torch.compile`` does before it makes kernels, which takes no compiler of C++."""
     for stage in stages.values():
         stage.compile(backend="aot_eager")
+
+
+@cache
+def no_compiler() -> str:
+    """Say why stages cannot be compiled here: what torch.compile raises by itself, in words; nothing where they can."""
+    module = Adapted(WIDTH, WIDTH)
+    try:
+        compile_in_place({0: module})
+        module(torch.ones(1, WIDTH, requires_grad=True)).sum().backward()
+    except Exception as error:  # noqa: BLE001 (whatever it raises, it is none of a runtime's)
+        return f"torch.compile does not work here: {' '.join(str(error).split())[:300]}"
+    return ""
 
 
 def _stage(composition: Composition, index: int, dtype: torch.dtype, seed: int) -> Stage:

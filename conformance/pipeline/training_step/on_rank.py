@@ -13,6 +13,7 @@ from gradconform.adapter import UnsupportedError
 from gradconform.judge.finding import Finding, Judged
 from gradconform.judge.values import compare
 from gradconform.pipeline.whole_model import given
+from gradconform.reference.runtime import LOWER
 from gradconform.results import Sort
 from gradconform.runtime import Batch, Runtime, RuntimeSession, StepSpec
 from gradconform.tolerance import Partials, floor_factor
@@ -20,8 +21,7 @@ from gradconform.tolerance import Partials, floor_factor
 from .causes import Causes
 from .composition import Act, Composition
 from .gathering import Replicas
-from .lower import LOWER
-from .model import compile_in_place, counts, loss_of, make_batch, make_stages, shared_layers, tied_names
+from .model import compile_in_place, counts, loss_of, make_batch, make_stages, no_compiler, shared_layers, tied_names
 from .oracle import LR, Plain, PlainRun, run_plain
 
 #: By how much more than plain autograd, which rounds once as well, a right runtime in bfloat16 may err.
@@ -68,6 +68,8 @@ def judged_step(composition: Composition, runtime: Runtime, place: Place) -> Jud
     made = make_stages(composition, dtype=place.dtype, seed=place.seed)
     stages = {index: made[index].to(place.device) for index in spec.placement[spec.pipeline_rank]}
     if composition.compiled:
+        if lack := no_compiler():
+            raise UnsupportedError(lack)
         torch.compiler.reset()  # what the composition before has compiled counts no more
         compile_in_place(stages)
     with _opened(runtime, stages, spec, place) as session:

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.reference.autograd import accumulate, run_forward
+from gradconform.reference.runtime import LOWER
 from gradconform.runtime import Batch, scale_auxiliary
 from gradconform.tolerance import Partials
 
 from .composition import Act, Composition
-from .lower import LOWER, lowered, name_of
+from .lower import lowered, name_of
 from .model import counts, loss_of, make_batch, make_stages, tied_names
 
 #: By how much gradients are clipped, of their norm, and the step of SGD behind it.
