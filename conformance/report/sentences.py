@@ -104,7 +104,9 @@ def against_manifest(report: Report) -> str:
 
 def _crashed(report: Report) -> str:
     """Return where a run stands of which checks ended their process, and what that cost."""
-    told, missing = crashed(report.crashes, report.lost_s, report.options.get("max_crashes")), report.summary["not_run"]
+    allowed, missing = report.options.get("max_crashes"), report.summary["not_run"]
+    # Another kit's options are shown as they are, and may be anything.
+    told = crashed(report.crashes, report.lost_s, allowed if isinstance(allowed, int) else None)
     cost = f": {count(missing, 'check')} {'was' if missing == 1 else 'were'} not run" if missing else ""
     return f"; {told}{cost}" if told else ""
 

@@ -147,6 +147,16 @@ def test_a_report_under_a_name_that_no_file_can_have_is_refused_by_pytest(name: 
     run.stderr.fnmatch_lines("ERROR: --gradconform-json '*n' cannot be written: *")
 
 
+def test_options_that_are_no_numbers_are_left_out_of_sentences(
+    valid: Valid, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = json.loads(valid()["whole.json"])
+    values["options"]["max_crashes"] = {}
+    Path("odd.json").write_text(json.dumps(values))
+    assert main(["report", "odd.json", "--markdown", "-"]) == 0
+    assert "right.py" in capsys.readouterr().out
+
+
 def test_a_contract_of_a_thousand_digits_is_none(valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:
     values = {**json.loads(valid()["whole.json"]), "contract": f"{'9' * 1000}.0"}
     Path("odd.json").write_text(json.dumps(values))
