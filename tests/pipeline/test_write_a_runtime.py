@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gradconform import exits
+from gradconform.pipeline.training_step.composition import step_cases, withheld
 from gradconform.pipeline.training_step.runtimes import ENTRY_POINTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "write-a-runtime.md"
@@ -41,6 +43,13 @@ def test_a_runtime_that_is_wrong_fails(right: str, wrong: str, tmp_path: Path) -
     done = run(tmp_path, code)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "step.ddp:" in done.stdout
+
+
+def test_the_page_counts_the_compositions_that_its_runtime_claims() -> None:
+    made: dict[str, Any] = {}
+    exec(BLOCKS["python"], made)  # noqa: S102 (the page is the project's own)
+    claimed = [case for case in step_cases("standard") if not withheld(case, made["Runtime"].claims)]
+    assert f"; {len(claimed)} of all are this runtime's" in PAGE.read_text(encoding="utf-8")
 
 
 def test_what_the_page_says_of_an_entry_point_is_the_group_that_is_read() -> None:
