@@ -38,7 +38,7 @@ from .exchange import Job, Marker, Outcome
 from .runtime import make_schedule, make_stages, put_under_test
 from .starts import JOB, Start
 from .training_step.composition import StepCase, withheld
-from .training_step.on_rank import Place, judged_step
+from .training_step.on_rank import Place, judged_step, lacking
 from .training_step.runtimes import TORCH, runtime_named
 from .whole_model import Seen, findings_of, make_batch, make_stage, run_whole_model, stage_cases
 
@@ -151,9 +151,10 @@ class RankProcess:
         """Return what the case asks for that the target, or the runtime that it is put into, has not."""
         if isinstance(case, StepCase):
             values = withheld(case, self._runtime_of(case).claims)
-            if values or self.runtime:
-                return f"the runtime does not claim {values}" if values else ""
-            return self._missing_functions(case.composition.rows)
+            if values:
+                return f"the runtime does not claim {values}"
+            lack = lacking(case.composition, self.dtype)
+            return lack if lack or self.runtime else self._missing_functions(case.composition.rows)
         return self._missing_functions(case.rows)
 
     def _missing_functions(self, rows: Sequence[Sequence[str]]) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from gradconform.adapter import UnsupportedError
 from gradconform.judge.finding import Finding, Judged
 from gradconform.judge.values import compare
 from gradconform.pipeline.whole_model import given
@@ -52,11 +51,15 @@ class _Seen:
     held: Mapping[str, int] = field(default_factory=dict)
 
 
+def lacking(composition: Composition, dtype: torch.dtype) -> str:
+    """Return why a composition cannot be run here, on whatever runtime; nothing where it can."""
+    if composition.precision != "unmixed" and dtype != torch.float32:
+        return f"precision={composition.precision} is of parameters in float32, and {dtype} is asked for"
+    return no_compiler() if composition.compiled else ""
+
+
 def judged_step(composition: Composition, runtime: Runtime, place: Place) -> Judged:
     """Run a composition on this rank; yield what it gave that one plain process does not, act by act."""
-    if composition.precision != "unmixed" and place.dtype != torch.float32:
-        msg = f"precision={composition.precision} is of parameters in float32, and {place.dtype} is asked for"
-        raise UnsupportedError(msg)
     wide = run_plain(composition, dtype=place.dtype, seed=place.seed, wide=True)
     max_norms = [act.max_norm for act in wide.acts]
     plain = run_plain(composition, dtype=place.dtype, seed=place.seed, max_norms=max_norms)
@@ -68,8 +71,6 @@ def judged_step(composition: Composition, runtime: Runtime, place: Place) -> Jud
     made = make_stages(composition, dtype=place.dtype, seed=place.seed)
     stages = {index: made[index].to(place.device) for index in spec.placement[spec.pipeline_rank]}
     if composition.compiled:
-        if lack := no_compiler():
-            raise UnsupportedError(lack)
         torch.compiler.reset()  # what the composition before has compiled counts no more
         compile_in_place(stages)
     with _opened(runtime, stages, spec, place) as session:
