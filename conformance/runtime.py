@@ -30,21 +30,34 @@ class Batch:
     """What one replica is given in one step: all its micro-batches, one behind the other along the first dimension.
 
     ``x`` is what the first stage takes, ``target`` what the loss takes, and every stage takes ``kwargs`` as well.
-    ``microbatches`` is their number; :meth:`split` says where each ends.
+    ``microbatches`` is their number; :meth:`split` says where each ends. Where ``lengths`` are given, one for each of
+    them, the sequences of a micro-batch are so long, along the second dimension of ``x`` and ``target``: what is behind
+    them there is none of the batch.
     """
 
     x: Tensor
     target: Tensor
     kwargs: Mapping[str, Tensor] = field(default_factory=dict)
     microbatches: int = 1
+    lengths: tuple[int, ...] = ()
 
     def split(self) -> Iterator[Batch]:
-        """Yield the micro-batches, split as ``torch.tensor_split`` does: the first ones may have a row more."""
+        """Yield the micro-batches, split as ``torch.tensor_split`` does: the first ones may have a row more.
+
+        Each is as long as its sequences are.
+        """
         xs, targets = self.x.tensor_split(self.microbatches), self.target.tensor_split(self.microbatches)
         kwargs = {name: value.tensor_split(self.microbatches) for name, value in self.kwargs.items()}
         for mb in range(self.microbatches):
             own = {name: values[mb] for name, values in kwargs.items()}
-            yield Batch(x=xs[mb], target=targets[mb], kwargs=own)
+            x, target = xs[mb], targets[mb]
+            if self.lengths:
+                x, target = x[:, : self.lengths[mb]], target[:, : self.lengths[mb]]
+            yield Batch(x=x, target=target, kwargs=own)
+
+    def tokens(self, counts: Callable[[Tensor], Tensor]) -> int:
+        """Return how many tokens of the micro-batches ``counts`` says to count."""
+        return sum(int(counts(chunk.target).sum()) for chunk in self.split())
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """Return the batch with each of its tensors changed."""

@@ -66,7 +66,7 @@ class PlainSession(TensorSession):
 
     def tokens(self, batch: Batch) -> float:
         """Return the number of tokens of the whole batch, that of all replicas."""
-        counted = self.spec.counts(batch.target).sum().to(torch.float64)
+        counted = torch.tensor(batch.tokens(self.spec.counts), dtype=torch.float64, device=self.spec.device)
         dist.all_reduce(counted)
         return float(counted) / len(self.spec.placement) / self.spec.tensor_ranks
 

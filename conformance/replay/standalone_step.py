@@ -56,7 +56,7 @@ class Plain(ModuleSession):
     def step(self, batches: list[Batch]) -> list[Tensor]:
         weight = 1.0 / (composition.replicas * composition.microbatches) if composition.reduction == "mean" else 1.0
         if composition.reduction == "tokens":
-            weight = 1.0 / sum(int(counts(batch.target).sum()) for batch in batches)
+            weight = 1.0 / sum(batch.tokens(counts) for batch in batches)
         if composition.auxiliary:
             scale_auxiliary(self.modules.values(), weight)
         losses = [self.of_one(replica, batch, weight) for replica, batch in enumerate(batches)]

@@ -89,7 +89,7 @@ class D9dSession(ModuleSession):
         """Run the schedule on the micro-batches."""
         each = list(batch.split())
         if self.spec.reduction == "tokens":
-            self._weight = 1.0 / float(self.spec.counts(batch.target).sum())
+            self._weight = 1.0 / batch.tokens(self.spec.counts)
         losses: dict[int, Tensor] = {}
 
         def loss_of(output: Tensor, number: int) -> Tensor:

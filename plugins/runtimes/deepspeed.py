@@ -108,7 +108,7 @@ class DeepSpeedSession(ModuleSession):
     def step(self, batch: Batch) -> list[Tensor] | None:
         """Train a batch, and put the gradients back that the optimizer was given."""
         if self.spec.reduction == "tokens":
-            tokens = self.spec.counts(batch.target).sum()
+            tokens = torch.tensor(batch.tokens(self.spec.counts), device=self.spec.device)
             dist.all_reduce(tokens, group=self.engine.grid.get_data_parallel_group())
             self._weight = self._weight_of(float(tokens))
         self.engine.train_batch(self._loaded(batch))

@@ -21,6 +21,7 @@ PIPED: Mapping[str, str] = {
     "data_parallel": "ddp",
     "tensor_parallel": "whole-layers",
     "precision": "unmixed",
+    "rows": "even ragged",  # all micro-batches are chunks of one tensor
     "arguments": "positional",
     # Seeds of dropout are keyword arguments, and DistributedDataParallel refuses a checkpoint that re-enters for each
     # chunk: "Expected to mark a variable ready only once".

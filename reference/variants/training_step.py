@@ -58,6 +58,25 @@ class LastMicrobatchFirst(PlainSession):
         return super().told(losses[::-1] if torch.is_grad_enabled() else losses)
 
 
+@right("lengths", layers=_WITHOUT_BATCH_NORM)
+class LongestSequencesFirst(PlainSession):
+    """Runs the micro-batches with the longest sequences first."""
+
+    def __init__(self, modules: Mapping[int, nn.Module], spec: StepSpec) -> None:
+        super().__init__(modules, spec)
+        self.places: list[int] = []
+
+    def chunks(self, batch: Batch) -> list[Batch]:
+        chunks = super().chunks(batch)
+        self.places = sorted(range(len(chunks)), key=lambda mb: -chunks[mb].x.shape[1])
+        return [chunks[mb] for mb in self.places]
+
+    def told(self, losses: list[Tensor | None]) -> list[Tensor] | None:
+        if torch.is_grad_enabled():
+            losses = [losses[self.places.index(mb)] for mb in range(len(losses))]
+        return super().told(losses)
+
+
 class _AllForward(PlainSession):
     """Runs all micro-batches forward before the first backward."""
 
@@ -81,7 +100,7 @@ class _AllForward(PlainSession):
         return self.told([loss for _, loss in forwards])
 
 
-@right("plain", "auxiliary", "batch-norm", "low-rank-dropout")
+@right("plain", "auxiliary", "batch-norm", "low-rank-dropout", "lengths")
 class AllForwardFirst(_AllForward):
     """Runs all micro-batches forward, then all of them back in their order."""
 

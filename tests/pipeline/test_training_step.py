@@ -59,9 +59,11 @@ def test_the_rows_of_the_file_lack_nothing_and_stay_as_they_are_where_a_dimensio
     pytest.importorskip("allpairspy")
     frozen = json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]
     assert text({"pairs": with_what_is_new(frozen)}) == ROWS.read_text(encoding="utf-8")
-    before = [row[:-2] for row in frozen if row[-2:] == ["unmixed", "eager"]]
+    without = [row for row in frozen if "lengths" not in row]
+    assert [list(row) for row in with_what_is_new(without)] == frozen
+    before = [row[:-2] for row in without if row[-2:] == ["unmixed", "eager"]]
     assert len(before) == 82
-    assert [list(row) for row in with_what_is_new(before)] == frozen
+    assert [list(row[:-2]) for row in with_what_is_new(before)[:82]] == before
 
 
 def test_the_commonest_twelve_run_on_two_ranks_and_all_others_on_two_or_four() -> None:
@@ -150,6 +152,18 @@ def test_micro_batches_are_split_as_torch_splits_them_and_a_ragged_one_is_the_la
     assert torch.equal(torch.cat([chunk.target for chunk in batch.split()]), batch.target)
 
 
+def test_sequences_are_as_long_as_their_micro_batch_says_and_what_is_behind_them_would_count() -> None:
+    one = CASES["step.lengths"].composition
+    batches = [make_batch(one, step, 0, dtype=torch.float32, seed=1) for step in (0, 2)]
+    found = [[tuple(chunk.target.shape) for chunk in batch.split()] for batch in batches]
+    assert found[0] == [(2, length) for length in (5, 3, 1, 5, 3, 1, 5, 3)]
+    assert found[1] == [(2, length) for length in (1, 5, 3, 1, 5, 3, 1, 5)]
+    for batch in batches:
+        assert batch.tokens(counts) == sum(int(counts(chunk.target).sum()) for chunk in batch.split())
+        assert batch.tokens(counts) < int(counts(batch.target).sum())
+        assert batch.map(torch.clone).lengths == batch.lengths
+
+
 def test_micro_batches_count_unlike_many_tokens_and_none_of_them_no_token() -> None:
     case = next(case for case in CASES.values() if case.composition.reduction == "tokens")
     batch = make_batch(case.composition, 0, 0, dtype=torch.float32, seed=20)
@@ -217,7 +231,7 @@ def test_a_claim_withholds_the_rows_with_other_values() -> None:
     ("claims", "complaint"),
     [
         ({"layouts": "two-stages"}, "claims 'layouts', which is no dimension; nearest: layout"),
-        ({"rows": "even raged"}, "claims rows='raged'; expected some of even, ragged"),
+        ({"rows": "even raged"}, "claims rows='raged'; expected some of even, ragged, lengths"),
     ],
 )
 def test_a_claim_of_what_there_is_not_is_refused(

@@ -38,6 +38,7 @@ class Composition:
     data_parallel: DataParallel = "none"
     microbatches: int = 8
     ragged: bool = False
+    lengths: bool = False
     reduction: Reduction = "mean"
     auxiliary: bool = False
     steps: tuple[Act, ...] = ("train",)

@@ -34,9 +34,10 @@ DIMENSIONS = (
         value("three-mb", "three micro-batches", microbatches=3),
         value("one-mb", "one micro-batch", microbatches=1),
     )),
-    Dimension(name="rows", says="how many rows micro-batches have", values=(
+    Dimension(name="rows", says="how large micro-batches are", values=(
         value("even", "micro-batches of one size"),
         value("ragged", "a last micro-batch that has a row less", "ragged", ragged=True),
+        value("lengths", "sequences that are longer in one micro-batch than in the next", "lengths", lengths=True),
     )),
     Dimension(name="loss", says="what the loss of a step is", values=(
         value("mean", "the mean over micro-batches"),
@@ -105,7 +106,7 @@ CONSTRAINTS = (
     never("four ranks in 1F1B take four micro-batches", {"layout": "four-stages"}, {"microbatches": "three-mb"}),
     never("a pipeline in both directions takes as many micro-batches as stages",
           {"schedule": "dual-pipe-v"}, {"microbatches": "three-mb one-mb"}),
-    never("one micro-batch is not unlike another", {"microbatches": "one-mb"}, {"rows": "ragged"}),
+    never("one micro-batch is not unlike another", {"microbatches": "one-mb"}, {"rows": "ragged lengths"}),
     never("a mean over tokens says nothing of what an auxiliary loss is divided by",
           {"loss": "tokens"}, {"auxiliary": "auxiliary"}),
     never("a lone stage that is frozen has nothing to be trained",
@@ -133,7 +134,7 @@ CONSTRAINTS = (
 )  # fmt: skip
 
 #: What values claim that many runtimes have not: the rarest first, in groups that are withheld one by one.
-RARE = (frozenset({"ragged", "tied"}), frozenset({"tensor"}), frozenset({"precision"}))
+RARE = (frozenset({"ragged", "tied", "lengths"}), frozenset({"tensor"}), frozenset({"precision"}))
 
 #: The commonest compositions, on two ranks, by name: what is not plain in them.
 QUICK: dict[str, dict[str, str]] = {
@@ -158,4 +159,5 @@ ALONE: dict[str, dict[str, str]] = {
     "autocast": {"precision": "autocast", "steps": "clipped"},
     "fsdp-mixed": {"layout": "two-replicas", "data_parallel": "fsdp", "precision": "mixed", "steps": "clipped"},
     "compiled": {"compiled": "compiled", "steps": "clipped"},
+    "lengths": {"rows": "lengths", "loss": "tokens", "steps": "zeroed"},
 }

@@ -212,7 +212,10 @@ def make_batch(composition: Composition, step: int, replica: int, *, dtype: torc
     # Unlike many of them count: none of a row but its first, or all.
     target[torch.rand((rows, TOKENS), generator=generator) < torch.rand((rows, 1), generator=generator)] = IGNORED
     target[:, 0] = x[:, 0]
-    return Batch(x=x, target=target, kwargs=dict(_keywords(composition, rows, generator, dtype)), microbatches=count)
+    # Each step and each replica has them in another order; what is behind a sequence would count where it were run.
+    lengths = [TOKENS - 2 * ((mb + step + replica) % 3) for mb in range(count)] if composition.lengths else []
+    kwargs = dict(_keywords(composition, rows, generator, dtype))
+    return Batch(x=x, target=target, kwargs=kwargs, microbatches=count, lengths=tuple(lengths))
 
 
 def _keywords(

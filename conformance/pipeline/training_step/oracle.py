@@ -154,7 +154,7 @@ class _Run:
     def _weights(self, batches: Sequence[Batch]) -> tuple[float, float]:
         """Return what the losses of one micro-batch count in the loss of the step."""
         if self.composition.reduction == "tokens":
-            return 1.0 / sum(int(counts(batch.target).sum()) for batch in batches), 0.0
+            return 1.0 / sum(batch.tokens(counts) for batch in batches), 0.0
         mean = self.composition.reduction == "mean"
         weight = 1.0 / (len(batches) * self.composition.microbatches) if mean else 1.0
         return weight, weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -160,6 +161,41 @@ class RaggedCut(PlainSession):
         chunks = super().chunks(batch)
         rows = min(len(chunk.x) for chunk in chunks)
         return [chunk.map(lambda value: value[:rows]) for chunk in chunks]
+
+
+@fault("lengths")
+class SequencesPadded(PlainSession):
+    """Pads all micro-batches to the longest sequence, and counts what they are padded with."""
+
+    def chunks(self, batch: Batch) -> list[Batch]:
+        return super().chunks(replace(batch, lengths=()))
+
+
+@fault("lengths")
+class SequencesCut(PlainSession):
+    """Cuts all micro-batches to the shortest sequence."""
+
+    def chunks(self, batch: Batch) -> list[Batch]:
+        return super().chunks(replace(batch, lengths=(min(batch.lengths),) * len(batch.lengths)))
+
+
+@fault("lengths")
+class LengthsOfFirstStep(PlainSession):
+    """Takes each micro-batch for as long as it was in the first step."""
+
+    first: tuple[int, ...] = ()
+
+    def chunks(self, batch: Batch) -> list[Batch]:
+        self.first = self.first or batch.lengths
+        return super().chunks(replace(batch, lengths=self.first))
+
+
+@fault("lengths")
+class PaddingCounted(PlainSession):
+    """Divides by the tokens of the padded batch."""
+
+    def tokens(self, batch: Batch) -> float:
+        return super().tokens(replace(batch, lengths=()))
 
 
 @fault("plain")
