@@ -169,7 +169,7 @@ class RuntimeSession(Protocol):
         """Run forward alone, as an evaluation between steps does; return as :meth:`step`."""
 
     def zero_grad(self) -> None:
-        """Let go of all gradients, as an optimizer does between steps."""
+        """Let go of all gradients, or make zeros of them, as an optimizer does between steps."""
 
     def param_grads(self) -> Mapping[str, Kept]:
         """Return the gradient of every parameter of this rank, or None, by full name."""
@@ -194,6 +194,17 @@ class RuntimeSession(Protocol):
 
     def close(self) -> None:
         """Undo what is global. Always called, also after an error."""
+
+
+@runtime_checkable
+class AccumulatingSession(RuntimeSession, Protocol):
+    """A session that can leave the gradients of a step unreduced, asked where a runtime claims ``unreduced``."""
+
+    def accumulate(self, batch: Batch) -> list[Tensor] | None:
+        """Run as :meth:`step`, and leave what comes to be reduced once, with what the next step gives.
+
+        No gradient is asked for before that.
+        """
 
 
 @runtime_checkable

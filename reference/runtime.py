@@ -49,6 +49,8 @@ class PlainSession(TensorSession):
         self.owner = {stage: rank for rank, stages in enumerate(spec.placement) for stage in stages}
         #: The number of steps so far.
         self.steps = 0
+        #: What is not reduced yet.
+        self.shares: dict[nn.Parameter, Tensor] = {}
         #: What runs in place of each stage: in mixed precision a copy of it in bfloat16.
         self.running = {index: self.running_of(module) for index, module in self.modules.items()}
 
@@ -118,13 +120,28 @@ class PlainSession(TensorSession):
     def step(self, batch: Batch) -> list[Tensor] | None:
         """Run every micro-batch forward and back, then reduce what came, and add it to what is there."""
         before = self.kept()
-        self.steps += 1
-        self.round_parameters()
-        losses = [self.microbatch(batch, chunk, mb) for mb, chunk in enumerate(self.chunks(batch))]
+        losses = self.passes(batch)
+        self.add(self.shares)
+        self.shares = {}
         self.reduce()
         self.add_tied()
         self.add(before)
         return self.told(losses)
+
+    def accumulate(self, batch: Batch) -> list[Tensor] | None:
+        """Run every micro-batch forward and back, and keep what came for the next step to reduce."""
+        before = self.kept()
+        losses = self.passes(batch)
+        self.add(self.shares)
+        self.shares = self.kept()
+        self.add(before)
+        return self.told(losses)
+
+    def passes(self, batch: Batch) -> list[Tensor | None]:
+        """Run every micro-batch forward and back; return their losses on a last rank."""
+        self.steps += 1
+        self.round_parameters()
+        return [self.microbatch(batch, chunk, mb) for mb, chunk in enumerate(self.chunks(batch))]
 
     def evaluate(self, batch: Batch) -> list[Tensor] | None:
         """Run every micro-batch forward."""

@@ -148,7 +148,7 @@ def _training_steps(arguments: argparse.Namespace) -> Prepared:
     profile = arguments.profile or "quick"
     said = looked_at(arguments.target, steps=True)
     cases = step_cases(profile)
-    chosen = _chosen(cases, arguments.checks)
+    chosen = _chosen(cases, arguments.checks, {"standard": step_cases("standard")})
     job = _job(arguments, chosen, runtime=said["runtime"])
     what = (f"training steps on {listed([str(n) for n in sorted({case.composition.ranks for case in chosen})])} ranks",)
     report = _report(said["described"], what, len(chosen), len(cases), _asked(arguments), profile)
@@ -227,14 +227,23 @@ def _refuse_sizes(arguments: argparse.Namespace) -> None:
         raise SelectionError(msg)
 
 
-def _chosen(cases: tuple[_C, ...], patterns: list[str] | None) -> tuple[_C, ...]:
-    """Return the cases whose id matches one of the patterns; refuse a pattern that matches none."""
+def _chosen(
+    cases: tuple[_C, ...], patterns: list[str] | None, profiles: Mapping[str, tuple[_C, ...]] | None = None
+) -> tuple[_C, ...]:
+    """Return the cases whose id matches one of the patterns; refuse a pattern that matches none.
+
+    Where one of the other ``profiles`` has such a case, that is said.
+    """
     for pattern in patterns or ():
-        if not any(fnmatchcase(case.id, pattern) for case in cases):
-            msg = (
-                f"--checks {pattern!r} matches no check; nearest: {nearest(pattern, [case.id for case in cases])[:300]}"
-            )
-            raise SelectionError(msg)
+        if any(fnmatchcase(case.id, pattern) for case in cases):
+            continue
+        for profile, others in (profiles or {}).items():
+            if any(fnmatchcase(case.id, pattern) for case in others):
+                msg = f"--checks {pattern!r} matches no check of this profile; add --profile {profile}, which has it"
+                raise SelectionError(msg)
+        known = [case.id for case in cases]
+        msg = f"--checks {pattern!r} matches no check; nearest: {nearest(pattern, known)[:300]}"
+        raise SelectionError(msg)
     return tuple(case for case in cases if any(fnmatchcase(case.id, pattern) for pattern in patterns or ("*",)))
 
 

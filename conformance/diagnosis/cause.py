@@ -148,6 +148,10 @@ class Mistake(Enum):
     DIVIDED_AGAIN = "what earlier steps gave is divided again by {any_name}, at the end of each step"
     ONLY_THIS_STEP = "only what this step gives: what earlier steps gave is lost"
     ONLY_EARLIER_STEPS = "only what earlier steps gave: what this one gives is missing"
+    EARLIER_REDUCED_AGAIN = "{c.factors[0]:.0f} × what earlier steps gave: reduced over replicas once more"
+    EARLIER_NOT_REDUCED = (
+        "of what earlier steps gave only the share of replica {c.slots[0]}: never reduced over replicas"
+    )
     NOT_REDUCED = "only the share of replica {c.slots[0]}: never reduced over replicas"
     NOT_REDUCED_NOR_DIVIDED = "only the share of replica {c.slots[0]}, as if it were that of all: never reduced"
     REPLICA_MISSING = "the share of replica {c.slots[0]} missing"

@@ -135,6 +135,11 @@ def _of_steps(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
     yield Cause(Mistake.ONLY_EARLIER_STEPS), _where(lambda part: not now(part))
     for name, number in _numbers(sums).items():
         yield Cause(Mistake.DIVIDED_AGAIN, names=(name,)), _where(now, 1.0, 1.0 / number)
+    if sums.replicas > 1:
+        count = float(sums.replicas)
+        yield Cause(Mistake.EARLIER_REDUCED_AGAIN, factors=(count,)), _where(now, 1.0, count)
+        alone = Cause(Mistake.EARLIER_NOT_REDUCED, slots=(sums.replica,))
+        yield alone, _where(lambda part: now(part) or part.replica == sums.replica)
 
 
 def _of_replicas(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gradconform.pipeline.training_step.composition import Composition
     from gradconform.runtime import StepSpec
 
-    BUFFERS = EVALUATES = GROWS = IN_PARTS = ON_CPU = REPLACED = SHARED = False
+    BUFFERS = EVALUATES = GROWS = IN_PARTS = ON_CPU = REPLACED = SHARED = UNREDUCED = ZEROS = False
     SEED = 0
     LR = TOLERANCE = 0.0
     DTYPE: torch.dtype
@@ -63,6 +63,9 @@ class Plain(ModuleSession):
         if BUFFERS:
             self.take_buffers(spec.replica)
         return losses[spec.replica]
+
+    def accumulate(self, batches: list[Batch]) -> list[Tensor]:
+        return self.step(batches)
 
     def evaluate(self, batches: list[Batch]) -> list[Tensor]:
         with torch.no_grad():
@@ -100,6 +103,7 @@ class Plain(ModuleSession):
 #: What a session is asked for each act, given its batch, and the norm of all gradients in the plain process.
 ACTS: dict[str, Callable[[Any, Any, float], Seen]] = {
     "train": lambda session, batch, _: losses_in(session.step(batch)),
+    "accumulate": lambda session, batch, _: losses_in(session.accumulate(batch)),
     "evaluate": lambda session, batch, _: losses_in(session.evaluate(batch)),
     "zero_grad": lambda session, *_: session.zero_grad() or {},
     "clip": lambda session, _, norm: {"the norm of all": {"gradients": session.clip(CLIPPED_TO * norm)}},
@@ -125,7 +129,12 @@ def behind_each_act(session: Any, stages: Mapping[int, nn.Module], norm: float =
             for stage in stages.values():
                 stage.train(act != "evaluate")
         seen = ACTS[act](session, batches if isinstance(session, Plain) else batch, norm)
-        seen |= {"the gradient of": gathered(session.param_grads()), "parameter": gathered(session.params())}
+        if not UNREDUCED or act != "accumulate":
+            grads = gathered(session.param_grads())
+            if ZEROS and act == "zero_grad":
+                grads = {name: None if grad is None or not grad.any() else grad for name, grad in grads.items()}
+            seen["the gradient of"] = grads
+        seen["parameter"] = gathered(session.params())
         if BUFFERS:
             seen["buffer"] = gathered(session.buffers())
         if GROWS and act == "train":

@@ -148,6 +148,8 @@ class ReplayedStep:
             "ON_CPU": self.device == "cpu",
             "REPLACED": not self.runtime,
             "SHARED": self._is_adapter or len(self._peers[0]) > 1,
+            "UNREDUCED": "accumulate" in made.steps,
+            "ZEROS": self._is_adapter and "zero_grad" in made.steps,
             # What the lines of torch's runtime need not ask.
             **({} if self._is_adapter else {"single": None, "isinstance(value, Shard)": False}),
         }

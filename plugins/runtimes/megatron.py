@@ -43,7 +43,7 @@ class MegatronRuntime:
         "tensor_parallel": "whole-layers",
         "precision": "unmixed",
         # zero_grad_buffer "needs to be called at the beginning of each training iteration".
-        "steps": "one-step zeroed evaluated-first clipped",
+        "steps": "one-step zeroed evaluated-first clipped unreduced",
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> MegatronSession:
@@ -92,6 +92,16 @@ class MegatronSession(ModuleSession):
         """Run the schedule."""
         self._gradients = True
         return self._run(batch, forward_only=False)
+
+    def accumulate(self, batch: Batch) -> list[Tensor] | None:
+        """Run the schedule, and leave what comes to be finalized with the next step."""
+        if self.spec.reduction == "tokens":
+            msg = "what is finalized is divided by the tokens of the last step"
+            raise UnsupportedError(msg)
+        finalize, self.config.finalize_model_grads_func = self.config.finalize_model_grads_func, None
+        losses = self.step(batch)
+        self.config.finalize_model_grads_func = finalize
+        return losses
 
     def evaluate(self, batch: Batch) -> list[Tensor] | None:
         """Run the schedule without its backward."""

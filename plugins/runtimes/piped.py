@@ -56,6 +56,11 @@ class PipedSession(ModuleSession):
         (torch.stack(losses).sum() * self._weight(float(tokens))).backward()
         return [loss.detach() for loss in losses]
 
+    def accumulate(self, batch: Batch) -> list[Tensor]:
+        """Step without the reduction of the wrapper, which the next step makes."""
+        with self.model.no_sync():
+            return self.step(batch)
+
     def evaluate(self, batch: Batch) -> list[Tensor]:
         """Call the pipe without gradients."""
         with torch.no_grad():

@@ -28,7 +28,12 @@ class TorchRuntime:
 
     name = "torch"
     #: A weight that lies on two ranks is nobody's business in torch's runtime, and stages take chunks of one size.
-    claims: Mapping[str, str] = {"rows": "even", "weights": "all frozen-stage frozen-layers"}
+    #: The last backward of every step reduces: a stage tells its wrapper so.
+    claims: Mapping[str, str] = {
+        "rows": "even",
+        "weights": "all frozen-stage frozen-layers",
+        "steps": "one-step accumulated zeroed evaluated evaluated-first clipped",
+    }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> TorchSession:
         """Wrap the stages of this rank and make the schedule."""

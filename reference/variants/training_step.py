@@ -29,7 +29,7 @@ __all__ = ["STEP_VARIANTS", "StepVariant", "tensor_ranks"]
 _Passed = dict[int, tuple[Tensor, Tensor]]
 
 
-_REPLICAS = ("ddp", "ddp-tokens", "fsdp-accumulated")
+_REPLICAS = ("ddp", "ddp-tokens", "fsdp-accumulated", "ddp-unreduced")
 _CLIPPED = ("zero-bubble-clipped", "tied-clipped")
 #: What is claimed where the buffers of a BatchNorm tell how often, and in which order, it ran.
 _WITHOUT_BATCH_NORM = "plain checkpoint reentrant-checkpoint dropout"
@@ -415,7 +415,29 @@ class UpdatedByHand(PlainSession):
                     parameter.sub_(lr * parameter.grad)
 
 
-@right("tied-clipped")
+@right("ddp-tied")
+class TiedBeforeReduction(PlainSession):
+    """Adds the gradients of a tied weight up in each replica before they are reduced."""
+
+    def reduce(self) -> None:
+        super().add_tied()
+        super().reduce()
+
+    def add_tied(self) -> None:
+        """Do nothing: it is done already."""
+
+
+@right("batch-norm", "zero-bubble-clipped")
+class ZeroedInPlace(PlainSession):
+    """Makes zeros of gradients where they are to be let go of, as ``zero_grad(set_to_none=False)`` does."""
+
+    def zero_grad(self) -> None:
+        for _, parameter in self.trained():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+
+
+@right("tied-clipped", "ddp-tied")
 class TiedOnFirstRank(PlainSession):
     """Adds the gradients of a tied weight up on its first rank, which hands the sum to the other."""
 

@@ -59,11 +59,10 @@ def test_the_rows_of_the_file_lack_nothing_and_stay_as_they_are_where_a_dimensio
     pytest.importorskip("allpairspy")
     frozen = json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]
     assert text({"pairs": with_what_is_new(frozen)}) == ROWS.read_text(encoding="utf-8")
-    without = [row for row in frozen if "lengths" not in row]
-    assert [list(row) for row in with_what_is_new(without)] == frozen
-    before = [row[:-2] for row in without if row[-2:] == ["unmixed", "eager"]]
-    assert len(before) == 82
-    assert [list(row[:-2]) for row in with_what_is_new(before)[:82]] == before
+    # Of twelve dimensions the first ones were: those of precision and compiled stages came, then values.
+    for count, dimensions in ((82, 12), (105, 14), (112, 14)):
+        before = [row[:dimensions] for row in frozen[:count]]
+        assert [list(row) for row in with_what_is_new(before)[:count]] == frozen[:count]
 
 
 def test_the_commonest_twelve_run_on_two_ranks_and_all_others_on_two_or_four() -> None:
@@ -292,6 +291,7 @@ def test_what_is_torchs_runtimes_is_not_charged_to_functions_in_it(tmp_path: Pat
         (("torch", "--profile", "quick", "--schedule", "1F1B"), "--profile is of training steps"),
         (("torch", "--ranks", "4"), "--ranks: of schedules; training steps have sizes of their own"),
         (("torch", "--checks", "step.fsdp-evaluate"), "nearest: step.fsdp-evaluated"),
+        (("torch", "--checks", "step.autocast"), "add --profile standard, which has it"),
         (("autograd",), "'autograd' is an adapter of its own; a pipeline takes a runtime"),
         (("no.such.module",), "no.such.module"),
     ],

@@ -21,7 +21,7 @@ from gradconform.runtime import DataParallel, Precision, Reduction
 from .dimensions import ALONE, CONSTRAINTS, DIMENSIONS, QUICK, RARE
 
 #: What is done one after the other; behind each of them a rank is judged.
-Act = Literal["train", "evaluate", "zero_grad", "clip", "update"]
+Act = Literal["train", "accumulate", "evaluate", "zero_grad", "clip", "update"]
 
 #: The rows in which every pair of values stands, frozen in a file: of two ranks or four.
 ROWS = Path(__file__).with_name("rows.json")

@@ -58,6 +58,8 @@ DIMENSIONS = (
         value("evaluated-first", "an evaluation before the first step", steps=("evaluate", "train")),
         value("clipped", "gradients clipped by their norm and a step of SGD between two steps",
               steps=("train", "clip", "update", "zero_grad", "train")),
+        value("unreduced", "two steps whose gradients are reduced once, behind the second", "unreduced",
+              steps=("accumulate", "train")),
     )),
     Dimension(name="weights", says="which parameters are trained, and which are one", values=(
         value("all", "all parameters trained"),
@@ -115,8 +117,6 @@ CONSTRAINTS = (
           {"layers": "reentrant-checkpoint"}, {"weights": "frozen-stage"}),
     never("DistributedDataParallel refuses a module of which nothing is trained",
           {"weights": "frozen-stage"}, {"data_parallel": "ddp"}),
-    never("wrappers take a weight of two modules for two, or for one of theirs",
-          {"weights": "tied"}, {"data_parallel": "ddp fsdp fsdp-kept hsdp"}),
     never("one rank that shares nothing with another is the plain process",
           {"layout": "one-stage"}, {"tensor_parallel": "whole-layers"}),
     never("more than four processes are seldom at hand",
@@ -134,7 +134,7 @@ CONSTRAINTS = (
 )  # fmt: skip
 
 #: What values claim that many runtimes have not: the rarest first, in groups that are withheld one by one.
-RARE = (frozenset({"ragged", "tied", "lengths"}), frozenset({"tensor"}), frozenset({"precision"}))
+RARE = (frozenset({"ragged", "tied", "lengths", "unreduced"}), frozenset({"tensor"}), frozenset({"precision"}))
 
 #: The commonest compositions, on two ranks, by name: what is not plain in them.
 QUICK: dict[str, dict[str, str]] = {
@@ -160,4 +160,13 @@ ALONE: dict[str, dict[str, str]] = {
     "fsdp-mixed": {"layout": "two-replicas", "data_parallel": "fsdp", "precision": "mixed", "steps": "clipped"},
     "compiled": {"compiled": "compiled", "steps": "clipped"},
     "lengths": {"rows": "lengths", "loss": "tokens", "steps": "zeroed"},
+    "ddp-unreduced": {"layout": "two-replicas", "data_parallel": "ddp", "steps": "unreduced"},
+    "gpipe-unreduced": {
+        "layout": "two-replicas",
+        "data_parallel": "ddp",
+        "schedule": "gpipe",
+        "loss": "sum",
+        "steps": "unreduced",
+    },
+    "ddp-tied": {"layout": "two-by-two", "data_parallel": "ddp", "weights": "tied"},
 }

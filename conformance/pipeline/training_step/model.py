@@ -125,9 +125,9 @@ class Stage(nn.Module):
 
 
 def tied_names(composition: Composition) -> tuple[str, ...]:
-    """Return the full names of the parameters that are one."""
+    """Return the full names of the parameters that are one; in a lone stage that is one parameter, of one name."""
     last = composition.stages - 1
-    return ("0.embedding.weight", f"{last}.head.weight") if composition.weights == "tied" else ()
+    return ("0.embedding.weight", f"{last}.head.weight") if composition.weights == "tied" and last else ()
 
 
 def shared_layers(composition: Composition) -> dict[str, TensorStyle]:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from gradconform.adapter import UnsupportedError
 from gradconform.judge.finding import Finding, Judged
 from gradconform.judge.values import compare
 from gradconform.pipeline.whole_model import given
 from gradconform.reference.runtime import LOWER
 from gradconform.results import Sort
-from gradconform.runtime import Batch, Runtime, RuntimeSession, StepSpec
+from gradconform.runtime import AccumulatingSession, Batch, Kept, Runtime, RuntimeSession, StepSpec
 from gradconform.tolerance import Partials, floor_factor
 
 from .causes import Causes
@@ -135,7 +136,7 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, what it is of, and what it is h
         with place.within():
             kept = session.param_grads(), session.params(), session.buffers()
             seen.held = session.held()
-        seen.grads, seen.params = replicas.whole(kept[0]), replicas.whole(kept[1])
+        seen.grads, seen.params = _grads(act, replicas, kept[0]), replicas.whole(kept[1])
         seen.buffers = {name: None if value is None else value.detach().clone() for name, value in kept[2].items()}
         others = replicas.of_others(seen.grads)
         # What each micro-batch gives rounds as the stages do, or what adds up would not be known from it.
@@ -151,6 +152,11 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, what it is of, and what it is h
 def _run(session: RuntimeSession, act: Act, batch: Batch, max_norm: float) -> _Seen:
     if act == "train":
         return _Seen(losses=session.step(batch))
+    if act == "accumulate":
+        if not isinstance(session, AccumulatingSession):
+            msg = "the session has no accumulate(batch): its runtime is not to claim steps=unreduced"
+            raise UnsupportedError(msg)
+        return _Seen(losses=session.accumulate(batch))
     if act == "evaluate":
         return _Seen(losses=session.evaluate(batch))
     if act == "clip":
@@ -160,6 +166,16 @@ def _run(session: RuntimeSession, act: Act, batch: Batch, max_norm: float) -> _S
     else:
         session.zero_grad()
     return _Seen()
+
+
+def _grads(act: Act, replicas: Replicas, kept: Mapping[str, Kept]) -> dict[str, Tensor | None]:
+    """Return whole gradients: none before they are reduced, and None for zeros where they are to be let go of."""
+    if act == "accumulate":
+        return {}
+    found = replicas.whole(kept)
+    if act != "zero_grad":
+        return found
+    return {name: None if grad is None or not grad.any() else grad for name, grad in found.items()}
 
 
 def _first_seen(judged: Judged, told: set[tuple[str, str]]) -> Judged:
@@ -200,7 +216,8 @@ class _Judge:
             yield from compare("thing", where, self.label, got, right, norm, explain=self.causes.of_norm, spread=room)
         own = self.replicas.replica
         plain, wide = self.plain, self.wide
-        yield from self._named("parameter gradient", seen.grads, plain.grads, wide.grads)
+        if plain.act != "accumulate":
+            yield from self._named("parameter gradient", seen.grads, plain.grads, wide.grads)
         yield from self._named("parameter", seen.params, plain.params, wide.params)
         yield from self._named("buffer", seen.buffers, plain.buffers[own], wide.buffers[own])
         yield from self.replicas.unlike(self.label, {"parameter gradient": seen.grads, "parameter": seen.params})

@@ -102,7 +102,7 @@ class _Run:
         return {
             f"{index}.{name_of(name)}": parameter
             for index, stage in enumerate(stages)
-            for name, parameter in stage.named_parameters(remove_duplicate=False)
+            for name, parameter in stage.named_parameters()
         }
 
     def result(self) -> PlainRun:
@@ -112,7 +112,7 @@ class _Run:
     def _act(self, number: int, act: Act) -> Plain:
         losses: list[list[Tensor]] = []
         norm, max_norm, weights = None, 0.0, (1.0, 1.0)
-        if act in {"train", "evaluate"}:
+        if act in {"train", "accumulate", "evaluate"}:
             batches = [self._batch(number, replica) for replica in range(self.composition.replicas)]
             weights = self._weights(batches)
             losses = [self._step(act, number, replica, batch, weights) for replica, batch in enumerate(batches)]
@@ -160,17 +160,17 @@ class _Run:
         return weight, weight
 
     def _step(self, act: Act, number: int, replica: int, batch: Batch, weights: tuple[float, float]) -> list[Tensor]:
-        stages = self.replicas[replica]
+        stages, trains = self.replicas[replica], act != "evaluate"
         for stage in stages:
-            stage.train(act == "train")
+            stage.train(trains)
         losses = []
         for mb, chunk in enumerate(batch.split()):
-            if act == "train" and (self.wide or self.composition.precision != "unmixed"):
+            if trains and (self.wide or self.composition.precision != "unmixed"):
                 self.shares[number, replica, mb] = self._share(stages, chunk)
-            with torch.set_grad_enabled(act == "train"):
+            with torch.set_grad_enabled(trains):
                 loss = self._loss(stages, chunk, weights[1])
             losses.append(loss.detach())
-            if act == "train":
+            if trains:
                 self._accumulate(stages, loss * weights[0])
         return losses
 
@@ -201,10 +201,13 @@ class _Run:
 
     def _share(self, stages: Sequence[nn.Module], chunk: Batch) -> Share:
         """Return what a micro-batch gives by its loss, and by the auxiliary losses; what it changed is put back."""
-        head = stages[-1].get_submodule("head")
-        shared = head.get_parameter("weight") if tied_names(self.composition) else None
-        if shared is not None:
-            head.register_parameter("weight", nn.Parameter(shared.detach().clone()))
+        # Rounded parameters stand in a module of their own.
+        ((where, shared),) = stages[-1].get_submodule("head").named_parameters()
+        inner, _, own_name = where.rpartition(".")
+        head = stages[-1].get_submodule(f"head.{inner}" if inner else "head")
+        tied = bool(tied_names(self.composition))
+        if tied:
+            head.register_parameter(own_name, nn.Parameter(shared.detach().clone()))
         before = [{name: value.clone() for name, value in stage.named_buffers()} for stage in stages]
         found = []
         for of_loss, auxiliary in ((1.0, 0.0), (0.0, 1.0)):
@@ -217,8 +220,8 @@ class _Run:
         for stage, buffers in zip(stages, before, strict=True):
             for name, value in stage.named_buffers():
                 value.copy_(buffers[name])
-        if shared is not None:
-            head.register_parameter("weight", shared)
+        if tied:
+            head.register_parameter(own_name, shared)
         return Share(found[0], found[1], int(counts(chunk.target).sum()))
 
     def _clip(self, number: int) -> tuple[Tensor, float]:

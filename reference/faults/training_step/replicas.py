@@ -70,12 +70,58 @@ class ReducedTwice(PlainSession):
         return super().over_replicas(super().over_replicas(value))
 
 
-@fault("fsdp-accumulated")
+@fault("fsdp-accumulated", "earlier_reduced_again")
 class AccumulatedReducedAgain(PlainSession):
     """Reduces the sum of all steps at the end of each: the first ones are reduced again."""
 
     def kept(self) -> dict[nn.Parameter, Tensor]:
         return {}
+
+
+@fault("ddp-unreduced", "only_this_step")
+class SharesLost(PlainSession):
+    """Lets go of what is not reduced yet when the next step begins."""
+
+    def step(self, batch: Batch) -> list[Tensor] | None:
+        self.shares = {}
+        return super().step(batch)
+
+
+@fault("ddp-unreduced", "earlier_reduced_again")
+class SharesReducedTwice(PlainSession):
+    """Reduces what is to be left unreduced, and with the next step again."""
+
+    def accumulate(self, batch: Batch) -> list[Tensor] | None:
+        losses = super().accumulate(batch)
+        self.shares = {parameter: self.over_replicas(grad) for parameter, grad in self.shares.items()}
+        return losses
+
+
+@fault("ddp-unreduced", "earlier_not_reduced")
+class SharesNeverReduced(PlainSession):
+    """Adds what is not reduced yet behind the reduction of the next step."""
+
+    def step(self, batch: Batch) -> list[Tensor] | None:
+        shares, self.shares = self.shares, {}
+        losses = super().step(batch)
+        self.add(shares)
+        return losses
+
+
+@fault("ddp-tied", "not_reduced")
+class TiedNotReduced(PlainSession):
+    """Adds the gradients of a tied weight up in each replica, and leaves them out of the reduction."""
+
+    def reduce(self) -> None:
+        super().add_tied()
+        named = dict(self.named("named_parameters"))
+        summed = {name: named[name].grad for name in self.spec.tied if name in named}
+        super().reduce()
+        for name, grad in summed.items():
+            named[name].grad = grad
+
+    def add_tied(self) -> None:
+        """It is done already."""
 
 
 @fault("ddp")
