@@ -33,6 +33,7 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
             "step.low-rank-dropout": "passed",
             "step.auxiliary": "passed",
             "step.compiled": "passed",
+            "step.lengths": "passed",
             "step.pairs.interleaved-1f1b-2": "passed",
         },
     ),
@@ -43,6 +44,9 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
             "step.ddp": "passed",
             "step.tied-clipped": "failed",  # deepspeed/clipped_by_norm_of_first_stage.py
             "step.compiled": "failed",  # the same
+            "step.lengths": "passed",
+            "step.ddp-tied": "passed",
+            "step.ddp-unreduced": "unsupported",
             "step.pairs.two-replicas-2": "passed",
             "step.pairs.column-row-1": "unsupported",
         },
@@ -52,6 +56,8 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
         {
             "step.ddp": "unsupported",  # 1F1B
             "step.ddp-tokens": "passed",
+            "step.lengths": "unsupported",
+            "step.gpipe-unreduced": "passed",
             "step.pairs.ddp-1": "passed",  # two partitions
         },
     ),
@@ -63,6 +69,9 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
             "step.tied-clipped": "passed",
             "step.autocast": "unsupported",
             "step.compiled": "passed",
+            "step.lengths": "passed",
+            "step.ddp-tied": "passed",
+            "step.ddp-unreduced": "passed",
             "step.pairs.interleaved-1f1b-1": "unsupported",  # interleaving over two ranks refuses three micro-batches
             "step.pairs.interleaved-1f1b-2": "passed",
         },
