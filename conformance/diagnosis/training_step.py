@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .cause import Cause, Mistake, numbered
-from .wrong import largest, wrong_values
+from .wrong import FITTED, largest, wrong_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,8 @@ class StepSums:
     tensor_ranks: int = 1
 
 
+#: How near a divisor must be to a whole number.
+_DIVISOR = 1e-4
 #: How often the loss and the auxiliary losses of a part count.
 _Counts = Callable[[StepPart], tuple[float, float]]
 
@@ -65,7 +67,20 @@ def of_step_gradient(sums: StepSums, right: Tensor, got: Tensor | None) -> Cause
     for cause, counts in _hypotheses(sums):
         if wrong.explained_by(_value(sums.parts, counts)):
             return cause
-    return None
+    square = float((right * right).sum())
+    factor = float((wrong.got * right).sum()) / square if square else 0.0
+    fits = factor and wrong.explained_by(factor * right, fitted=1, enough=FITTED)
+    return _of_scale(sums, factor) if fits else None
+
+
+def _of_scale(sums: StepSums, factor: float) -> Cause:
+    """Return the cause of a gradient that is some factor times the right one: a divisor, where one can be told."""
+    tokens = sum(part.tokens for part in sums.parts if part.own)
+    divisor = round(tokens / factor)
+    one_step = len({part.step for part in sums.parts}) == 1
+    if sums.reduction == "tokens" and one_step and math.isclose(tokens / factor, divisor, rel_tol=_DIVISOR):
+        return Cause(Mistake.DIVIDED_BY_OTHER, names=(f"{divisor} in place of the number of tokens, {tokens}",))
+    return Cause(Mistake.SCALED, factors=(factor,))
 
 
 def _value(parts: Sequence[StepPart], counts: _Counts) -> Tensor:

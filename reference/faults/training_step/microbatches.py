@@ -190,7 +190,7 @@ class LengthsOfFirstStep(PlainSession):
         return super().chunks(replace(batch, lengths=self.first))
 
 
-@fault("lengths")
+@fault("lengths", "divided_by_other")
 class PaddingCounted(PlainSession):
     """Divides by the tokens of the padded batch."""
 

@@ -80,7 +80,7 @@ class TokensAndMicrobatches(PlainSession):
         return super().tokens(batch) * self.spec.microbatches
 
 
-@fault("ddp-tokens")
+@fault("ddp-tokens", "divided_by_other")
 class ByPaddedTokens(PlainSession):
     """Counts the tokens that are ignored as well."""
 
@@ -88,7 +88,7 @@ class ByPaddedTokens(PlainSession):
         return float(batch.target.numel() * self.spec.replicas)
 
 
-@fault("ddp-tokens")
+@fault("ddp-tokens", "divided_by_other")
 class ByTokensOfLastMicrobatch(PlainSession):
     """Takes the number of tokens from the last micro-batch, times the number of micro-batches."""
 
