@@ -189,6 +189,9 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, help="a folder that keeps the environments, and takes those there")
     parser.add_argument("--write", type=Path, help="the page")
     options = parser.parse_args()
+    known = {*COMMANDS, *(path.stem for path in SCRIPTS), "scripts"}
+    if unknown := sorted(set(options.only) - known):
+        parser.error(f"--only {', '.join(unknown)}: no command and no script; a script is named without .py")
     for release in RELEASES if options.releases == ["all"] else options.releases:
         run(release, options)
     if options.write:
