@@ -77,13 +77,15 @@ class StepSpec:
     sum, or, for ``tokens``, their sum over the number of tokens of the whole batch, all replicas together, that
     ``counts`` says to count; ``loss`` is itself a sum over those then. The gradients of a step are those of this loss,
     added to what is there, and the same on each replica. ``placement`` has the stages of each pipeline rank.
-    ``data_parallel`` is how replicas are kept together: ``ddp`` (DistributedDataParallel), ``fsdp`` (``fully_shard``),
-    ``fsdp-kept`` (without resharding after the forward) or ``hsdp`` (shards in each half of the replicas), around each
-    stage by itself. ``clips`` says that gradients will be clipped by their norm. ``tied`` are full names of parameters
-    that are one weight, though they may lie on several ranks: the gradient of each is the sum of those of all of them,
-    and they count once in the norm. Stages may have losses of their own: where a submodule has ``auxiliary_scale``, the
-    gradient of its loss enters the backward times that number, 1 unless it is set; such a loss counts in that of a step
-    as the others do, by its mean or its sum over micro-batches.
+    ``order`` has the cells of the schedule for each pipeline rank, as torch writes them; of the schedule ``CSV``
+    they are all that there is. ``data_parallel`` is how replicas are kept together: ``ddp``
+    (DistributedDataParallel), ``fsdp`` (``fully_shard``), ``fsdp-kept`` (without resharding after the forward) or
+    ``hsdp`` (shards in each half of the replicas), around each stage by itself. ``clips`` says that gradients will
+    be clipped by their norm. ``tied`` are full names of parameters that are one weight, though they may lie on
+    several ranks: the gradient of each is the sum of those of all of them, and they count once in the norm. Stages
+    may have losses of their own: where a submodule has ``auxiliary_scale``, the gradient of its loss enters the
+    backward times that number, 1 unless it is set; such a loss counts in that of a step as the others do, by its
+    mean or its sum over micro-batches.
 
     ``tensor_ranks`` share each stage: all are given the whole of it and the same batch, and each is to keep its part of
     the layers that ``shared`` names, by full names. Of a ``column`` Linear it keeps some outputs, which go as they are
@@ -115,6 +117,7 @@ class StepSpec:
     device: torch.device
     dtype: torch.dtype
     clips: bool = False
+    order: tuple[tuple[str, ...], ...] = ()
     precision: Precision = "unmixed"
     tied: tuple[str, ...] = ()
     tensor_rank: int = 0

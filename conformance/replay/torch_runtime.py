@@ -19,7 +19,11 @@ def session_of_torch() -> tuple[ModuleType, str]:
 
 
 def _schedule(composition: Composition) -> Any:
-    return pipelining.SCHEDULE_CLASS.find()(composition.schedule)
+    return (
+        pipelining.RUNTIME.find()
+        if composition.schedule == "CSV"
+        else pipelining.SCHEDULE_CLASS.find()(composition.schedule)
+    )
 
 
 def imports_of_torch(composition: Composition) -> dict[str, str]:
@@ -46,6 +50,8 @@ def spelled_out(composition: Composition) -> dict[str, str]:
             f"[{stage} for index, stage in sorted(self.modules.items())]"
         ),
         "pipelining.SCHEDULE_CLASS.find()(spec.schedule)": made.__name__,
+        "pipelining.RUNTIME.find()": made.__name__,
+        "pipelining.LOAD_CSV.find(self.schedule)": f"self.schedule.{pipelining.LOAD_CSV.spellings[0]}",
         "issubclass(found, pipelining.SINGLE.find())": str(single),
         "self.stages[0] if single else self.stages": "self.stages[0]" if single else "self.stages",
         "{'loss_fn': self._loss, **pipelining.scaling(found, scaled=spec.reduction == 'mean')}": f"{{{options}}}",

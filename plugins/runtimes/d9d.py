@@ -51,6 +51,7 @@ class D9dRuntime:
 
     name = "d9d"
     claims: Mapping[str, str] = {
+        "schedule": "1f1b gpipe interleaved-1f1b looped-bfs interleaved-zero-bubble zbv-zero-bubble dual-pipe-v",
         "layout": "two-stages four-stages",  # what keeps replicas together runs on streams of CUDA
         "data_parallel": "unwrapped",
         "tensor_parallel": "whole-layers",
@@ -59,7 +60,8 @@ class D9dRuntime:
         "steps": "one-step accumulated zeroed clipped",
         # Nothing sums the gradients of a weight on two ranks, and autograd raises on a first stage without gradients.
         "weights": "all frozen-layers",
-        "layers": "plain checkpoint dropout batch-norm",  # a checkpoint that re-enters refuses how its backward is run
+        # A checkpoint that re-enters refuses how its backward is run.
+        "layers": "plain checkpoint selective-checkpoint dropout batch-norm",
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> D9dSession:

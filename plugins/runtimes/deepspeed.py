@@ -41,7 +41,8 @@ class DeepSpeedRuntime:
         "arguments": "positional",
         "tensor_parallel": "whole-layers",
         "precision": "unmixed",
-        "layers": "plain checkpoint reentrant-checkpoint batch-norm",  # seeds of dropout are arguments
+        # Seeds of dropout are arguments.
+        "layers": "plain checkpoint reentrant-checkpoint selective-checkpoint batch-norm",
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> DeepSpeedSession:

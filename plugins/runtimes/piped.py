@@ -25,7 +25,7 @@ PIPED: Mapping[str, str] = {
     "arguments": "positional",
     # Seeds of dropout are keyword arguments, and DistributedDataParallel refuses a checkpoint that re-enters for each
     # chunk: "Expected to mark a variable ready only once".
-    "layers": "plain checkpoint batch-norm",
+    "layers": "plain checkpoint selective-checkpoint batch-norm",
 }
 
 

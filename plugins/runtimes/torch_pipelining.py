@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,10 +58,15 @@ class TorchSession(ModuleSession):
         pipeline = self.mesh["pipeline"].get_group()
         self.stages = make_stages(self.modules, spec.stages, spec.device, pipeline, spec.note)
         pipelining.connect(self.stages, dist.get_backend(pipeline))
-        found = pipelining.SCHEDULE_CLASS.find()(spec.schedule)
+        found = pipelining.RUNTIME.find() if spec.schedule == "CSV" else pipelining.SCHEDULE_CLASS.find()(spec.schedule)
         options = {"loss_fn": self._loss, **pipelining.scaling(found, scaled=spec.reduction == "mean")}
         single = issubclass(found, pipelining.SINGLE.find())
         self.schedule: Any = found(self.stages[0] if single else self.stages, spec.microbatches, **options)
+        if spec.schedule == "CSV":
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder, "schedule.csv")
+                file.write_text("".join(f"{','.join(row)}\n" for row in spec.order), encoding="utf-8")
+                pipelining.LOAD_CSV.find(self.schedule)(str(file))
 
     def _wrapped(self, index: int, stage: nn.Module, spec: StepSpec) -> nn.Module:  # noqa: ARG002 (for those below)
         if spec.data_parallel == "none":

@@ -6,6 +6,7 @@ A target names one by its name with underscores: ``gradconform.reference.variant
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -32,7 +33,7 @@ _Passed = dict[int, tuple[Tensor, Tensor]]
 _REPLICAS = ("ddp", "ddp-tokens", "fsdp-accumulated", "ddp-unreduced")
 _CLIPPED = ("zero-bubble-clipped", "tied-clipped")
 #: What is claimed where the buffers of a BatchNorm tell how often, and in which order, it ran.
-_WITHOUT_BATCH_NORM = "plain checkpoint reentrant-checkpoint dropout"
+_WITHOUT_BATCH_NORM = "plain checkpoint reentrant-checkpoint selective-checkpoint dropout"
 
 
 def __getattr__(name: str) -> StepVariant:
@@ -84,8 +85,8 @@ class _AllForward(PlainSession):
         """Return the forwards in the order of their backwards."""
         return forwards
 
-    def step(self, batch: Batch) -> list[Tensor] | None:
-        before = self.kept()
+    def passes(self, batch: Batch) -> list[Tensor | None]:
+        self.steps += 1
         self.round_parameters()
         chunks = self.chunks(batch)
         weight = self.weight(batch, chunks[0])
@@ -94,10 +95,7 @@ class _AllForward(PlainSession):
         for passed, loss in self.order(forwards):
             self.backward(passed, None if loss is None else loss * weight)
             self.take_gradients()
-        self.reduce()
-        self.add_tied()
-        self.add(before)
-        return self.told([loss for _, loss in forwards])
+        return [loss for _, loss in forwards]
 
 
 @right("plain", "auxiliary", "batch-norm", "low-rank-dropout", "lengths")
@@ -111,6 +109,15 @@ class LastBackwardFirst(_AllForward):
 
     def order(self, forwards: list[tuple[_Passed, Tensor | None]]) -> list[tuple[_Passed, Tensor | None]]:
         return forwards[::-1]
+
+
+@right("plain", "zero-bubble-clipped", "csv", "unreduced")
+class BackAsTheOrderSays(_AllForward):
+    """Runs all micro-batches forward, then back in the order in which the schedule has the backwards of its rank."""
+
+    def order(self, forwards: list[tuple[_Passed, Tensor | None]]) -> list[tuple[_Passed, Tensor | None]]:
+        cells = " ".join(self.spec.order[self.spec.pipeline_rank])
+        return [forwards[mb] for mb in dict.fromkeys(map(int, re.findall(r"\d[BI](\d+)", cells)))]
 
 
 # How a stage runs.

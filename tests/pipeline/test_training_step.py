@@ -19,6 +19,7 @@ from gradconform.cli import main
 from gradconform.covering.rows import text
 from gradconform.covering.space import Space, covered
 from gradconform.fixtures.schedules.from_torch import of_torch
+from gradconform.fixtures.schedules.schedule import of_rows
 from gradconform.pipeline.exchange import Job
 from gradconform.pipeline.training_step import model
 from gradconform.pipeline.training_step.composition import ROWS, step_cases, with_what_is_new, withheld
@@ -60,7 +61,7 @@ def test_the_rows_of_the_file_lack_nothing_and_stay_as_they_are_where_a_dimensio
     frozen = json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]
     assert text({"pairs": with_what_is_new(frozen)}) == ROWS.read_text(encoding="utf-8")
     # Of twelve dimensions the first ones were: those of precision and compiled stages came, then values.
-    for count, dimensions in ((82, 12), (105, 14), (112, 14)):
+    for count, dimensions in ((82, 12), (105, 14), (112, 14), (120, 14)):
         before = [row[:dimensions] for row in frozen[:count]]
         assert [list(row) for row in with_what_is_new(before)[:count]] == frozen[:count]
 
@@ -75,6 +76,10 @@ def test_the_commonest_twelve_run_on_two_ranks_and_all_others_on_two_or_four() -
 def test_each_composition_has_a_schedule_that_torch_makes_of_its_size() -> None:
     for case in CASES.values():
         one = case.composition
+        if one.schedule == "CSV":
+            made = of_rows("csv", one.rows)
+            assert (made.stages, made.microbatches) == (one.stages, one.microbatches), case.id
+            continue
         made = of_torch(
             one.schedule, ranks=one.pipeline_ranks, stages_per_rank=one.per_rank, microbatches=one.microbatches
         )

@@ -43,7 +43,9 @@ class Composition:
     auxiliary: bool = False
     steps: tuple[Act, ...] = ("train",)
     weights: Literal["all", "frozen-stage", "frozen-layers", "tied"] = "all"
-    layers: Literal["plain", "checkpoint", "reentrant-checkpoint", "dropout", "batch-norm"] = "plain"
+    layers: Literal["plain", "checkpoint", "reentrant-checkpoint", "dropout", "batch-norm", "selective-checkpoint"] = (
+        "plain"
+    )
     keyword: bool = False
     tensor_ranks: int = 1
     tensor_parallel: Literal["whole-layers", "column-row", "sequence", "vocabulary"] = "whole-layers"
@@ -68,10 +70,19 @@ class Composition:
     @cached_property
     def rows(self) -> tuple[tuple[str, ...], ...]:
         """The cells of the schedule, a row for each pipeline rank."""
+        if self.schedule == "CSV":
+            return tuple(self._row_of_file(rank) for rank in range(self.pipeline_ranks))
         made = of_torch(
             self.schedule, ranks=self.pipeline_ranks, stages_per_rank=self.per_rank, microbatches=self.microbatches
         )
         return made.rows
+
+    def _row_of_file(self, rank: int) -> tuple[str, ...]:
+        """Return what a rank does in an order that no class of torch makes: the last micro-batch comes back first."""
+        stages, mbs = range(rank, self.stages, self.pipeline_ranks), range(self.microbatches)
+        forwards = [f"{stage}F{mb}" for stage in stages for mb in mbs]
+        back = [(stage, mb) for stage in reversed(stages) for mb in reversed(mbs)]
+        return (*forwards, *(f"{stage}{letter}{mb}" for letter in "IW" for stage, mb in back))
 
     @property
     def placement(self) -> tuple[tuple[int, ...], ...]:

@@ -21,6 +21,8 @@ DIMENSIONS = (
         value("interleaved-zero-bubble", "InterleavedZeroBubble", schedule="InterleavedZeroBubble", per_rank=2),
         value("zbv-zero-bubble", "ZBVZeroBubble", schedule="ZBVZeroBubble", per_rank=2),
         value("dual-pipe-v", "DualPipeV", schedule="DualPipeV", per_rank=2),
+        value("csv", "an order of a CSV file: all forwards, all input gradients, all weight gradients",
+              schedule="CSV", per_rank=2),
     )),
     Dimension(name="data_parallel", says="what keeps replicas together", values=(
         value("unwrapped", "no wrapper", data_parallel="none"),
@@ -73,6 +75,8 @@ DIMENSIONS = (
         value("reentrant-checkpoint", "activation checkpointing that re-enters", layers="reentrant-checkpoint"),
         value("dropout", "dropout with a seed for each micro-batch", layers="dropout"),
         value("batch-norm", "BatchNorm, whose buffers are updated", layers="batch-norm"),
+        value("selective-checkpoint", "activation checkpointing that keeps the outputs of Linear layers",
+              layers="selective-checkpoint"),
     )),
     Dimension(name="arguments", says="what goes into stages", values=(
         value("positional", "what the stage before put out"),
@@ -168,5 +172,7 @@ ALONE: dict[str, dict[str, str]] = {
         "loss": "sum",
         "steps": "unreduced",
     },
+    "csv": {"schedule": "csv", "steps": "clipped"},
+    "selective-checkpoint": {"layers": "selective-checkpoint", "loss": "sum", "steps": "accumulated"},
     "ddp-tied": {"layout": "two-by-two", "data_parallel": "ddp", "weights": "tied"},
 }

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from gradconform.runtime import Batch, TensorStyle
 from gradconform.trial.materials import stable_seed
@@ -87,7 +87,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, scale: Tensor | None, seeds: Tensor | None) -> Tensor:
         """Return as many numbers as came."""
-        if self.layers in {"checkpoint", "reentrant-checkpoint"} and torch.is_grad_enabled():
+        if self.layers == "selective-checkpoint" and torch.is_grad_enabled():
+            inner = checkpoint(self._inner, x, use_reentrant=False, context_fn=_outputs_of_linear_layers_kept)
+        elif self.layers in {"checkpoint", "reentrant-checkpoint"} and torch.is_grad_enabled():
             inner = checkpoint(self._inner, x, use_reentrant=self.layers == "reentrant-checkpoint")
         else:
             inner = self._inner(x)
@@ -105,6 +107,11 @@ class Block(nn.Module):
         generator = torch.Generator().manual_seed(64 * seed + self.index)
         kept = torch.rand(x.shape, generator=generator) >= _DROPPED
         return kept.to(x) / (1 - _DROPPED)
+
+
+def _outputs_of_linear_layers_kept() -> Any:
+    """Return the contexts of a checkpoint that runs again all but its Linear layers."""
+    return create_selective_checkpoint_contexts([torch.ops.aten.addmm.default])
 
 
 class Stage(nn.Module):

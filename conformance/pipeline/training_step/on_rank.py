@@ -108,6 +108,7 @@ def spec_of(composition: Composition, place: Place) -> StepSpec:
         device=place.device,
         dtype=place.dtype,
         clips="clip" in composition.steps,
+        order=composition.rows,
         precision=composition.precision,
         tied=tied_names(composition),
         tensor_rank=place.rank % composition.tensor_ranks,

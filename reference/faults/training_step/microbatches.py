@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.reference.runtime import PlainSession
+from gradconform.reference.variants.training_step import BackAsTheOrderSays
 from gradconform.runtime import Batch
 
 from .registry import each, fault
+
+_Passed = dict[int, tuple[Tensor, Tensor]]
 
 
 @fault("plain", "missing")
@@ -222,3 +225,11 @@ class CacheGrows(PlainSession):
 
     def held(self) -> dict[str, int]:
         return {"the output cache": self.steps * self.spec.microbatches}
+
+
+@fault("csv")
+class OldestBack(BackAsTheOrderSays):
+    """Takes back the oldest micro-batch on all ranks but the last, whichever the order of a schedule names."""
+
+    def order(self, forwards: list[tuple[_Passed, Tensor | None]]) -> list[tuple[_Passed, Tensor | None]]:
+        return super().order(forwards) if self.spec.is_last else forwards

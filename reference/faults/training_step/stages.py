@@ -166,3 +166,20 @@ class GradientsOfOtherMicrobatch(PlainSession):
             before, self.before = getattr(self, "before", torch.zeros_like(value)), value.clone()
             value = before if before.shape == value.shape else value
         super().send(value, stage)
+
+
+@fault("selective-checkpoint")
+class BackTwice(PlainSession):
+    """Goes back through each stage for its inputs, and once more for its weights, over what the forward let go of."""
+
+    def backward(self, passed: dict[int, tuple[Tensor, Tensor]], loss: Tensor | None) -> None:
+        handed: Tensor | None = None
+        for stage in sorted(passed, reverse=True):
+            value, output = passed[stage]
+            whole = loss is not None and stage == self.spec.stages - 1
+            roots, grads = ([loss], None) if whole else ([output], [self.received(stage + 1, handed)])
+            if stage:
+                torch.autograd.backward(roots, grads, inputs=[value], retain_graph=True)
+                handed = value.grad
+                self.send(value.grad, stage - 1)
+            torch.autograd.backward(roots, grads, inputs=list(self.running[stage].parameters()))
