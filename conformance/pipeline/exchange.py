@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -68,7 +69,8 @@ def _case_of(values: dict[str, Any]) -> Case | StepCase:
 class Outcome:
     """What came of one case on one rank.
 
-    ``raised`` is an exception as text, ``at`` the time then in seconds, ``unsupported`` why it was not tried.
+    ``raised`` is an exception with its traceback, ``told`` the same in one line, ``at`` the time then in seconds;
+    ``unsupported`` says why it was not tried.
     """
 
     case: str
@@ -78,12 +80,28 @@ class Outcome:
     bit_equal: bool | None = None
     duration_s: float = 0.0
     raised: str | None = None
+    told: str = ""
     at: float = 0.0
     unsupported: str | None = None
+
+    @classmethod
+    def of_error(cls, case: str, rank: int, error: BaseException) -> Outcome:
+        """Return the outcome of a case in which something was raised."""
+        at, told = time.time(), _in_a_line(error)
+        if error.__cause__ is not None:
+            told += f"; caused by {_in_a_line(error.__cause__)}"
+        raised = "".join(traceback.format_exception(error))
+        return cls(case=case, rank=rank, raised=raised, told=told, at=at)
 
     def to_line(self) -> str:
         """Return the outcome as one line of JSON."""
         return json.dumps({**asdict(self), "findings": [one.to_dict() for one in self.findings]}) + "\n"
+
+
+def _in_a_line(error: BaseException) -> str:
+    """Return an exception's name and the first line of its message that says something."""
+    lines = [line.strip() for line in "".join(traceback.format_exception_only(error)).splitlines() if line.strip()]
+    return " ".join(lines[: 1 + lines[0].endswith(":")])
 
 
 def read_outcomes(path: Path) -> Iterator[Outcome]:
@@ -128,8 +146,8 @@ class Marker:
         self._put(Mark(case=case, process=self._now.process, since=time.monotonic()))
 
     def note(self, action: str) -> None:
-        """Mark what is done now."""
-        self._put(replace(self._now, action=action, inside=False))
+        """Mark what is done now; the implementation under test, too, may say so of what it is in the middle of."""
+        self._put(replace(self._now, action=action))
 
     @contextlib.contextmanager
     def within(self) -> Iterator[None]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import os
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -119,8 +118,8 @@ class RankProcess:
             return Outcome(case=case.id, rank=self.rank, unsupported=f"unavailable: {error}")
         except UnsupportedError as error:
             return Outcome(case=case.id, rank=self.rank, unsupported=f"the runtime refuses it: {error}")
-        except BaseException:  # noqa: BLE001 (whatever torch or the target raises is this case's verdict)
-            return Outcome(case=case.id, rank=self.rank, raised=traceback.format_exc(), at=time.time())
+        except BaseException as error:  # noqa: BLE001 (whatever torch or the target raises is this case's verdict)
+            return Outcome.of_error(case.id, self.rank, error)
         found, headrooms = findings_in(judged), headrooms_in(judged)
         found = [replace(finding, where=f"rank {self.rank}, {finding.where}") for finding in found]
         return Outcome(

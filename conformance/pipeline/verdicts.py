@@ -170,8 +170,7 @@ def _first(ended: Ended, timeout: float) -> _First:
 
 
 def _raised(outcome: Outcome) -> _First:
-    text = (outcome.raised or "").strip()
-    return _First(outcome.rank, f"raised {text.splitlines()[-1]}", text, "raised")
+    return _First(outcome.rank, f"raised {outcome.told}", (outcome.raised or "").strip(), "raised")
 
 
 def _inside_first(ranks: Iterable[int], inside: set[int]) -> list[int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gradconform.judge.finding import Finding
 from gradconform.judge.values import NONFINITE
 from gradconform.pipeline.cases import cases_of
-from gradconform.pipeline.exchange import Job, Mark
+from gradconform.pipeline.exchange import Job, Mark, Marker, Outcome, read_mark
 from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.pipeline.verdicts import Ended, Verdict, charged, verdict_on
 
@@ -50,6 +51,29 @@ def test_ranks_that_end_with_a_launcher_that_was_killed_are_no_failure_of_the_ta
     marks = {rank: Mark(case=CASE.id, action=f"{rank}B1", inside=not rank) for rank in range(2)}
     found = verdict_on(CASE, Ended(marks=marks, outcomes=(), launcher=launcher), job).result
     assert (found.status, found.message.splitlines()[1][: len(says)]) == (status, says)
+
+
+def raised_from(message: str, cause: Exception) -> RuntimeError:
+    error = RuntimeError(message)
+    error.__cause__ = cause
+    return error
+
+
+def test_what_a_runtime_says_it_does_leaves_it_charged_and_of_two_that_raised_the_first_is_told(tmp_path: Path) -> None:
+    marker = Marker(tmp_path / "mark")
+    marker.begin(STEP.id)
+    with marker.within():
+        marker.note("0F0")
+        noted = read_mark(tmp_path / "mark")
+    assert (noted.action, noted.inside, read_mark(tmp_path / "mark").inside) == ("0F0", True, False)
+    own = raised_from("\n  [0] failed to run forward:\n  args: ()", RuntimeError("each parameter stands there twice"))
+    other = RuntimeError("Connection closed by peer")
+    outcomes = [Outcome.of_error(STEP.id, rank, error) for rank, error in enumerate((own, other))]
+    marks = {0: noted, 1: replace(noted, action="act 3 (train)")}
+    job = Job(target="torch", cases=(STEP,), device="cpu", dtype="float32", seed=0, timeout=1.0, runtime=True)
+    told = verdict_on(STEP, Ended(marks=marks, outcomes=outcomes), job).result.message.splitlines()
+    why = "[0] failed to run forward:; caused by RuntimeError: each parameter stands there twice"
+    assert told[1] == f"rank 0 raised RuntimeError: {why} at 0F0, in the implementation under test"
 
 
 def shown(*findings: Finding) -> Verdict:
