@@ -32,6 +32,7 @@ def launch(orders: Orders, _: Tell) -> None:
     tidy_without(os.getppid(), lambda: remove(folder))
     Start(folder, 0).begin(order["job"])
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # its own processes would outlive what is compiled
     logs = DefaultLogsSpecs(log_dir=str(folder / "logs"), redirects=Std.ALL)
     options = {**order["options"], **launch_options(LaunchConfig, _SHUTDOWN_S)}
     config = LaunchConfig(**options, logs_specs=logs, rdzv_backend="c10d", max_restarts=0)

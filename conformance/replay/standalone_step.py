@@ -193,7 +193,7 @@ def wrong_on_rank() -> Iterator[tuple[str, str, Any, Any]]:
     made = make_stages(composition, dtype=DTYPE, seed=SEED)
     stages: dict[int, nn.Module] = {index: made[index].to(spec.device) for index in OWN_STAGES}
     if composition.compiled:
-        compile_in_place(stages)
+        compile_in_place(stages, composition.compiled)
     session = open_session(dict(stages), spec)
     for number, (expected, got) in enumerate(zip(right, behind_each_act(session, stages, norm), strict=True)):
         label = f"behind act {number + 1} ({composition.steps[number]})"

@@ -61,7 +61,7 @@ def test_the_rows_of_the_file_lack_nothing_and_stay_as_they_are_where_a_dimensio
     frozen = json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]
     assert text({"pairs": with_what_is_new(frozen)}) == ROWS.read_text(encoding="utf-8")
     # Of twelve dimensions the first ones were: those of precision and compiled stages came, then values.
-    for count, dimensions in ((82, 12), (105, 14), (112, 14), (120, 14)):
+    for count, dimensions in ((82, 12), (105, 14), (112, 14), (120, 14), (144, 14)):
         before = [row[:dimensions] for row in frozen[:count]]
         assert [list(row) for row in with_what_is_new(before)[:count]] == frozen[:count]
 
@@ -108,15 +108,16 @@ def test_a_case_whose_stages_are_compiled_may_take_four_times_as_long() -> None:
 
 
 def test_where_nothing_can_be_compiled_that_is_said_and_no_runtime_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not model.no_compiler()
+    assert not model.no_compiler("aot_eager")
     model.no_compiler.cache_clear()
 
-    def refuse(_: object) -> None:
+    def refuse(*_: object) -> None:
         msg = "Dynamo is not supported\non this Python"
         raise RuntimeError(msg)
 
     monkeypatch.setattr(model, "compile_in_place", refuse)
-    assert model.no_compiler() == "torch.compile does not work here: Dynamo is not supported on this Python"
+    told = "torch.compile with inductor does not work here: Dynamo is not supported on this Python"
+    assert model.no_compiler("inductor") == told
     model.no_compiler.cache_clear()
 
 

@@ -50,7 +50,7 @@ class Composition:
     tensor_ranks: int = 1
     tensor_parallel: Literal["whole-layers", "column-row", "sequence", "vocabulary"] = "whole-layers"
     precision: Precision = "unmixed"
-    compiled: bool = False
+    compiled: Literal["", "aot_eager", "inductor"] = ""
 
     @property
     def ranks(self) -> int:

@@ -25,6 +25,8 @@ IGNORED = -100
 ROWS = 2
 _DROPPED = 0.25
 _RANK = 2
+#: What bfloat16 holds, and three times that it does not.
+_TALLIED = 1.0 + 2.0**-7
 
 
 class _Add(torch.autograd.Function):
@@ -49,14 +51,19 @@ class AuxiliaryLoss(nn.Module):
 
     auxiliary_scale: float = 1.0
 
-    def __init__(self) -> None:
+    def __init__(self, *, tallied: bool) -> None:
+        """Make the gate; ``tallied`` adds a parameter whose gradients show what is added up in less than float32."""
         super().__init__()
         self.gate = nn.Linear(WIDTH, 3, bias=False)
+        self.tally = nn.Parameter(torch.zeros(2)) if tallied else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x``, with the loss behind it."""
         share = torch.softmax(self.gate(x), -1).flatten(0, -2).mean(0)
-        added: Tensor = _Add.apply(x, share.square().sum(), self.auxiliary_scale)  # type: ignore[no-untyped-call] # so is torch's
+        loss = share.square().sum()
+        if self.tally is not None:
+            loss = loss + _TALLIED * self.tally.sum()
+        added: Tensor = _Add.apply(x, loss, self.auxiliary_scale)  # type: ignore[no-untyped-call] # so is torch's
         return added
 
 
@@ -83,7 +90,7 @@ class Block(nn.Module):
         linear = Adapted if composition.weights == "frozen-layers" else nn.Linear
         norm = nn.BatchNorm1d if composition.layers == "batch-norm" else nn.LayerNorm
         self.norm, self.up, self.down = norm(WIDTH), linear(WIDTH, 2 * WIDTH), linear(2 * WIDTH, WIDTH)
-        self.auxiliary = AuxiliaryLoss() if composition.auxiliary else None
+        self.auxiliary = AuxiliaryLoss(tallied=composition.precision == "mixed") if composition.auxiliary else None
 
     def forward(self, x: Tensor, scale: Tensor | None, seeds: Tensor | None) -> Tensor:
         """Return as many numbers as came."""
@@ -178,21 +185,21 @@ def make_stages(composition: Composition, *, dtype: torch.dtype, seed: int) -> d
     return made
 
 
-def compile_in_place(stages: Mapping[int, nn.Module]) -> None:
-    """Compile stages by all that ``torch.compile`` does before it makes kernels, which takes no compiler of C++."""
+def compile_in_place(stages: Mapping[int, nn.Module], backend: str) -> None:
+    """Compile stages; ``aot_eager`` is all that comes before kernels are made, which take a compiler of C++."""
     for stage in stages.values():
-        stage.compile(backend="aot_eager")
+        stage.compile(backend=backend)
 
 
 @cache
-def no_compiler() -> str:
+def no_compiler(backend: str) -> str:
     """Say why stages cannot be compiled here: what torch.compile raises by itself, in words; nothing where they can."""
     module = Adapted(WIDTH, WIDTH)
     try:
-        compile_in_place({0: module})
+        compile_in_place({0: module}, backend)
         module(torch.ones(1, WIDTH, requires_grad=True)).sum().backward()
     except Exception as error:  # noqa: BLE001 (whatever it raises, it is none of a runtime's)
-        return f"torch.compile does not work here: {' '.join(str(error).split())[:300]}"
+        return f"torch.compile with {backend} does not work here: {' '.join(str(error).split())[:300]}"
     return ""
 
 

@@ -56,7 +56,7 @@ def lacking(composition: Composition, dtype: torch.dtype) -> str:
     """Return why a composition cannot be run here, on whatever runtime; nothing where it can."""
     if composition.precision != "unmixed" and dtype != torch.float32:
         return f"precision={composition.precision} is of parameters in float32, and {dtype} is asked for"
-    return no_compiler() if composition.compiled else ""
+    return no_compiler(composition.compiled) if composition.compiled else ""
 
 
 def judged_step(composition: Composition, runtime: Runtime, place: Place) -> Judged:
@@ -73,7 +73,7 @@ def judged_step(composition: Composition, runtime: Runtime, place: Place) -> Jud
     stages = {index: made[index].to(place.device) for index in spec.placement[spec.pipeline_rank]}
     if composition.compiled:
         torch.compiler.reset()  # what the composition before has compiled counts no more
-        compile_in_place(stages)
+        compile_in_place(stages, composition.compiled)
     with _opened(runtime, stages, spec, place) as session:
         yield from _acts(session, stages, composition, place, replicas, plain, moved, wide)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from gradconform.reference.runtime import LOWER, PlainSession
 from gradconform.runtime import Kept
@@ -56,6 +57,25 @@ class LastMicrobatchTaken(PlainSession):
     def take_gradients(self) -> None:
         self.kept()
         super().take_gradients()
+
+
+@fault("fsdp-mixed-auxiliary")
+class SumsLeftRounded(PlainSession):
+    """Adds up what micro-batches give in the dtype that stages run in."""
+
+    def take_gradients(self) -> None:
+        super().take_gradients()
+        for _, parameter in self.trained():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.to(LOWER).to(parameter)
+
+
+@fault("fsdp-mixed-auxiliary")
+class ReducedRounded(PlainSession):
+    """Sums over replicas what each has rounded to the dtype that stages run in."""
+
+    def over_replicas(self, value: Tensor) -> Tensor:
+        return super().over_replicas(value.to(LOWER)).to(value)
 
 
 @fault("autocast")
