@@ -262,9 +262,12 @@ def _pipeline(one: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="what one check may take; where stages are compiled, four times that",
     )
-    add_count(one, "--nnodes", default=1, help="of schedules: machines")
+    add_count(one, "--nnodes", default=1, help="machines, which share the ranks evenly")
     one.add_argument(
-        "--rdzv-endpoint", default="localhost:0", metavar="HOST:PORT", help="where machines meet, as for torchrun"
+        "--rdzv-endpoint",
+        default="localhost:0",
+        metavar="HOST:PORT",
+        help="where machines meet, as for torchrun; steps on four ranks meet at the port behind it",
     )
     one.add_argument("--rdzv-id", default="gradconform", metavar="ID", help="a name that the machines share")
     add_output(one, "--json", help="write the report there as JSON")

@@ -106,7 +106,7 @@ def prepared_pipeline(arguments: argparse.Namespace) -> Prepared:
         raise SelectionError(msg)
     asked = _asked(arguments)
     arguments.ranks = arguments.ranks or 2
-    _refuse_sizes(arguments)
+    _refuse_machines(arguments, arguments.ranks, f"--ranks {arguments.ranks}")
     require(*torch_pipelining.FOR_PIPELINES)
     device_named(arguments.device)
     described = looked_at(arguments.target, steps=False)["described"]
@@ -139,9 +139,9 @@ pipeline = _judging(prepared_pipeline)
 def _training_steps(arguments: argparse.Namespace) -> Prepared:
     """Judge a runtime, or torch's with the target's functions in it, by whole training steps."""
     given = {"--ranks": arguments.ranks, "--stages-per-rank": arguments.stages_per_rank}
-    given |= {"--microbatches": arguments.microbatches, "--nnodes": arguments.nnodes if arguments.nnodes > 1 else None}
+    given |= {"--microbatches": arguments.microbatches}
     if wrong := [option for option, value in given.items() if value is not None]:
-        msg = f"{', '.join(wrong)}: of schedules; training steps have sizes of their own, and run on one machine"
+        msg = f"{', '.join(wrong)}: of schedules; training steps have sizes of their own"
         raise SelectionError(msg)
     require(*torch_pipelining.FOR_PIPELINES)
     device_named(arguments.device)
@@ -149,11 +149,14 @@ def _training_steps(arguments: argparse.Namespace) -> Prepared:
     said = looked_at(arguments.target, steps=True)
     cases = step_cases(profile)
     chosen = _chosen(cases, arguments.checks, {"standard": step_cases("standard")})
+    sizes = sorted({case.composition.ranks for case in chosen})
+    for ranks in sizes:
+        _refuse_machines(arguments, ranks, f"training steps on {ranks} ranks")
     job = _job(arguments, chosen, runtime=said["runtime"])
-    what = (f"training steps on {listed([str(n) for n in sorted({case.composition.ranks for case in chosen})])} ranks",)
+    what = (f"training steps on {listed(list(map(str, sizes)))} ranks",)
     report = _report(said["described"], what, len(chosen), len(cases), _asked(arguments), profile)
     areas = dict.fromkeys((case.id for case in chosen), "step")
-    return Prepared(report, (job.device, job.dtype), functools.partial(_run_steps, job, chosen), areas)
+    return Prepared(report, (job.device, job.dtype), functools.partial(_run_steps, job, arguments), areas)
 
 
 def _asked(arguments: argparse.Namespace) -> PipelineOptions:
@@ -180,10 +183,18 @@ def _job(arguments: argparse.Namespace, cases: Sequence[Case | StepCase], *, run
     )
 
 
-def _run_steps(job: Job, cases: Sequence[StepCase], on_result: OnResult) -> str | None:
-    """Run the compositions, those of as many ranks with the same processes."""
-    for ranks, some in groupby(cases, key=lambda case: case.composition.ranks):
-        stopped = run_pipeline(replace(job, cases=tuple(some)), Machines(ranks=ranks), on_result)
+def _run_steps(job: Job, arguments: argparse.Namespace, on_result: OnResult) -> str | None:
+    """Run the compositions, those of as many ranks with the same processes.
+
+    Machines meet at a port of their own for each number of ranks, from the one that is given on: the one before may be
+    held by a machine that is still at the end of it.
+    """
+    host, _, port = arguments.rdzv_endpoint.rpartition(":")
+    for number, (ranks, some) in enumerate(groupby(job.cases, key=lambda case: case.composition.ranks)):
+        machines = _machines(arguments, ranks)
+        if arguments.nnodes > 1:
+            machines = replace(machines, endpoint=f"{host}:{int(port) + number}", run=f"{machines.run}-{ranks}")
+        stopped = run_pipeline(replace(job, cases=tuple(some)), machines, on_result)
         if stopped is not None:
             return stopped
     return None
@@ -218,12 +229,15 @@ def _lacking(names: list[str]) -> dict[str, str]:
     return absent
 
 
-def _refuse_sizes(arguments: argparse.Namespace) -> None:
-    if arguments.ranks % arguments.nnodes:
-        msg = f"--ranks {arguments.ranks} cannot be shared evenly by --nnodes {arguments.nnodes}"
+def _refuse_machines(arguments: argparse.Namespace, ranks: int, what: str) -> None:
+    """Raise for machines that cannot have as many ranks each, or have no place to meet."""
+    if ranks % arguments.nnodes:
+        msg = f"{what} cannot be shared evenly by --nnodes {arguments.nnodes}"
         raise SelectionError(msg)
-    if arguments.nnodes > 1 and arguments.rdzv_endpoint.endswith(":0"):
-        msg = f"--nnodes {arguments.nnodes} needs --rdzv-endpoint HOST:PORT, one of the machines and a free port there"
+    host, _, port = arguments.rdzv_endpoint.rpartition(":")
+    if arguments.nnodes > 1 and not (host and port.isdecimal() and int(port)):
+        where = "one of the machines and a free port there"
+        msg = f"--nnodes {arguments.nnodes} needs --rdzv-endpoint HOST:PORT, {where}, not {arguments.rdzv_endpoint!r}"
         raise SelectionError(msg)
 
 
@@ -248,10 +262,11 @@ def _chosen(
 
 
 def _run_pipeline(job: Job, arguments: argparse.Namespace, on_result: OnResult) -> str | None:
-    machines = Machines(
-        ranks=arguments.ranks, machines=arguments.nnodes, endpoint=arguments.rdzv_endpoint, run=arguments.rdzv_id
-    )
-    return run_pipeline(job, machines, on_result)
+    return run_pipeline(job, _machines(arguments, arguments.ranks), on_result)
+
+
+def _machines(arguments: argparse.Namespace, ranks: int) -> Machines:
+    return Machines(ranks=ranks, machines=arguments.nnodes, endpoint=arguments.rdzv_endpoint, run=arguments.rdzv_id)
 
 
 def _without_processes(

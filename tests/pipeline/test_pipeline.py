@@ -117,6 +117,11 @@ def test_a_schedule_from_a_file_runs_on_torchs_runtime_and_one_without_split_tak
         (("torch", "--schedule", "1F1B", "--stages-per-rank", "2"), "it has one stage per rank, not 2"),
         (("torch", "--schedule", "1F1B", "--ranks", "3", "--nnodes", "2"), "cannot be shared evenly"),
         (("torch", "--schedule", "1F1B", "--nnodes", "2"), "needs --rdzv-endpoint HOST:PORT"),
+        (
+            ("torch", "--nnodes", "2", "--rdzv-endpoint", "node0"),
+            "HOST:PORT, one of the machines and a free port there",
+        ),
+        (("torch", "--nnodes", "3"), "training steps on 2 ranks cannot be shared evenly by --nnodes 3"),
         (("torch", "--schedule", "1F1B", "--checks", "*.frozen"), "nearest: pipeline.1f1b.frozen-first"),
         (("autograd", "--schedule", "1F1B"), "a pipeline takes torch's three functions"),
         (("no.such.module", "--schedule", "1F1B"), "no.such.module"),

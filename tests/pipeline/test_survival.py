@@ -231,16 +231,25 @@ def test_a_launcher_that_is_asked_to_end_is_an_error_of_the_environment_with_a_r
     assert nothing_left(tmp_path)
 
 
-def test_two_machines_meet_at_an_endpoint_and_each_tells_the_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        "reference-split --schedule GPipe --checks *.two-steps,*.tied --ranks 2",
+        "reference-runtime --profile standard --checks step.ddp,step.pairs.two-by-two-1",  # on two ranks and on four
+    ],
+    ids=["schedules", "training steps"],
+)
+def test_two_machines_meet_at_an_endpoint_and_each_tells_the_whole(words: str, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
-    options = ("--schedule", "GPipe", "--checks", "*.two-steps,*.tied", "--ranks", "2", "--nnodes", "2")
     folders = [tmp_path / "one", tmp_path / "other"]
     for folder in folders:
         folder.mkdir()
     runs = [
-        started("reference-split", *options, "--rdzv-endpoint", f"localhost:{port}", "--json", "r.json", folder=folder)
+        started(
+            *words.split(), "--nnodes", "2", "--rdzv-endpoint", f"localhost:{port}", "--json", "r.json", folder=folder
+        )
         for folder in folders
     ]
     told = [run.communicate()[0] for run in runs]
