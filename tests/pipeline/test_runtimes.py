@@ -49,6 +49,7 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
             "step.ddp-unreduced": "unsupported",
             "step.pairs.two-replicas-2": "passed",
             "step.pairs.column-row-1": "unsupported",
+            "step.pairs.ddp-4": "failed",  # the same, compiled by inductor
         },
     ),
     "fairscale": (
@@ -79,6 +80,9 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
 }
 EXPECTED["torchgpipe"] = "torchgpipe", EXPECTED["fairscale"][1]
 
+#: What is said where there is no compiler of C++.
+NO_COMPILER = "torch.compile with inductor does not work here: "
+
 #: The scripts that explain what fails, by runtime.
 TABLES: dict[str, dict[str, Any]] = {
     path.parent.name: tomllib.loads(path.read_text(encoding="utf-8"))
@@ -108,7 +112,9 @@ def test_a_runtime_gives_what_is_known_of_it(name: str, tmp_path: Path) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     report = json.loads((tmp_path / "report.json").read_text())
-    assert {result["check"]: result["status"] for result in report["results"]} == expected, done.stdout
+    found = {result["check"]: result["status"] for result in report["results"]}
+    no_compiler = {result["check"] for result in report["results"] if result["message"].startswith(NO_COMPILER)}
+    assert found == {**expected, **dict.fromkeys(no_compiler, "unsupported")}, done.stdout
 
 
 @pytest.mark.parametrize("name", EXPECTED)
