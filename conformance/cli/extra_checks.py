@@ -156,7 +156,7 @@ def _training_steps(arguments: argparse.Namespace) -> Prepared:
     what = (f"training steps on {listed(list(map(str, sizes)))} ranks",)
     report = _report(said["described"], what, len(chosen), len(cases), _asked(arguments), profile)
     areas = dict.fromkeys((case.id for case in chosen), "step")
-    return Prepared(report, (job.device, job.dtype), functools.partial(_run_steps, job, arguments), areas)
+    return Prepared(report, (job.device, job.dtype), functools.partial(_run_steps, job, chosen, arguments), areas)
 
 
 def _asked(arguments: argparse.Namespace) -> PipelineOptions:
@@ -183,14 +183,14 @@ def _job(arguments: argparse.Namespace, cases: Sequence[Case | StepCase], *, run
     )
 
 
-def _run_steps(job: Job, arguments: argparse.Namespace, on_result: OnResult) -> str | None:
+def _run_steps(job: Job, cases: Sequence[StepCase], arguments: argparse.Namespace, on_result: OnResult) -> str | None:
     """Run the compositions, those of as many ranks with the same processes.
 
     Machines meet at a port of their own for each number of ranks, from the one that is given on: the one before may be
     held by a machine that is still at the end of it.
     """
     host, _, port = arguments.rdzv_endpoint.rpartition(":")
-    for number, (ranks, some) in enumerate(groupby(job.cases, key=lambda case: case.composition.ranks)):
+    for number, (ranks, some) in enumerate(groupby(cases, key=lambda case: case.composition.ranks)):
         machines = _machines(arguments, ranks)
         if arguments.nnodes > 1:
             machines = replace(machines, endpoint=f"{host}:{int(port) + number}", run=f"{machines.run}-{ranks}")

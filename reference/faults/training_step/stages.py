@@ -176,10 +176,9 @@ class BackTwice(PlainSession):
         handed: Tensor | None = None
         for stage in sorted(passed, reverse=True):
             value, output = passed[stage]
-            whole = loss is not None and stage == self.spec.stages - 1
-            roots, grads = ([loss], None) if whole else ([output], [self.received(stage + 1, handed)])
+            root = output if loss is None or stage < self.spec.stages - 1 else loss
+            grad = self.received(stage + 1, handed) if root is output else None
             if stage:
-                torch.autograd.backward(roots, grads, inputs=[value], retain_graph=True)
-                handed = value.grad
-                self.send(value.grad, stage - 1)
-            torch.autograd.backward(roots, grads, inputs=list(self.running[stage].parameters()))
+                (handed,) = torch.autograd.grad([root], [value], [grad], retain_graph=True)
+                self.send(handed, stage - 1)
+            torch.autograd.backward([root], [grad], inputs=list(self.running[stage].parameters()))
