@@ -78,6 +78,13 @@ class Folding(ast.NodeTransformer):
             made.body = _ended(made.body) or [ast.Pass()]
         return made
 
+    def visit_With(self, node: ast.With) -> Any:
+        """Take what stands within a context that does nothing."""
+        made = self.generic_visit(node)
+        if isinstance(made, ast.With) and all(ast.unparse(one) == "nullcontext()" for one in made.items):
+            return made.body
+        return made
+
     def visit_Expr(self, node: ast.Expr) -> Any:
         """Leave out a call in whose place nothing stands."""
         made = self.generic_visit(node)
@@ -166,11 +173,11 @@ def _is_dataclass(node: ast.ClassDef) -> bool:
 
 
 def _adds_nothing(node: ast.stmt) -> bool:
-    """Tell whether a method is the constructor of the class above, under the same arguments."""
-    if not isinstance(node, ast.FunctionDef) or node.name != "__init__":
+    """Tell whether a method is that of the class above, under the same arguments."""
+    if not isinstance(node, ast.FunctionDef):
         return False
-    passed = ", ".join(arg.arg for arg in node.args.args[1:])
-    return [ast.unparse(one) for one in node.body] == [f"super().__init__({passed})"]
+    called = f"super().{node.name}({ast.unparse(node.args).partition(', ')[2]})"
+    return [ast.unparse(one) for one in node.body] in ([called], [f"return {called}"])
 
 
 def _read_later(node: ast.FunctionDef) -> list[ast.stmt]:

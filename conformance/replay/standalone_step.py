@@ -2,9 +2,10 @@
 
 What a composition needs of it goes into a script, with the names that it takes from there: ``composition`` and ``spec``
 (of the one what the model is made by, of the other what the runtime is told), ``open_session``, OWN_STAGES (those of
-this rank), PEERS (the ranks that have the same), DTYPE, SEED and TOLERANCE. The other names are known when it is
+this rank), PEERS (the ranks that have the same) and NEAREST_LAST (their places there), DTYPE, SEED, TOLERANCE and
+ROUNDING (what of the largest number stages in bfloat16 may err by at most). The other names are known when it is
 written: see gradconform.replay.step_script. Its plain process is the one copy of that in
-gradconform.pipeline.training_step.oracle, and tests/replay/test_step_script.py holds it against that.
+gradconform.pipeline.training_step.oracle, and tests/replay/test_replay_step.py holds it against that.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from gradconform.pipeline.training_step.gathering import Part, part_of, put_together
+from gradconform.pipeline.training_step.lower import lowered, name_of
 from gradconform.pipeline.training_step.model import compile_in_place, counts, make_batch, make_stages
 from gradconform.pipeline.training_step.oracle import CLIPPED_TO
 from gradconform.runtime import Batch, ModuleSession, RuntimeSession, Shard, scale_auxiliary
@@ -30,12 +34,13 @@ if TYPE_CHECKING:
     from gradconform.pipeline.training_step.composition import Composition
     from gradconform.runtime import StepSpec
 
-    BUFFERS = EVALUATES = GROWS = IN_PARTS = ON_CPU = REPLACED = SHARED = UNREDUCED = ZEROS = False
+    BUFFERS = EVALUATES = GROWS = IN_PARTS = ON_CPU = REPLACED = ROUNDED = SHARED = UNREDUCED = ZEROS = False
     SEED = 0
-    LR = TOLERANCE = 0.0
+    LR = TOLERANCE = ROUNDING = 0.0
     DTYPE: torch.dtype
     OWN_STAGES: tuple[int, ...]
     PEERS: tuple[int, ...]
+    NEAREST_LAST: tuple[int, ...]
     composition: Composition
     spec: StepSpec
     open_session: Callable[[dict[int, nn.Module], StepSpec], RuntimeSession]
@@ -76,28 +81,50 @@ class Plain(ModuleSession):
             self.take_buffers(replica)
         losses = []
         for chunk in batch.split():
-            value = chunk.x
-            for stage in self.modules.values():
-                value = stage(value, **chunk.kwargs)
-            losses.append(spec.loss(value, chunk.target))
+            losses.append(self.loss(chunk))
             if torch.is_grad_enabled():
                 (losses[-1] * weight).backward()
         if BUFFERS:
             self.of_replicas[replica] = copy(self.buffers())
         return losses
 
+    def loss(self, chunk: Batch) -> Tensor:
+        value = chunk.x
+        for stage in self.modules.values():
+            value = stage(value, **chunk.kwargs)
+        return spec.loss(value, chunk.target)
+
     def take_buffers(self, replica: int) -> None:
         for name, value in self.buffers().items():
             value.copy_(self.of_replicas[replica][name])
 
     def clip(self, max_norm: float) -> float:
-        del max_norm
         trained = dict.fromkeys(one for _, one in self.named("named_parameters") if one.grad is not None)
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(one.grad) for one in trained]))
-        factor = torch.clamp(float(CLIPPED_TO * norm) / (norm + 1e-6), max=1.0)
+        factor = torch.clamp((max_norm or float(CLIPPED_TO * norm)) / (norm + 1e-6), max=1.0)
         for one in trained:
             one.grad = one.grad * factor
         return float(norm)
+
+
+class Autocast(Plain):
+    """Stages and the loss under autocast."""
+
+    def loss(self, chunk: Batch) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().loss(chunk)
+
+
+class Mixed(Plain):
+    """Stages that see parameters rounded to bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for stage in self.modules.values():
+            lowered(stage)
+
+    def named(self, which: str) -> Iterator[tuple[str, Any]]:
+        return ((name_of(name), value) for name, value in super().named(which))
 
 
 #: What a session is asked for each act, given its batch, and the norm of all gradients in the plain process.
@@ -153,19 +180,19 @@ def gathered(kept: Mapping[str, Any]) -> dict[str, Any]:
         if SHARED:
             told = of_peers({name: form_of(value) for name, value in own.items()})
         for name, value in own.items():
-            if isinstance(value, DTensor) and (not SHARED or all(one.get(name) == "DTensor" for one in told)):
-                own[name] = value.full_tensor()
+            if isinstance(value, DTensor):
+                alike = not SHARED or all(one.get(name) == "DTensor" for one in told)
+                own[name] = value.full_tensor() if alike else value.to_local()
             if isinstance(value, Shard):
-                parts = sorted(
-                    (one[name] for one in told if isinstance(one.get(name), tuple)), key=lambda part: part[0]
-                )
-                own[name] = torch.cat([part for _, part in parts])
+                parts = [told[place].get(name) for place in NEAREST_LAST]
+                own[name] = put_together(part for part in parts if isinstance(part, Part))
     return own
 
 
 def form_of(value: Any) -> Any:
     if isinstance(value, Shard):
-        return value.start, copy(value.value)
+        part = part_of(value)
+        return replace(part, value=copy(part.value))
     return type(value).__name__
 
 
@@ -174,6 +201,18 @@ def of_peers(mine: Any) -> list[Any]:
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, mine)
     return [found[rank] for rank in PEERS]
+
+
+def tolerance_of(expected: Any, exact: Any) -> float:
+    """Return by how much of its largest number a tensor may differ from plain, given what that is in float64.
+
+    One that is right may be twice as far from float64 as plain; in bfloat16 a small one that is plain is near by luck.
+    """
+    if expected is None:
+        return TOLERANCE
+    expected, exact = torch.as_tensor(expected), torch.as_tensor(exact)
+    apart = float((expected - exact).abs().max()) / max(float(expected.abs().max()), 1e-30)
+    return TOLERANCE + (min(ROUNDING, 15 * apart) if ROUNDED else 3 * apart)
 
 
 def same(got: Any, expected: Any, tolerance: float) -> bool:
@@ -187,9 +226,14 @@ def same(got: Any, expected: Any, tolerance: float) -> bool:
 
 def wrong_on_rank() -> Iterator[tuple[str, str, Any, Any]]:
     """Yield what is not as in one plain process, or not as on the first rank with the same stages."""
-    plain = Plain()
+    lower = Mixed if composition.precision == "mixed" else Autocast
+    plain = lower() if ROUNDED else Plain()
     right = list(behind_each_act(plain, plain.modules))
     norm = next((seen["the norm of all"]["gradients"] for seen in right if "the norm of all" in seen), 0.0)
+    wide = Plain()
+    for stage in wide.modules.values():
+        stage.double()
+    exact = list(behind_each_act(wide, wide.modules, norm))
     made = make_stages(composition, dtype=DTYPE, seed=SEED)
     stages: dict[int, nn.Module] = {index: made[index].to(spec.device) for index in OWN_STAGES}
     if composition.compiled:
@@ -200,8 +244,9 @@ def wrong_on_rank() -> Iterator[tuple[str, str, Any, Any]]:
         for what, named in got.items():
             right_ones = expected.get(what, {})
             for name in {**right_ones, **named}:
-                if not same(named.get(name), right_ones.get(name), TOLERANCE):
-                    yield f"{what} {name}", label, right_ones.get(name), named.get(name)
+                one = right_ones.get(name)
+                if not same(named.get(name), one, tolerance_of(one, exact[number][what].get(name))):
+                    yield f"{what} {name}", label, one, named.get(name)
             if SHARED and what in {"the gradient of", "parameter"}:
                 first = of_peers(named)[0]
                 for name, value in named.items():

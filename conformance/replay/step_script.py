@@ -16,9 +16,11 @@ import torch
 from gradconform.devices.dtypes import dtype_named
 from gradconform.pipeline.training_step import model
 from gradconform.pipeline.training_step.composition import Composition, StepCase, withheld
+from gradconform.pipeline.training_step.gathering import nearest_last
 from gradconform.pipeline.training_step.on_rank import Place, spec_of
 from gradconform.pipeline.training_step.oracle import LR
 from gradconform.pipeline.training_step.runtimes import ENTRY_POINTS, TORCH
+from gradconform.reference.runtime import LOWER
 from gradconform.runtime import StepSpec
 from gradconform.target.resolve import registered, registered_targets
 from gradconform.tolerance import floor_factor
@@ -29,12 +31,12 @@ from .folding import Folding, unparsed
 from .layout import docstring, merged, spaced
 from .script import ScriptError
 from .source import reached
-from .torch_runtime import imports_of_torch, session_of_torch, spelled_out
+from .torch_runtime import imports_of_torch, known_of_torch, session_of_torch, spelled_out
 
 #: What a script imports from the kit, where it runs somebody's adapter of a runtime.
 _INTERFACE = frozenset({"gradconform.runtime"})
-#: What torch calls of a class.
-_CALLED = frozenset({"forward", "backward"})
+#: What torch calls of a class, and what does that is imported.
+_CALLED = frozenset({"forward", "backward", "named"})
 #: How a batch gets its keyword arguments.
 _KEYWORDS = "dict(_keywords(composition, rows, generator, dtype))"
 _IMPORTS = {
@@ -63,15 +65,16 @@ class ReplayedStep:
 
     def text(self, file: str) -> str:
         """Return the script, which is to stand in ``file``."""
-        made, loss = self._composition, self._specs[0].loss.__name__
+        made = self._composition
         counted = self._is_adapter or made.reduction == "tokens"
+        entries: dict[str, set[str]] = {"ACTS": {*made.steps}, "_STYLES": {*self._specs[0].shared.values()}}
         parts = reached(
             [
-                *((model, name) for name in (loss, *(["counts"] if counted else []))),
-                *([] if self._is_adapter else [session_of_torch()]),
+                *((model, name) for name in (self._loss.partition("(")[0], *(["counts"] if counted else []))),
+                *([] if self._is_adapter else [session_of_torch(made)]),
                 (standalone_step, "main"),
             ],
-            Folding(self._known(), {"ACTS": {*made.steps}}, _CALLED, self._instead()),
+            Folding(self._known(), entries, _CALLED, self._instead()),
             _INTERFACE if self._is_adapter else frozenset(),
         )
         text = "\n".join(parts.definitions.values())
@@ -97,6 +100,11 @@ class ReplayedStep:
         given: dict[str, Any] = {"device": torch.device(self.device), "dtype": dtype_named(self.dtype)}
         given |= {"seed": self.seed, "note": str, "within": nullcontext}
         return [spec_of(self._composition, Place(rank=rank, **given)) for rank in range(self._composition.ranks)]
+
+    @property
+    def _loss(self) -> str:
+        """The loss, as it is written: by its name, or where it has none by what makes it."""
+        return str(getattr(self._specs[0].loss, "__name__", f"{model.loss_of.__name__}(composition)"))
 
     @property
     def needs(self) -> str:
@@ -142,16 +150,18 @@ class ReplayedStep:
             "seeds is not None": made.layers == "dropout",
             "BUFFERS": made.layers == "batch-norm",
             "EVALUATES": "evaluate" in made.steps,
-            "'vocabulary' in spec.shared.values()": False,
             "GROWS": self._is_adapter and made.steps.count("train") > 1,
-            "IN_PARTS": self._is_adapter or made.data_parallel.startswith(("fsdp", "hsdp")),
+            "IN_PARTS": self._is_adapter or made.tensor_ranks > 1 or made.data_parallel.startswith(("fsdp", "hsdp")),
             "ON_CPU": self.device == "cpu",
             "REPLACED": not self.runtime,
+            "ROUNDED": made.precision != "unmixed",
             "SHARED": self._is_adapter or len(self._peers[0]) > 1,
             "UNREDUCED": "accumulate" in made.steps,
             "ZEROS": self._is_adapter and "zero_grad" in made.steps,
+            "tallied": made.auxiliary and made.precision == "mixed",
+            "self.tally is not None": made.precision == "mixed",
             # What the lines of torch's runtime need not ask.
-            **({} if self._is_adapter else {"single": None, "isinstance(value, Shard)": False}),
+            **({} if self._is_adapter else {"isinstance(value, Shard)": False, **known_of_torch(made)}),
         }
 
     def _instead(self) -> dict[str, str]:
@@ -176,9 +186,11 @@ class ReplayedStep:
             "LR": repr(LR),
             "OWN_STAGES": _by_rank([spec.placement[spec.pipeline_rank] for spec in self._specs]),
             "PEERS": _by_rank(self._peers),
+            "NEAREST_LAST": _by_rank([tuple(nearest_last(spec)) for spec in self._specs]),
             "DTYPE": str(dtype),
             "SEED": str(self.seed),
-            "TOLERANCE": f"{4 * floor_factor(dtype) * torch.finfo(dtype).eps}",
+            "TOLERANCE": f"{_tolerance(dtype)}",
+            "ROUNDING": f"{_tolerance(LOWER)}",
         }
         return {name: value for name, value in known.items() if name == "RANK" or re.search(rf"\b{name}\b", text)}
 
@@ -193,7 +205,7 @@ class ReplayedStep:
         if self._is_adapter:
             lines += [f"target = {target}", "open_session = (target() if isinstance(target, type) else target).open"]
         else:
-            lines.append(f"open_session = {session_of_torch()[1]}")
+            lines.append(f"open_session = {session_of_torch(self._composition)[1]}")
         if not self.runtime:
             lines += ["", "", "def put_in_place():", f"    functions = {target}"]
             lines += ["    for name in ('stage_backward', 'stage_backward_input', 'stage_backward_weight'):"]
@@ -205,8 +217,10 @@ class ReplayedStep:
 
     def _told(self, name: str) -> str:
         spec = self._specs[0]
-        if name in {"loss", "counts"}:
-            return str(getattr(spec, name).__name__)
+        if name == "loss":
+            return self._loss
+        if name == "counts":
+            return str(spec.counts.__name__)
         if name == "device":
             numbered = spec.device.type == "cpu" or spec.device.index is not None
             local = "" if numbered else ', int(os.environ["LOCAL_RANK"])'
@@ -226,14 +240,15 @@ def where_is(target: str, *, runtime: bool) -> str:
 
 
 def refuse_unwritten(case: StepCase, claims: Mapping[str, Collection[str]]) -> None:
-    """Raise :class:`ScriptError` for a training step that the runtime does not claim, or that no script shows yet."""
-    if not case.has_script:
-        unlike = "layers that tensor ranks share, or stages in another precision"
-        msg = f"{case.id}: no script shows {unlike}; replay it without --script"
-        raise ScriptError(msg)
+    """Raise :class:`ScriptError` for a training step that the runtime does not claim."""
     if values := withheld(case, claims):
         msg = f"{case.id}: the runtime does not claim {values}, so that a script would show nothing"
         raise ScriptError(msg)
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    """Return what a tensor may err by, of its largest number: sums on the way to it may have been larger."""
+    return 4 * floor_factor(dtype) * torch.finfo(dtype).eps
 
 
 def _read(owner: str, text: str) -> list[str]:

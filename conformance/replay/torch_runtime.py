@@ -10,12 +10,21 @@ from gradconform.pipeline.training_step.composition import Composition
 from gradconform.pipeline.training_step.runtimes import TORCH, runtime_named
 from gradconform.torch_releases import pipelining
 
-_SESSION = "TorchSession"
 
-
-def session_of_torch() -> tuple[ModuleType, str]:
+def session_of_torch(composition: Composition) -> tuple[ModuleType, str]:
     """Return the module of the session, and its name there."""
-    return sys.modules[type(runtime_named(TORCH)).__module__], _SESSION
+    name = "TorchSession" if composition.tensor_ranks == 1 else "_SharedSession"
+    return sys.modules[type(runtime_named(TORCH)).__module__], name
+
+
+def known_of_torch(composition: Composition) -> dict[str, Any]:
+    """Return the values of expressions of torch's runtime, by their text, that do not change while a script runs."""
+    vocabulary = composition.tensor_parallel == "vocabulary"
+    return {
+        "single": None,
+        "'vocabulary' in self.spec.shared.values()": vocabulary,
+        **({} if vocabulary else {"looked_up": False}),
+    }
 
 
 def _schedule(composition: Composition) -> Any:
@@ -42,7 +51,9 @@ def spelled_out(composition: Composition) -> dict[str, str]:
     options = ", ".join(["'loss_fn': self._loss", *(f"{name!r}: {value}" for name, value in scaled.items())])
     stage = "PipelineStage(stage, index, spec.stages, spec.device, group=pipeline)"
     single = issubclass(made, pipelining.SINGLE.find())
+    as_laid = {f"self._as_laid(super().{kept}())": f"super().{kept}()" for kept in ("params", "param_grads")}
     return {
+        **({} if composition.data_parallel == "ddp" else as_laid),
         **({} if composition.auxiliary else {"scale_auxiliary(self.modules.values(), self._times)": "None"}),
         "pipelining.wait_for_all(dist.get_default_backend_for_device(spec.device))": "None",
         "pipelining.connect(self.stages, dist.get_backend(pipeline))": "None",

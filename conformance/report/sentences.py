@@ -226,7 +226,7 @@ def command_again(report: Report, result: Result) -> str | None:
 
 def command_of_script(report: Report, result: Result) -> str | None:
     """Return the command line that writes a training step that failed as a script for torchrun; None without one."""
-    scripted = (case.id for case in step_cases("standard") if case.has_script)
+    scripted = (case.id for case in step_cases("standard"))
     if result.status != "failed" or not report.extra or result.check not in scripted:
         return None
     try:

@@ -139,7 +139,8 @@ class _SharedSession(TorchSession):
         """Share the layers first; ``laid`` is what DistributedDataParallel is given plain tensors of."""
         self.laid: dict[str, Laid] = {}
         super().__init__(stages, spec)
-        self.optimized = list(super().named("named_parameters"))
+        if spec.data_parallel == "ddp":
+            self.optimized = list(super().named("named_parameters"))
 
     def _wrapped(self, index: int, stage: nn.Module, spec: StepSpec) -> nn.Module:
         share(stage, index, self.mesh["tensor"], spec.shared)
@@ -159,18 +160,20 @@ class _SharedSession(TorchSession):
         From a module with plain tensors in the place of layers that tensor ranks share DistributedDataParallel takes
         them away in the first forward: an optimizer, which is given parameters once, has them.
         """
-        return iter(self.optimized) if self.laid and which == "named_parameters" else super().named(which)
+        if self.spec.data_parallel == "ddp" and which == "named_parameters":
+            return iter(self.optimized)
+        return super().named(which)
 
     def params(self) -> dict[str, Kept]:
         """Return the parameters as they lie over ranks."""
-        return {name: self._as_laid(name, value) for name, value in super().params().items()}
+        return self._as_laid(super().params())
 
     def param_grads(self) -> dict[str, Kept]:
         """Return the gradients as parameters lie over ranks."""
-        return {name: self._as_laid(name, value) for name, value in super().param_grads().items()}
+        return self._as_laid(super().param_grads())
 
-    def _as_laid(self, name: str, value: Kept) -> Kept:
-        return self.laid[name].of(value) if name in self.laid else value
+    def _as_laid(self, kept: dict[str, Kept]) -> dict[str, Kept]:
+        return {name: self.laid[name].of(value) if name in self.laid else value for name, value in kept.items()}
 
     def clip(self, max_norm: float) -> float:
         """Clip as without tensor ranks; one by one what lies on unlike meshes, of which torch takes no two together."""

@@ -42,6 +42,16 @@ def folded(text: str, **known: object) -> str:
             "class A:\n    def read(self):\n        pass",
         ),
         ("def f(a: int, *b: str) -> int:\n    self.read, c = {}, 1", "def f(a, *b):\n    self.read, c = ({}, 1)"),
+        ("with f() if NO else nullcontext():\n    a()", "a()"),
+        ("with f() if YES else nullcontext():\n    a()", "with f():\n    a()"),
+        (
+            "class A(B):\n    def __init__(self, a): super().__init__(a)\n    def read(self): return super().read()",
+            "class A(B):\n    pass",
+        ),
+        (
+            "class A(B):\n    def read(self, a=1): return super().read(a)",
+            "class A(B):\n    def read(self, a=1):\n        return super().read(a)",
+        ),
         ("self.unread: dict[str, int] = {}\nself.read = {}\nself.unread = f()", "self.read = {}\nself.unread = f()"),
     ],
 )

@@ -118,11 +118,6 @@ class StepCase(Clause):
         """What is not plain in the row, as the first line of a message."""
         return ", ".join(f"{name}={word}" for name, word in self.special.items()) or "the plainest training step"
 
-    @property
-    def has_script(self) -> bool:
-        """Whether a script for torchrun can show it: none has layers that tensor ranks share, or another precision."""
-        return self.composition.tensor_ranks == 1 and self.composition.precision == "unmixed"
-
 
 @cache
 def step_cases(profile: str) -> tuple[StepCase, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +26,7 @@ class Replicas:
 
     def __init__(self, spec: StepSpec, rank: int) -> None:
         """Make the groups: every rank makes all of them, as torch wants it."""
+        self.spec = spec
         self.rank, self.replica, self.tensor_rank = rank, spec.replica, spec.tensor_rank
         self.count, self.tensor_ranks = spec.replicas * spec.tensor_ranks, spec.tensor_ranks
         self.stages, self.is_last = spec.placement[spec.pipeline_rank], spec.is_last
@@ -48,25 +49,16 @@ class Replicas:
                 part: Tensor = value.full_tensor() if alike else value.to_local()
                 found[name] = part.detach().clone()
             elif isinstance(value, Shard):
-                found[name] = self._of_shards(value) if alike else _part(value).value
+                found[name] = self._of_shards(value) if alike else part_of(value).value
             else:
                 found[name] = None if value is None else value.detach().clone()
         return found
 
     def _of_shards(self, shard: Shard) -> Tensor:
         """Return the whole of a tensor; what several ranks hold is that of the nearest of them."""
-        part = _part(shard)
-        whole = torch.zeros(part.shape, dtype=part.value.dtype)
-        told = self._told((part.value.cpu(), part.starts))
-        for place in sorted(range(self.count), key=self._nearness):
-            value, starts = told[place]
-            whole[tuple(slice(start, start + size) for start, size in zip(starts, value.shape, strict=True))] = value
-        return whole.to(part.value.device)
-
-    def _nearness(self, place: int) -> int:
-        """Return in how much of replica and tensor rank another rank with the same stages is like this one."""
-        replica, tensor_rank = divmod(place, self.tensor_ranks)
-        return (replica == self.replica) + (tensor_rank == self.tensor_rank)
+        part = part_of(shard)
+        told = self._told(replace(part, value=part.value.cpu()))
+        return put_together(told[place] for place in nearest_last(self.spec)).to(part.value.device)
 
     def of_others(self, grads: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
         """Return of gradients that this replica's tensor ranks have not alike the sum of the others', in float64."""
@@ -100,8 +92,18 @@ def _groups(pipeline_ranks: int, count: int) -> list[Any]:
     return [dist.new_group(list(range(start, start + count))) for start in starts]
 
 
+def nearest_last(spec: StepSpec) -> list[int]:
+    """Return the places among ranks with the same stages, the one last that is this rank's own."""
+
+    def nearness(place: int) -> int:
+        replica, tensor_rank = divmod(place, spec.tensor_ranks)
+        return (replica == spec.replica) + (tensor_rank == spec.tensor_rank)
+
+    return sorted(range(spec.replicas * spec.tensor_ranks), key=nearness)
+
+
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """A part of a whole tensor of some ``shape``, and where it starts in each dimension."""
 
     value: Tensor
@@ -109,15 +111,25 @@ class _Part:
     shape: tuple[int, ...]
 
 
-def _part(kept: Tensor | Shard) -> _Part:
+def part_of(kept: Tensor | Shard) -> Part:
     """Return the part that a shard is, of a part of the whole or of the whole itself."""
     if not isinstance(kept, Shard):
-        return _Part(kept.detach().clone(), (0,) * kept.dim(), tuple(kept.shape))
-    inner = _part(kept.value)
+        return Part(kept.detach().clone(), (0,) * kept.dim(), tuple(kept.shape))
+    inner = part_of(kept.value)
     starts, shape = list(inner.starts), list(inner.shape)
     starts[kept.dim] += kept.start
     shape[kept.dim] = kept.rows
-    return _Part(inner.value, tuple(starts), tuple(shape))
+    return Part(inner.value, tuple(starts), tuple(shape))
+
+
+def put_together(parts: Iterable[Part]) -> Tensor:
+    """Return the whole of its parts; what several of them have is that of the last."""
+    several = list(parts)
+    whole = torch.zeros(several[-1].shape, dtype=several[-1].value.dtype)
+    for part in several:
+        ends = zip(part.starts, part.value.shape, strict=True)
+        whole[tuple(slice(start, start + size) for start, size in ends)] = part.value
+    return whole
 
 
 def _form(value: Kept) -> str:
