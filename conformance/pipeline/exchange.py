@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import time
-import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -69,7 +68,7 @@ def _case_of(values: dict[str, Any]) -> Case | StepCase:
 class Outcome:
     """What came of one case on one rank.
 
-    ``raised`` is an exception with its traceback, ``told`` the same in one line, ``at`` the time then in seconds;
+    ``raised`` is an exception with its traceback, ``told`` its first cause in a line, ``at`` the time then in seconds;
     ``unsupported`` says why it was not tried.
     """
 
@@ -84,24 +83,9 @@ class Outcome:
     at: float = 0.0
     unsupported: str | None = None
 
-    @classmethod
-    def of_error(cls, case: str, rank: int, error: BaseException) -> Outcome:
-        """Return the outcome of a case in which something was raised."""
-        at, told = time.time(), _in_a_line(error)
-        if error.__cause__ is not None:
-            told += f"; caused by {_in_a_line(error.__cause__)}"
-        raised = "".join(traceback.format_exception(error))
-        return cls(case=case, rank=rank, raised=raised, told=told, at=at)
-
     def to_line(self) -> str:
         """Return the outcome as one line of JSON."""
         return json.dumps({**asdict(self), "findings": [one.to_dict() for one in self.findings]}) + "\n"
-
-
-def _in_a_line(error: BaseException) -> str:
-    """Return an exception's name and the first line of its message that says something."""
-    lines = [line.strip() for line in "".join(traceback.format_exception_only(error)).splitlines() if line.strip()]
-    return " ".join(lines[: 1 + lines[0].endswith(":")])
 
 
 def read_outcomes(path: Path) -> Iterator[Outcome]:

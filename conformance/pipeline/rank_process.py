@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,6 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from gradconform.adapter import UnsupportedError
 from gradconform.devices.dtypes import dtype_named
+from gradconform.drive.observation import Raised
 from gradconform.fixtures.schedules.order import placed_actions
 from gradconform.judge.finding import Finding, Judged, Measured, findings_in, headrooms_in
 from gradconform.naming import current_folder_first
@@ -119,7 +121,8 @@ class RankProcess:
         except UnsupportedError as error:
             return Outcome(case=case.id, rank=self.rank, unsupported=f"the runtime refuses it: {error}")
         except BaseException as error:  # noqa: BLE001 (whatever torch or the target raises is this case's verdict)
-            return Outcome.of_error(case.id, self.rank, error)
+            at, cause = time.time(), str(Raised.of(error))
+            return Outcome(case=case.id, rank=self.rank, raised=traceback.format_exc(), told=cause, at=at)
         found, headrooms = findings_in(judged), headrooms_in(judged)
         found = [replace(finding, where=f"rank {self.rank}, {finding.where}") for finding in found]
         return Outcome(

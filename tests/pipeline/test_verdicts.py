@@ -53,12 +53,6 @@ def test_ranks_that_end_with_a_launcher_that_was_killed_are_no_failure_of_the_ta
     assert (found.status, found.message.splitlines()[1][: len(says)]) == (status, says)
 
 
-def raised_from(message: str, cause: Exception) -> RuntimeError:
-    error = RuntimeError(message)
-    error.__cause__ = cause
-    return error
-
-
 def test_what_a_runtime_says_it_does_leaves_it_charged_and_of_two_that_raised_the_first_is_told(tmp_path: Path) -> None:
     marker = Marker(tmp_path / "mark")
     marker.begin(STEP.id)
@@ -66,14 +60,15 @@ def test_what_a_runtime_says_it_does_leaves_it_charged_and_of_two_that_raised_th
         marker.note("0F0")
         noted = read_mark(tmp_path / "mark")
     assert (noted.action, noted.inside, read_mark(tmp_path / "mark").inside) == ("0F0", True, False)
-    own = raised_from("\n  [0] failed to run forward:\n  args: ()", RuntimeError("each parameter stands there twice"))
-    other = RuntimeError("Connection closed by peer")
-    outcomes = [Outcome.of_error(STEP.id, rank, error) for rank, error in enumerate((own, other))]
+    told = "RuntimeError: each parameter stands there twice", "RuntimeError: Connection closed by peer"
+    outcomes = [
+        Outcome(case=STEP.id, rank=rank, raised=f"Traceback\n{text}", told=text, at=float(rank))
+        for rank, text in enumerate(told)
+    ]
     marks = {0: noted, 1: replace(noted, action="act 3 (train)")}
     job = Job(target="torch", cases=(STEP,), device="cpu", dtype="float32", seed=0, timeout=1.0, runtime=True)
-    told = verdict_on(STEP, Ended(marks=marks, outcomes=outcomes), job).result.message.splitlines()
-    why = "[0] failed to run forward:; caused by RuntimeError: each parameter stands there twice"
-    assert told[1] == f"rank 0 raised RuntimeError: {why} at 0F0, in the implementation under test"
+    message = verdict_on(STEP, Ended(marks=marks, outcomes=outcomes), job).result.message
+    assert message.splitlines()[1] == f"rank 0 raised {told[0]} at 0F0, in the implementation under test"
 
 
 def shown(*findings: Finding) -> Verdict:
