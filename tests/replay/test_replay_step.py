@@ -63,6 +63,7 @@ def without_kit(tmp_path: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "code", "words"),
     [
@@ -96,6 +97,7 @@ def test_a_script_of_torchs_runtime_shows_with_torch_alone_what_the_check_shows(
     assert "gradconform" not in text.partition('\n"""\n')[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "fault", "wrong"),
     [
