@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 from torch import Tensor
 
@@ -170,7 +172,7 @@ class GradientsOfOtherMicrobatch(PlainSession):
 
 @fault("selective-checkpoint")
 class BackTwice(PlainSession):
-    """Goes back through each stage for its inputs, and once more for its weights, over what the forward let go of."""
+    """Goes back through each stage for its inputs, then for its weights, and goes on where the second is refused."""
 
     def backward(self, passed: dict[int, tuple[Tensor, Tensor]], loss: Tensor | None) -> None:
         handed: Tensor | None = None
@@ -181,4 +183,5 @@ class BackTwice(PlainSession):
             if stage:
                 (handed,) = torch.autograd.grad([root], [value], [grad], retain_graph=True)
                 self.send(handed, stage - 1)
-            torch.autograd.backward([root], [grad], inputs=list(self.running[stage].parameters()))
+            with suppress(RuntimeError):
+                torch.autograd.backward([root], [grad], inputs=list(self.running[stage].parameters()))
