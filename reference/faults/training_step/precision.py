@@ -8,7 +8,7 @@ from torch import Tensor
 from gradconform.reference.runtime import LOWER, PlainSession
 from gradconform.runtime import Kept
 
-from .registry import fault
+from .registry import each, fault
 
 
 @fault("fsdp-mixed")
@@ -65,9 +65,7 @@ class SumsLeftRounded(PlainSession):
 
     def take_gradients(self) -> None:
         super().take_gradients()
-        for _, parameter in self.trained():
-            if parameter.grad is not None:
-                parameter.grad = parameter.grad.to(LOWER).to(parameter)
+        each(self, lambda _, grad: grad.to(LOWER).to(grad))
 
 
 @fault("fsdp-mixed-auxiliary")
