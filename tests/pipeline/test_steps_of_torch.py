@@ -51,7 +51,7 @@ def test_the_steps_that_fail_on_torchs_runtime_are_exactly_those_that_a_script_e
 
 @of_this_release
 @pytest.mark.slow
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.nightly), 4])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.nightly), 8])
 def test_a_correct_split_backward_in_torchs_runtime_is_charged_with_nothing(every: int, tmp_path: Path) -> None:
     chosen = [case.id for case in step_cases("standard")][::every]
     found = results("reference-split", tmp_path, ",".join(chosen))

@@ -95,7 +95,11 @@ def shared_memory() -> set[str]:
         ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 died (SIGKILL) at 1B2, in the implementation under test"),
         ("time.sleep(1e6)", "rank 1 took longer than 20 s at 1B2, in the implementation under test"),
         # A sleep of C that ends early at a signal, with the interpreter's lock: what asks it for its stacks wakes it.
-        ("ctypes.PyDLL(None).sleep(1000)", "rank 1 took longer than 20 s at 1B2, in the implementation under test"),
+        pytest.param(
+            "ctypes.PyDLL(None).sleep(1000)",
+            "rank 1 took longer than 20 s at 1B2, in the implementation under test",
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=["raises", "forks", "dies", "hangs", "hangs with the lock"],
 )
@@ -196,7 +200,15 @@ def test_ranks_that_have_ended_are_started_again_by_the_keepers_that_have_import
 
 
 @pytest.mark.parametrize(
-    ("begun", "later"), [("launcher", 0.1), ("launcher", 1.5), ("keeper", 1), ("rank", 0), ("rank", 2)]
+    ("begun", "later"),
+    [
+        ("launcher", 0.1),
+        ("rank", 2),
+        *(
+            pytest.param(*moment, marks=pytest.mark.nightly)
+            for moment in [("launcher", 1.5), ("keeper", 1), ("rank", 0)]
+        ),
+    ],
 )
 def test_nothing_is_left_when_the_command_is_killed(begun: str, later: float, tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(TARGET.format(does="time.sleep(1e6)"))
@@ -231,7 +243,9 @@ def test_a_launcher_that_is_asked_to_end_is_an_error_of_the_environment_with_a_r
 @pytest.mark.parametrize(
     "words",
     [
-        "reference-split --schedule GPipe --checks *.two-steps,*.tied --ranks 2",
+        pytest.param(
+            "reference-split --schedule GPipe --checks *.two-steps,*.tied --ranks 2", marks=pytest.mark.nightly
+        ),
         "reference-runtime --profile standard --checks step.ddp,step.pairs.two-by-two-1",  # on two ranks and on four
     ],
     ids=["schedules", "training steps"],

@@ -26,7 +26,7 @@ def campaign(target: Target, examples: int, dtype: torch.dtype = torch.float32) 
     return run_campaign(runner, max_examples=examples, time_budget=3600, seed=20, most_defects=1)
 
 
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", [*FOUND[:2], *(pytest.param(name, marks=pytest.mark.nightly) for name in FOUND[2:])])
 def test_fuzzing_finds_a_fault_and_shrinks_it_to_five_lines(name: str) -> None:
     found = campaign(FAULTS[name].make(), 300)
     assert found.defects

@@ -1,8 +1,8 @@
 """Nothing in the contract accuses an implementation that is right and written in another way.
 
-CI judges each variant by all of profile standard in float32. In the other dtypes it judges each by all gradients, which
-is what a dtype changes, and by a part of the rest, so that each check meets some variants in each dtype; the nightly
-tests judge each by all.
+CI judges each variant by all of profile standard in float32, and in one of the other dtypes by all gradients, which is
+what a dtype changes, and by a part of the rest, so that each check meets some variants in each dtype; the nightly tests
+judge each by all, in every dtype.
 """
 
 from __future__ import annotations
@@ -56,10 +56,15 @@ def test_a_right_variant_has_no_failure_and_no_error(name: str, judge: Judge) ->
     assert_conforms(judge(VARIANTS[name](), strict=True))
 
 
+def dtype_of(name: str) -> str:
+    """Return the dtype other than float32 that CI judges a variant in."""
+    position = list(VARIANTS).index(name)
+    return OTHER_DTYPES[(position + position // len(OTHER_DTYPES)) % len(OTHER_DTYPES)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", OTHER_DTYPES)
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_right_variant_is_clean_in_other_dtypes(name: str, dtype: str, judge: Judge) -> None:
+@pytest.mark.parametrize(("name", "dtype"), [(name, dtype_of(name)) for name in VARIANTS])
+def test_a_right_variant_is_clean_in_another_dtype(name: str, dtype: str, judge: Judge) -> None:
     checks = [*(f"{area}.*" for area in GRADIENTS), *part_of(name, dtype)]
     assert_clean(judge(VARIANTS[name](), dtype=dtype, strict=True, checks=checks), at_least=300)
 
@@ -83,7 +88,7 @@ def test_there_are_variants_enough_to_differ_in() -> None:
 
 
 @pytest.mark.parametrize("dtype", OTHER_DTYPES)
-def test_each_check_meets_at_least_six_variants_in_a_dtype(dtype: str) -> None:
-    met = Counter(check for name in VARIANTS for check in part_of(name, dtype))
+def test_each_check_meets_at_least_two_variants_in_a_dtype(dtype: str) -> None:
+    met = Counter(check for name in VARIANTS if dtype_of(name) == dtype for check in part_of(name, dtype))
     assert set(met) == set(REST)
-    assert min(met.values()) >= 6
+    assert min(met.values()) >= 2
