@@ -17,7 +17,8 @@ from packaging.requirements import Requirement
 
 from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT, UsageError
 from gradconform.naming import current_folder_first
-from gradconform.target.resolve import TargetNotInstalledError, resolve
+from gradconform.target.loading import TargetNotInstalledError
+from gradconform.target.resolve import resolve
 from gradconform.version import KIT_VERSION
 from gradconform.waivers.waiver import DEFAULT_FILE
 

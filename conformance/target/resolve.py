@@ -7,14 +7,11 @@ functions (or ``stage_backward`` alone).
 
 from __future__ import annotations
 
-import difflib
-import functools
 import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
 import inspect
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -22,28 +19,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from gradconform.adapter import Adapter, Capabilities, NotInstalledError
-from gradconform.exits import EXIT_ENVIRONMENT, UsageError
+from gradconform.adapter import Adapter, Capabilities
 from gradconform.given_files import is_file
 from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.process.serving import Orders, Tell
-from gradconform.torch_releases.names import UnavailableError
 
 from .functions import FULL, SPLIT, FunctionsAdapter, signature_problem
+from .loading import Named, TargetError, load
 
 ENTRY_POINTS = "gradconform.adapters"
 _OF_AN_ADAPTER = ("name", "capabilities", "open")
-
-
-class TargetError(UsageError):
-    """A target that cannot be found, imported or driven."""
-
-
-class TargetNotInstalledError(TargetError):
-    """A registered target whose implementation is not installed: a matter of the environment, not of usage."""
-
-    exit_code = EXIT_ENVIRONMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +82,7 @@ def resolve(target: object, extra: Mapping[str, object] | None = None) -> Target
     named = known.get(target, target)
     if not isinstance(named, str):
         return replace(_from_object(named, target), text=target)
-    found, module = load(named, target, known)
+    found, module = load(Named(named, target, known))
     made = _from_object(found, target)
     return replace(made, text=target, **_origin(_home(made, module)))
 
@@ -107,93 +93,14 @@ def tell_target(orders: Orders, tell: Tell) -> None:
     tell({"version": found.version, "file": found.file})
 
 
-def load(named: str, target: str, known: Mapping[str, object]) -> tuple[object, ModuleType]:
-    """Return the object that ``named`` says where to find, and its module.
-
-    Raises :class:`TargetError` that speaks of ``target`` and of the nearest of the ``known`` names.
-    """
-    where, _, attribute = _split(named)
-    module = _load_file(where, target) if where.endswith(".py") else _import(where, target, known)
-    return (_attribute(module, attribute, target) if attribute else module), module
-
-
 def load_registered(target: str, group: str) -> object:
     """Return what a name of an entry-point group, or of an object or a file, stands for; a class is called.
 
-    Raises as :func:`load` does.
+    Raises as :func:`~gradconform.target.loading.load` does.
     """
     known = registered(group)
-    found, _ = load(known.get(target, target), target, known)
+    found, _ = load(Named(known.get(target, target), target, known))
     return found() if isinstance(found, type) else found
-
-
-def _split(text: str) -> tuple[str, str, str]:
-    head, colon, tail = text.rpartition(":")
-    # C:\stage.py has a colon that starts no attribute.
-    return (head, colon, tail) if colon and tail.replace(".", "").isidentifier() else (text, "", "")
-
-
-def _import(name: str, target: str, known: Mapping[str, object]) -> ModuleType:
-    try:
-        with interrupts_seen(), OneProcess():
-            return importlib.import_module(name)
-    except (NotInstalledError, UnavailableError) as error:
-        msg = f"target {target!r} is unsupported here: {error}"
-        raise TargetNotInstalledError(msg) from error
-    except ModuleNotFoundError as error:
-        missing = error.name or name
-        if not (name == missing or name.startswith(f"{missing}.")):
-            msg = f"target {target!r} could not be imported: it needs {missing!r}, which is not installed"
-            raise TargetError(msg) from error
-        near = difflib.get_close_matches(target, known, n=3, cutoff=0.4)
-        hint = f"; nearest registered names: {', '.join(near)}" if near else f"; registered names: {', '.join(known)}"
-        msg = (
-            f"target {target!r} is no registered name and no module {missing!r} can be imported{hint}. "
-            "Expected a registered name, package.module[:object] or path/to/file.py[:object]"
-        )
-        raise TargetError(msg) from error
-    except BaseException as error:  # a script that ends the process would end this one with its exit code
-        pass_on_an_interrupt(error)
-        msg = f"target {target!r} could not be imported: {type(error).__name__}: {error}"
-        raise TargetError(msg) from error
-
-
-def _load_file(where: str, target: str) -> ModuleType:
-    path = Path(where).resolve()
-    if not is_file(path):
-        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=3)
-        hint = f"; files near it: {', '.join(near)}" if near else ""
-        msg = f"target {target!r}: there is no file {where!r}{hint}"
-        raise TargetError(msg)
-    name = f"gradconform_target_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        msg = f"target {target!r}: {where!r} cannot be loaded as Python"
-        raise TargetError(msg)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    sys.path.insert(0, str(path.parent))
-    try:
-        with interrupts_seen(), OneProcess():
-            spec.loader.exec_module(module)
-    except BaseException as error:  # a script that ends the process would end this one with its exit code
-        pass_on_an_interrupt(error)
-        sys.modules.pop(name, None)
-        msg = f"target {target!r} could not be loaded: {type(error).__name__}: {error}"
-        raise TargetError(msg) from error
-    finally:
-        sys.path.remove(str(path.parent))
-    return module
-
-
-def _attribute(module: ModuleType, attribute: str, target: str) -> object:
-    try:
-        return functools.reduce(getattr, attribute.split("."), cast("Any", module))
-    except AttributeError as error:
-        near = difflib.get_close_matches(attribute, [name for name in vars(module) if not name.startswith("__")], n=3)
-        hint = f"; nearest names: {', '.join(near)}" if near else ""
-        msg = f"target {target!r}: {module.__name__} has no {attribute!r}{hint}"
-        raise TargetError(msg) from error
 
 
 def _from_object(found: object, text: str) -> Target:

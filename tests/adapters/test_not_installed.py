@@ -10,7 +10,8 @@ from expecttest import assert_expected_inline
 
 from gradconform import exits
 from gradconform.adapter import NotInstalledError, needed
-from gradconform.target.resolve import TargetNotInstalledError, registered_targets, resolve
+from gradconform.target.loading import TargetNotInstalledError
+from gradconform.target.resolve import registered_targets, resolve
 
 #: A registered target by the package it drives.
 LIBRARIES = {

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from expecttest import assert_expected_inline
 
-from gradconform.target.resolve import TargetError, resolve
+from gradconform.target.loading import TargetError
+from gradconform.target.resolve import resolve
 
 
 @pytest.fixture(autouse=True)

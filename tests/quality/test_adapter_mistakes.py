@@ -14,7 +14,7 @@ from gradconform import check_stage_backward
 from gradconform.reference import split
 from gradconform.reference.autograd import AutogradSession
 from gradconform.target import functions
-from gradconform.target.resolve import TargetNotInstalledError
+from gradconform.target.loading import TargetNotInstalledError
 
 CHECKS = ("full.gradients.mlp", "full.loss.mlp")
 

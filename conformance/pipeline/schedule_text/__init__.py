@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
-from gradconform.target.resolve import TargetError, load_registered
+from gradconform.target.loading import TargetError
+from gradconform.target.resolve import load_registered
 
 ENTRY_POINTS = "gradconform.pipeline.schedule_text"
 
@@ -40,7 +41,7 @@ class ScheduleText(Protocol):
 def schedule_text_named(target: str) -> ScheduleText:
     """Return the adapter of a registered name (entry-point group ``gradconform.pipeline.schedule_text``) or an object.
 
-    Raises :class:`~gradconform.target.resolve.TargetError` for what cannot be found or lacks a method.
+    Raises :class:`~gradconform.target.loading.TargetError` for what cannot be found or lacks a method.
     """
     made = load_registered(target, ENTRY_POINTS)
     methods = [name for name in vars(ScheduleText) if not name.startswith("_")]

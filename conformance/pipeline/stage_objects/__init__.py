@@ -10,7 +10,8 @@ from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
 
-from gradconform.target.resolve import TargetError, load_registered
+from gradconform.target.loading import TargetError
+from gradconform.target.resolve import load_registered
 
 ENTRY_POINTS = "gradconform.pipeline.stage_objects"
 
@@ -80,7 +81,7 @@ class StageObjects(Protocol):
 def stage_objects_named(target: str) -> StageObjects:
     """Return the adapter of a registered name (entry-point group ``gradconform.pipeline.stage_objects``) or an object.
 
-    Raises :class:`~gradconform.target.resolve.TargetError` for what cannot be found or makes no stages.
+    Raises :class:`~gradconform.target.loading.TargetError` for what cannot be found or makes no stages.
     """
     made = load_registered(target, ENTRY_POINTS)
     missing = [name for name in ("name", "manual", "traced", "split_schedule") if not hasattr(made, name)]

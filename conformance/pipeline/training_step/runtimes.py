@@ -8,7 +8,8 @@ from gradconform.naming import nearest
 from gradconform.process.serving import Orders, Tell
 from gradconform.runtime import Runtime
 from gradconform.target.functions import FunctionsAdapter
-from gradconform.target.resolve import TargetError, load, load_registered, registered, registered_targets, resolve
+from gradconform.target.loading import Named, TargetError, load
+from gradconform.target.resolve import load_registered, registered, registered_targets, resolve
 
 from .composition import words_of
 from .dimensions import DIMENSIONS
@@ -22,7 +23,7 @@ TORCH = "torch"
 def runtime_named(target: str) -> Runtime:
     """Return the runtime that a target names, one for all cases of this process.
 
-    Raises :class:`~gradconform.target.resolve.TargetError` where there is none of that name, or what is there is none.
+    Raises :class:`~gradconform.target.loading.TargetError` where there is none of that name, or what is there is none.
     """
     return _runtime(target, load_registered(target, ENTRY_POINTS))
 
@@ -52,12 +53,12 @@ def runtime_or_none(target: str) -> Runtime | None:
     """Return the runtime that a target names, or None where it names something else that is there.
 
     A registered runtime comes before an adapter of that name.
-    Raises :class:`~gradconform.target.resolve.TargetError` where nothing is there.
+    Raises :class:`~gradconform.target.loading.TargetError` where nothing is there.
     """
     known = registered(ENTRY_POINTS)
     if target not in known and target in registered_targets():
         return None
-    found, _ = load(known.get(target, target), target, {**registered_targets(), **known})
+    found, _ = load(Named(known.get(target, target), target, {**registered_targets(), **known}))
     if not all(hasattr(found, name) for name in ("claims", "open")):
         return None
     return _runtime(target, found() if isinstance(found, type) else found)
