@@ -41,7 +41,7 @@ def replay(arguments: argparse.Namespace) -> int:
     before = None if report is None else _result(report, which, name)
     if not hash_sign and arguments.target is None:
         arguments.parser.error("a check id needs the TARGET to run it on")
-    if arguments.what.startswith(STEPS) if report is None else report.extra:
+    if arguments.what.startswith(STEPS) if report is None else report.extra and not report.options.get("stage"):
         return replay_pipeline(arguments, report, before)
     wanted = _wanted(arguments, report, before)
     with current_folder_first():
@@ -81,7 +81,7 @@ def _result(report: Report, which: str, name: str) -> Result:
 
 def _run_of(wanted: _Wanted) -> Run:
     known = checks_of(wanted.options.contract)
-    if wanted.check not in known:
+    if wanted.check not in known and not wanted.options.stage:
         near = nearest(wanted.check, known)[:200]
         msg = f"{wanted.check!r} is no check of contract {wanted.options.contract}; nearest: {near}"
         raise SelectionError(msg)

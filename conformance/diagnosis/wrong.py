@@ -114,8 +114,8 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def largest(tensor: Tensor | None) -> float:
-    """Return the largest absolute value; 0 of no elements."""
-    return float(tensor.abs().max()) if tensor is not None and tensor.numel() else 0.0
+    """Return the largest absolute value, of a sparse tensor as well; 0 of no elements."""
+    return float(dense(tensor).abs().max()) if tensor is not None and tensor.numel() else 0.0
 
 
 def is_near(got: object, right: object) -> bool:

@@ -96,8 +96,8 @@ def _flags(given: Mapping[str, str] | Iterable[str] | str) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in flags.items())
 
 
-def _schedules(given: Any) -> tuple[Any, ...]:
-    """Return paths and schedules; a schedule that is an object is kept as it is."""
+def _objects(given: Any) -> tuple[Any, ...]:
+    """Return names or paths, and objects; what is given as an object is kept as it is."""
     alone = isinstance(given, (str, os.PathLike)) or not isinstance(given, Iterable)
     several = [given] if alone else given
     return tuple(dict.fromkeys(os.fspath(one) if isinstance(one, (str, os.PathLike)) else one for one in several))
@@ -213,7 +213,14 @@ class RunOptions:
         default=(),
         kind="paths",
         changes="plan",
-        check=_schedules,
+        check=_objects,
+        written=lambda several: [one if isinstance(one, str) else str(one.name) for one in several],
+    )
+    stage: tuple[Any, ...] = _option(
+        "judge TARGET on a stage of yours, named as a target is, in place of the contract",
+        "STAGE",
+        default=(),
+        check=_objects,
         written=lambda several: [one if isinstance(one, str) else str(one.name) for one in several],
     )
     shard: Shard | None = _option(  # noqa: RUF009 (it returns a field)

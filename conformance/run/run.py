@@ -16,6 +16,7 @@ import torch
 from gradconform.adapter import is_option
 from gradconform.contract import checks_of
 from gradconform.contract.check import Check
+from gradconform.contract.on_stage import asked_on
 from gradconform.contract.plan import Given, Item, Plan, check_of, make_plan, schedules_of
 from gradconform.contract.shard import Shard
 from gradconform.devices.choice import Choice, choose
@@ -24,6 +25,8 @@ from gradconform.devices.environment import environment
 from gradconform.devices.flags import flags_named, flags_set
 from gradconform.devices.ready import device_here, ready
 from gradconform.drive.reference64 import OracleCache
+from gradconform.named_stages.named import Given as GivenStage
+from gradconform.named_stages.named import described, stages_of
 from gradconform.records import Header, header_of
 from gradconform.results import Place, Report, Result
 from gradconform.target.resolve import Target, resolve
@@ -57,7 +60,7 @@ class Run:
         of the options on devices and dtypes; to make it ready is left to the caller, since a process that runs no check
         opens no device. ``diagnose`` and ``oracles`` are those of ``Runner``.
 
-        Raises :class:`~gradconform.target.resolve.TargetError`, :class:`~gradconform.naming.SelectionError`,
+        Raises :class:`~gradconform.target.loading.TargetError`, :class:`~gradconform.naming.SelectionError`,
         :class:`~gradconform.waivers.waiver.WaiverError` and :class:`~gradconform.fixtures.schedules.ScheduleError` (all
         ``ValueError``) before anything runs.
         """
@@ -213,11 +216,15 @@ def _frozen_objects() -> Iterator[None]:
 
 
 def _checks_of(options: RunOptions) -> tuple[Mapping[str, Check], tuple[str, ...]]:
-    """Return the checks of a run by id, and what extra checks are on: the schedules that are given."""
-    schedules = schedules_of(options.schedule)
-    own = [check_of(name, found) for name, found in schedules.items()]
-    extra = tuple(f"{one.name}: {one.size}" for one in schedules.values())
-    return {check.id: check for check in own} or checks_of(options.contract), extra
+    """Return the checks of a run by id, and what extra checks are on: the schedules and stages that are given."""
+    schedules, stages = schedules_of(options.schedule), stages_of(options.stage)
+    extra = [f"{one.name}: {one.size}" for one in schedules.values()]
+    own = [] if stages else [check_of(name, found) for name, found in schedules.items()]
+    for name, case in stages.items():
+        asked = asked_on(case, schedules or None, options.contract)
+        own += asked.checks
+        extra.append(f"{name}: {described(case, asked.left_out)}")
+    return {check.id: check for check in own} or checks_of(options.contract), tuple(extra)
 
 
 def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
@@ -237,6 +244,7 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     require_device_execution: float | None = None,
     max_crashes: int = 20,
     schedule: Given | Sequence[Given] = (),
+    stage: GivenStage | Sequence[GivenStage] = (),
     shard: Shard | str | None = None,
     waivers: str | os.PathLike[str] | None = None,
 ) -> Report:
@@ -246,7 +254,8 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     functions. ``contract`` names a version of the contract, where it is not to be the newest. ``checks`` narrows by
     globs over check ids, less ``exclude_checks``; a narrowed run never conforms.
     ``schedule`` names CSV files in torch's format, or schedules of :mod:`gradconform.fixtures.schedules`: they are
-    judged in place of the contract. ``shard`` takes a part of the plan, such as ``"1/4"``.
+    judged in place of the contract. ``stage`` names stages of your own, or has stage cases: what the contract asks on a
+    plain stage is asked on them, in its place. ``shard`` takes a part of the plan, such as ``"1/4"``.
     ``waivers`` is a TOML file of failures that are expected; none is looked for where none is named.
     ``device`` may be ``auto`` or ``all``, ``dtype`` may be ``all``; ``device_plugins`` are modules that make devices
     usable, and ``flags`` sets those of :mod:`gradconform.devices.flags`, such as ``{"tf32": "on"}``.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal, TypeVar, cast
@@ -12,20 +12,17 @@ from typing import Any, Literal, TypeVar, cast
 import pytest
 
 from gradconform import tolerance
-from gradconform.contract import checks_of
-from gradconform.contract.check import Check
+from gradconform.contract.on_stage import asked_on
 from gradconform.contract.plan import Item
 from gradconform.devices.choice import Choice, choose, refuse_crowd
 from gradconform.devices.flags import flags_named
 from gradconform.devices.ready import ready
-from gradconform.fixtures.programs import full_immediate, split_deferred
 from gradconform.fixtures.stages import ZOO
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.naming import SelectionError
+from gradconform.naming import PROFILES, SelectionError
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 from gradconform.target.resolve import registered_targets
-from gradconform.trial.trial import Trial
 
 T = TypeVar("T")
 Kind = Literal["contract", "added"]
@@ -87,39 +84,17 @@ def _stages(config: pytest.Config) -> tuple[StageCase, ...]:
     return tuple(found.values())
 
 
-#: Per kind of backward: the check of the contract that does the same on an MLP, the program, and the requirement.
-_FORMS = {
-    "full": (
-        "full.gradients.mlp",
-        full_immediate(2),
-        "B MUST return every input gradient, and accumulate every parameter gradient, of plain autograd on",
-    ),
-    "split": (
-        "split.gradients.mlp",
-        split_deferred(2),
-        "I MUST return every input gradient, and W accumulate every parameter gradient, of plain autograd on",
-    ),
-}
-
-
 def added_items(stages: Sequence[StageCase], contract: Sequence[Item], options: RunOptions) -> tuple[Item, ...]:
-    """Return the items on ``stages``, on every device and dtype of ``contract``, as far as the globs take them."""
+    """Return the items on ``stages``, on each device and dtype of ``contract``, as profile and globs take them."""
     cells = dict.fromkeys((item.device, item.dtype) for item in contract)
-    added = [check for case in stages for check in _checks(case) if _wanted(check.id, options)]
+    profiles = PROFILES[: PROFILES.index(options.profile) + 1]
+    added = [
+        check
+        for case in stages
+        for check in asked_on(case, version=options.contract).checks
+        if check.profile in profiles and _wanted(check.id, options)
+    ]
     return tuple(Item(check, device, dtype) for device, dtype in cells for check in added)
-
-
-def _checks(case: StageCase) -> Iterator[Check]:
-    for kind, (like, program, requirement) in _FORMS.items():
-        trial = Trial(stages=(case,), program=program)
-        yield replace(
-            checks_of()[like],
-            id=f"added.{kind}.{case.name}",
-            requirement=f"{requirement} {case.special}.",
-            trials=(trial,),
-            needs=trial.needs,
-            seed=None,
-        )
 
 
 def _wanted(check: str, options: RunOptions) -> bool:

@@ -48,7 +48,9 @@ def pytest_gradconform_devices(config: pytest.Config) -> Iterable[str]:
 
 @pytest.hookspec
 def pytest_gradconform_stages(config: pytest.Config) -> Iterable[StageCase]:
-    """Return further stages: they join ``gradconform_stage``, and the run as ``added.full.NAME``, ``added.split.NAME``.
+    """Return further stages: they join ``gradconform_stage``, and the run with all that is asked of an MLP.
+
+    The ids of their checks begin with ``stage.NAME.``, as those of ``--gradconform-stage``.
 
     An added check fails its test like any other, but takes no part in the contract's counts, verdict or JSON report:
     the contract is the same for everybody. ::

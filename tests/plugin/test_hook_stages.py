@@ -35,36 +35,41 @@ def test_the_example_joins_the_fixture_and_the_run(
             gradconform_stage.module(*gradconform_stage.args())
         """
     )
-    result = pytester.runpytest("-v", "--gradconform=reference-split", "-k", "our", *processes)
-    assert result.parseoutcomes()["passed"] == 3
+    result = pytester.runpytest(
+        "-v", "--gradconform=reference-split", "-k", "our-block and gradients or test_own", *processes
+    )
+    assert result.parseoutcomes()["passed"] == 15
     result.stdout.fnmatch_lines_random(
         [
-            "*gradconform::added.full.our-block[[]cpu-float32]*",
-            "*gradconform::added.split.our-block[[]cpu-float32]*",
+            "*gradconform::stage.our-block.full.gradients[[]cpu-float32]*",
+            "*gradconform::stage.our-block.split.gradients[[]cpu-float32]*",
             "*test_own[[]our-block]*",
         ]
     )
-    result.stdout.fnmatch_lines(["2 checks on added stages, no part of the contract: 2 passed, *"])
+    result.stdout.fnmatch_lines(["* checks on added stages, no part of the contract: 14 passed, 0 failed, *"])
 
 
 def test_added_checks_take_no_part_in_the_contracts_counts(pytester: pytest.Pytester, double: str) -> None:
     pytester.makeconftest(CONFTEST.format(name="ours"))
     result = pytester.runpytest(
-        "--gradconform", double, "--gradconform-profile=quick", "--gradconform-json=report.json", "-k", "added"
+        "--gradconform", double, "--gradconform-profile=quick", "--gradconform-json=report.json", "-k", "stage.ours"
     )
     report = json.loads((pytester.path / "report.json").read_text())
     assert report["results"] == []
     assert report["verdict"] == "incomplete"
     assert report["summary"]["manifest"] == report["summary"]["planned"]
     result.stdout.fnmatch_lines(
-        ["added.full.ours [[]cpu float32]: program F0 B0 F1 B1", "2 checks on added stages*1 failed, 1 unsupported*"]
+        [
+            "stage.ours.full.gradients [[]cpu float32]: program F0 B0 F1 B1",
+            "37 checks on added stages*3 passed, 6 failed, 28 unsupported*",
+        ]
     )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_globs_narrow_added_checks_too(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makeconftest(CONFTEST.format(name="ours"))
-    judge("-v", checks=("full.*", "*.mlp")).stdout.no_fnmatch_line("*added.*")
+    judge("-v", checks=("full.*", "*.mlp")).stdout.no_fnmatch_line("*stage.ours*")
 
 
 def test_a_name_of_the_zoo_is_refused(judge: Judge, pytester: pytest.Pytester) -> None:

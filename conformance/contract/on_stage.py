@@ -1,0 +1,173 @@
+"""What the contract asks of a plain stage, asked of a stage of somebody's own: extra checks beside the contract.
+
+Each check of the contract that runs on the zoo's MLP alone is one of every such stage, with that stage in the MLP's
+place; the recorded schedules, or those that are given, run on a chain of it. What plain autograd cannot do with a stage
+is left out, and why is told before anything runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from gradconform.fixtures.schedules import Schedule
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.fixtures.stages.shown_traits import Seen, observe
+from gradconform.trial.program import CHANGES, OF_ONE, ProgramError
+from gradconform.trial.trial import Trial
+from gradconform.version import CONTRACT_VERSION
+
+from . import checks_of
+from .check import Check
+from .plan import check_of
+
+#: The stage whose place another takes.
+_PLAIN = "mlp"
+
+#: Checks of the MLP that ask for what no other stage has: weight contexts that are put in by hand name its layers.
+_OF_THE_MLP = ("grad_tuple.by_hand.",)
+
+#: Checks on chains of plain stages, in the orders of torch's schedules.
+_OF_CHAINS = ("schedule.gradients.", "schedule.large.")
+
+
+@dataclass(frozen=True, slots=True)
+class OnStage:
+    """What is asked on one stage, and how many checks are left out, by the reason why."""
+
+    checks: tuple[Check, ...]
+    left_out: Mapping[str, int]
+
+
+def asked_on(
+    case: StageCase, schedules: Mapping[str, Schedule] | None = None, version: str = CONTRACT_VERSION
+) -> OnStage:
+    """Return the checks on one stage: those of a version of the contract, and on ``schedules`` in place of its own."""
+    seen, found = observe(case, torch.float32), list[Check]()
+    left_out: Counter[str] = Counter()
+    for check in _forms(checks_of(version).values(), schedules):
+        reasons = [why for why, of_check, of_stage in _RULES if of_check(check) and of_stage(seen)]
+        trials = [] if reasons else [_with(case, trial, seen) for trial in check.trials]
+        if reasons or None in trials:
+            left_out[next(iter(reasons), "its parameters cannot be changed so")] += 1
+        else:
+            found.append(_on(check, case, tuple(filter(None, trials))))
+    return OnStage(tuple(found), left_out)
+
+
+def _forms(checks: Iterable[Check], schedules: Mapping[str, Schedule] | None) -> Iterator[Check]:
+    """Yield the checks whose stages are put in another's place."""
+    for check in checks:
+        stages = {stage.name for trial in check.trials for stage in trial.stages}
+        of_chains = schedules is None and check.id.startswith(_OF_CHAINS)
+        if of_chains or (stages == {_PLAIN} and not check.id.startswith(_OF_THE_MLP)):
+            yield check
+    for name, schedule in (schedules or {}).items():
+        yield check_of(name, schedule)
+
+
+def _asks(*topics: str) -> Callable[[Check], bool]:
+    """Return a rule: a check is of one of these topics."""
+    return lambda check: check.id.startswith(topics)
+
+
+def _gives(*patterns: str) -> Callable[[Check], bool]:
+    """Return a rule: a check gives output gradients of one of these patterns."""
+    return lambda check: any(trial.output_grads.startswith(patterns) for trial in check.trials)
+
+
+def _chains(seen: Seen) -> bool:
+    """Tell whether a stage takes, as its only argument, what it puts out."""
+    if len(seen.args) != 1 or seen.output is not seen.outputs[0] or "no_input_grads" in seen.case.traits:
+        return False
+    (arg,), (output,) = seen.tensor_args, seen.outputs
+    return arg.shape == output.shape and arg.dtype == output.dtype and output.requires_grad
+
+
+def _puts_out_its_own(seen: Seen) -> bool:
+    own = {id(tensor) for tensor in (*seen.tensor_args, *seen.module.parameters())}
+    return any(id(output) in own for output in seen.outputs)
+
+
+#: What cannot be asked of a stage: why, of which checks, and of which stages. Each was met on a stage of the zoo, where
+#: plain autograd cannot do what is asked, or does what a check of the MLP calls wrong.
+_RULES: tuple[tuple[str, Callable[[Check], bool], Callable[[Seen], bool]], ...] = (
+    (
+        "it does not take what it puts out",
+        lambda check: any(trial.chain for trial in check.trials),
+        lambda seen: not _chains(seen),
+    ),
+    (
+        "no loss takes its outputs",
+        lambda check: any(trial.loss for trial in check.trials),
+        lambda seen: bool(seen.case.traits & {"nested_output", "complex"}),
+    ),
+    (
+        "no parameter is trained",
+        lambda check: any(trial.tied or trial.altering or _changed(trial) for trial in check.trials),
+        lambda seen: not any(parameter.requires_grad for parameter in seen.module.parameters()),
+    ),
+    (
+        # What is passed has two gradients: that of the parameter, and its part as an argument.
+        "a parameter is an argument",
+        _asks("hooks.post_accumulate", "state.input_grad."),
+        lambda seen: "parameter_input" in seen.case.traits,
+    ),
+    (
+        "an argument is not contiguous",
+        _asks("state.returned_layout."),
+        lambda seen: not all(arg.is_contiguous() for arg in seen.tensor_args),
+    ),
+    (
+        "an output is an argument or a parameter, which others hold",
+        _asks("lifetime.outputs_between.", "edges.outputs."),
+        _puts_out_its_own,
+    ),
+    (
+        "an output has no dimension, and for no output gradient autograd takes 1",
+        _asks("grad_tuple.absent."),
+        lambda seen: not all(output.dim() for output in seen.outputs),
+    ),
+    (
+        "a tensor holds no element",
+        _gives("nan", "inf", "layout:"),
+        lambda seen: not all(one.numel() for one in (*seen.tensor_args, *seen.outputs)),
+    ),
+)
+
+
+def _changed(trial: Trial) -> bool:
+    """Tell whether a program changes, freezes or thaws parameters."""
+    return any(action.kind in CHANGES | OF_ONE for action in trial.actions)
+
+
+def _with(case: StageCase, trial: Trial, seen: Seen) -> Trial | None:
+    """Return a trial with ``case`` in the place of each of its stages; None where its parameters are not to be so."""
+    names = [name for name, parameter in seen.module.named_parameters() if parameter.requires_grad]
+    numbers = (action.mb for action in trial.actions if action.kind in OF_ONE)
+    if max(numbers, default=-1) >= sum(1 for _ in seen.module.parameters()):
+        return None
+    try:
+        return replace(trial, stages=(case,) * len(trial.stages), tied=tuple(names[: len(trial.tied)]))
+    except ProgramError:
+        return None
+
+
+def _on(check: Check, case: StageCase, trials: tuple[Trial, ...]) -> Check:
+    """Return a check with other trials, under an id and in words that name the stage."""
+    before, now = (frozenset().union(*(trial.needs for trial in some)) for some in (check.trials, trials))
+    topic, _, last = check.id.rpartition(".")
+    words = "-".join(word for word in last.split("-") if word != _PLAIN)
+    told = f"the stage {case.name} ({case.special})"
+    return replace(
+        check,
+        id=".".join(filter(None, ["stage", case.name, topic, words])),
+        requirement=re.sub(rf"the stage {_PLAIN} \([^)]*\)", lambda _: told, check.requirement),
+        trials=trials,
+        needs=(check.needs - before) | (now - (before - check.needs)),
+        seed=None,
+    )

@@ -1,0 +1,1 @@
+"""Stages that a user names, found and built, with the recipes of what they are fed."""

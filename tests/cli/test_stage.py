@@ -1,0 +1,170 @@
+"""``--stage``: a stage of a user's own in place of the contract."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from expecttest import assert_expected_inline
+
+Command = Callable[..., Any]
+
+MODEL = """
+import torch
+from torch import nn
+
+def build_block():
+    return nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 6))
+
+def build_head():
+    return nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 11))
+
+build_head.example_args = (torch.zeros(3, 5, dtype=torch.int64),)
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.count = nn.Linear(4, 4), 0
+
+    def forward(self, x, mask, scale):
+        return {"out": self.inner(x).masked_fill(mask, 0.0) * scale}
+
+def with_arguments():
+    return Mixed(), {"x": torch.zeros(3, 4), "scale": 2.0, "mask": torch.zeros(3, 4, dtype=torch.bool)}
+
+class Counts(Mixed):
+    def forward(self, x):
+        self.count += 1
+        return self.inner(x) * self.count
+
+class Narrow(Mixed):
+    def forward(self, x):
+        return self.inner(x) @ torch.ones(4, 4)
+
+class Deaf(Mixed):
+    def forward(self, x):
+        return self.inner(x).detach()
+
+class Pair(Mixed):
+    def forward(self, x, y):
+        return self.inner(x) + y
+
+def nested():
+    return Pair(), ((torch.zeros(2, 4), torch.zeros(2, 4)), torch.zeros(2, 4))
+
+def number():
+    return 3
+
+def raises():
+    raise RuntimeError("no weights here")
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with stages, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_stage_of_ones_own_is_judged_in_place_of_the_contract(command: Command, model: Path) -> None:
+    given = ("--stage", "model.py:build_head", "--profile", "quick", "--strict")
+    done = command("run", "reference-split", *given)
+    assert (done.code, done.err) == (0, "")
+    assert_expected_inline(
+        re.sub(r"file +\S+\n", "", done.out),
+        """\
+gradconform 0.1.0 judges reference-split 0.1.0
+on        build-head: model.py:build_head, 143 parameters; integer_input,
+          no_input_grads, view_output; not asked on it: 21 as it does not take
+          what it puts out
+checks    extra checks beside contract 1.0: 37 checks on cpu float32, seed 20
+
+stage    37 of 37   37 passed
+
+22 of the 23 passed checks that compare values are bit-equal to plain autograd;
+the largest error is 0.055 of its bound
+(stage.build-head.grad_tuple.nonfinite.nan-split)
+37 of 37 extra checks beside contract 1.0, ran
+reference-split 0.1.0: 37 of 37 checks passed; no verdict on contract 1.0, which was not run
+""",
+    )
+    assert model.is_dir()
+
+
+def test_a_block_that_takes_what_it_puts_out_stands_in_the_order_of_schedules(command: Command, model: Path) -> None:
+    done = command("run", "reference-split", "--stage", "model.py:build_block", "--json", str(model / "out.json"))
+    assert done.code == 0
+    found = json.loads((model / "out.json").read_text(encoding="utf-8"))
+    checks = {result["check"] for result in found["results"]}
+    assert {"stage.build-block.split.gradients", "stage.build-block.schedule.gradients.zbv-zero-bubble-2x2x3"} <= checks
+    assert found["verdict"] == "passed"
+    assert len(checks) > 150
+
+
+def test_torch_fails_on_a_head_of_a_language_model_and_the_failure_is_replayed(command: Command, model: Path) -> None:
+    given = ("--stage", "model.py:build_head", "--checks", "*.split.gradients,*.full.gradients")
+    done = command("run", "torch", *given, "--json", "out.json")
+    by_check = {one["check"]: one for one in json.loads((model / "out.json").read_text(encoding="utf-8"))["results"]}
+    assert by_check["stage.build-head.full.gradients"]["status"] == "passed"
+    failed = by_check["stage.build-head.split.gradients"]
+    if failed["status"] == "passed":
+        pytest.skip("on this torch a product of three dimensions with a bias is no view")
+    assert done.code == 1
+    again = "gradconform replay stage.build-head.split.gradients torch --stage model.py:build_head"
+    assert again in " ".join(done.out.split())
+    once_more = command(*again.split()[1:])
+    assert once_more.code == 1
+    assert "the same as in the report, number for number" in " ".join(command("replay", "out.json#1").out.split())
+
+
+def test_stages_of_a_file_are_those_that_it_offers_and_names_differ(command: Command, model: Path) -> None:
+    (model / "several.py").write_text(
+        "from torch import nn\n__all__ = ['first', 'second']\n"
+        "def first():\n    return nn.Linear(3, 3)\n\nsecond = nn.Linear(4, 2)\n\ndef third():\n    return 0\n",
+        encoding="utf-8",
+    )
+    given = ("--stage", "several.py", "--stage", "several.py:first", "--checks", "*.full.gradients", "--list")
+    listed = command("run", "torch", *given).out
+    assert re.findall(r"^(\S+)\[", listed, re.MULTILINE) == [
+        "stage.first.full.gradients",
+        "stage.second.full.gradients",
+        "stage.first-2.full.gradients",
+    ]
+
+
+def test_arguments_by_name_are_handed_in_by_position_and_traits_are_found(command: Command, model: Path) -> None:
+    done = command("run", "reference-split", "--stage", "model.py:with_arguments", "--json", str(model / "out.json"))
+    assert done.code == 0
+    (told,) = json.loads((model / "out.json").read_text(encoding="utf-8"))["extra"]
+    assert told.startswith(
+        "with-arguments: model.py:with_arguments, 20 parameters; integer_input, multi_input, nested_"
+    )
+    assert "as no loss takes its outputs" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("model.py:number", "stage 'model.py:number' returned 3; expected a module, or (module, example_args)"),
+        ("model.py:raises", "could not be called without arguments: RuntimeError: no weights here"),
+        ("model.py:Pair", "its forward takes x, y. Let the factory return (module, example_args)"),
+        ("model.py:Counts", "gives other outputs for the same arguments, buffers and seed of torch's generator"),
+        ("model.py:Narrow", "cannot be run forward and backward in torch.float64"),
+        ("model.py:Deaf", "none of its outputs needs a gradient, so there is no backward to judge"),
+        ("model.py:nested", "argument 0 of its example is a tuple of tensors; expected tensors"),
+        ("model.py:build_blok", "model.py has no 'build_blok'; nearest names: build_block"),
+        ("modle.py", "there is no file 'modle.py'; files near it: model.py"),
+        ("nowhere.at.all", "no module 'nowhere' can be imported. Expected package.module[:object] or path/to/file.py"),
+    ],
+)
+def test_what_is_no_stage_is_refused_before_anything_runs(command: Command, model: Path, name: str, said: str) -> None:
+    done = command("run", "torch", "--stage", name)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert model.is_dir()
