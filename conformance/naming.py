@@ -98,6 +98,18 @@ def count_read(text: str) -> int:
     return int(text)
 
 
+_SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def switch_read(given: object) -> bool:
+    """Return whether a word or a value is on; raise :class:`SelectionError` for one that is neither on nor off."""
+    word = str(given).lower()
+    if word not in _SWITCHES:
+        msg = f"{given!r} is neither on nor off; expected one of {', '.join(_SWITCHES)}"
+        raise SelectionError(msg)
+    return _SWITCHES[word]
+
+
 def percentage_named(given: float | str) -> float:
     """Return the percentage; raise :class:`SelectionError` for what is none from 0 to 100."""
     try:

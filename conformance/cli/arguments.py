@@ -20,6 +20,7 @@ from .parsing import (
     EXAMPLES,
     EXIT_CODES,
     SEVERAL,
+    SWITCH,
     TARGETS,
     Parser,
     add_count,
@@ -37,6 +38,16 @@ START_TIMEOUT = 600.0
 
 #: What checks that end or hang their process may take in the whole run, in seconds: three that hang, and are run again.
 MAX_LOST_TIME = 1200.0
+
+#: What ``gradconform run`` does where neither the command line nor anything else says otherwise.
+RUN_DEFAULTS = {
+    "check_timeout": CHECK_TIMEOUT,
+    "start_timeout": START_TIMEOUT,
+    "max_lost_time": MAX_LOST_TIME,
+    "workers": 1,
+    "isolation": True,
+    "no_waivers": False,
+}
 
 _NO_TIME = "no time; expected seconds, such as 30 or 0.5"
 
@@ -56,13 +67,13 @@ def _run(one: argparse.ArgumentParser) -> None:
         if name == "waivers":
             expected = one.add_mutually_exclusive_group()
             add_option(expected, name)
-            expected.add_argument("--no-waivers", action="store_true", help="expect no failure, whatever file there is")
+            expected.add_argument("--no-waivers", **SWITCH, help="expect no failure, whatever file there is")
         elif name != "target":
             add_option(one, name)
     _add_records_and_workers(one)
     only = one.add_mutually_exclusive_group()
     add_output(only, "--json", help="write the report there as JSON")
-    only.add_argument("--list", action="store_true", help="print what would run, and run nothing")
+    only.add_argument("--list", **SWITCH, help="print what would run, and run nothing")
 
 
 def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
@@ -76,7 +87,8 @@ def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--no-isolation",
         dest="isolation",
-        action="store_false",
+        action="store_const",
+        const=False,
         help="run the checks in this process: a crash or hang of the target is one of the run",
     )
     _add_time(one, "--check-timeout", CHECK_TIMEOUT, "what one check may take; one that takes longer has hung")
@@ -92,7 +104,7 @@ def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
         MAX_LOST_TIME,
         "run no more where checks that ended or hung their process have taken so long, with what they were run again",
     )
-    add_count(one, "-n", "--workers", default=1, help="how many processes share the checks")
+    add_count(one, "-n", "--workers", help="how many processes share the checks (default: 1)")
 
 
 def _add_time(one: argparse.ArgumentParser, flag: str, default: float, what: str) -> None:
@@ -100,7 +112,6 @@ def _add_time(one: argparse.ArgumentParser, flag: str, default: float, what: str
     one.add_argument(
         flag,
         type=partial(number_given, fits=lambda seconds: seconds > 0, otherwise=_NO_TIME),
-        default=default,
         metavar="SECONDS",
         help=f"{what} (default: {default:g})",
     )

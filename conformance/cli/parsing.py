@@ -151,11 +151,14 @@ def number_given(text: str, *, fits: Callable[[float], bool], otherwise: str) ->
 #: An option that may be repeated, each time with one name or several.
 SEVERAL: dict[str, Any] = {"action": "extend", "type": names_given, "default": None}
 
+#: A switch, None where it is not given.
+SWITCH: dict[str, Any] = {"action": "store_const", "const": True}
+
 #: What argparse is told of an option of a kind, beside those with one value; one that is not given is None.
 _KINDS: dict[str, dict[str, Any]] = {
     "several": SEVERAL,
     "paths": {"action": "append"},
-    "switch": {"action": "store_const", "const": True},
+    "switch": SWITCH,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +14,17 @@ from gradconform.exits import EXIT_CONFORMS
 from gradconform.naming import current_folder_first
 from gradconform.reading.recorded import RecordedRun
 from gradconform.records import Header, RecordsError
+from gradconform.report.lines import wrapped
 from gradconform.run.execution import Execution, OnResult, OnStart, RecordFile
 from gradconform.run.options import OPTIONS, RunOptions
 from gradconform.waivers.waiver import DEFAULT_FILE, read_waivers
 from gradconform.workers.isolated import IsolatedRun
 
-from .console import complain, conclude, width, write
+from .arguments import RUN_DEFAULTS
+from .console import complain, conclude, refuse_unwritable, width, write
 from .parsing import given_options
 from .progress import perform
+from .said import fill
 
 if TYPE_CHECKING:
     from gradconform.results import Place
@@ -28,12 +32,32 @@ if TYPE_CHECKING:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the contract against a target; return the exit code of the verdict."""
+    _read_elsewhere(arguments)
     if arguments.target is None and arguments.resume is None:
         arguments.parser.error("the following arguments are required: TARGET")
     if arguments.list:
         return _list_plan(arguments)
     with _records(arguments) as file:
         return _judge(arguments, file)
+
+
+def _read_elsewhere(arguments: argparse.Namespace) -> None:
+    """Take what the command line leaves open from the environment and the file of settings, and say so.
+
+    A run that is gone on with has the options that it was begun with.
+    """
+    resumed = arguments.resume is not None
+    named = {name: getattr(arguments, name) for name in OPTIONS}
+    told = fill(arguments, arguments.parser, Path(), os.environ)
+    if resumed:
+        vars(arguments).update(named)
+    elif told and not arguments.list:
+        write([line for one in told for line in wrapped(one, width(), hanging=4)])
+    for name, value in RUN_DEFAULTS.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, value)
+    if arguments.json not in {None, "-"}:
+        refuse_unwritable(arguments.json, "--json")
 
 
 def _records(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[RecordFile | None]:

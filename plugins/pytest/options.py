@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gradconform.naming import switch_read
 from gradconform.run.options import OPTIONS as RUN_OPTIONS
 from gradconform.run.options import Kind, Option, RunOptions
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from gradconform.contract.plan import Given
     from gradconform.contract.shard import Shard
+    from gradconform.named_stages.named import Given as GivenStage
 
     from .contract_run import ContractRun
 
@@ -135,21 +137,10 @@ def _value(config: pytest.Config, one: PluginOption) -> Any:
     if given is None or isinstance(given, list):
         return given
     try:
-        return _switch(given) if one.option.kind == "switch" else one.option.read(str(given))
+        return switch_read(given) if one.option.kind == "switch" else one.option.read(str(given))
     except ValueError as error:
         msg = f"{one.ini} = {error}"
         raise pytest.UsageError(msg) from error
-
-
-_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-
-
-def _switch(given: object) -> bool:
-    word = str(given).lower()
-    if word not in _WORDS:
-        msg = f"{given!r} is neither on nor off; expected one of {', '.join(_WORDS)}"
-        raise ValueError(msg)
-    return _WORDS[word]
 
 
 def _folder(config: pytest.Config, one: PluginOption) -> Path:
@@ -158,15 +149,20 @@ def _folder(config: pytest.Config, one: PluginOption) -> Path:
     return config.rootpath if from_ini else config.invocation_params.dir
 
 
+def _named_from(name: str, folder: Path, here: Path) -> str:
+    """Return the name of an object, which is the path of a file in ``folder`` where it is none of a module."""
+    a_path = ".py" in name and not Path(name).is_absolute() and folder != here
+    return os.path.relpath(folder / name, here) if a_path else name
+
+
 def _read_paths(config: pytest.Config, found: dict[str, Any], folders: Mapping[str, Path]) -> None:
     """Make what is found out of paths relative to the folders that name them."""
     here = config.invocation_params.dir
     for name in ("json", "ndjson"):
         found[name] = None if found[name] is None else folders[name] / found[name]
     found["schedule"] = [os.path.relpath(folders["schedule"] / path, here) for path in found["schedule"] or ()]
-    target = found["target"]
-    if target is not None and ".py" in target and not Path(target).is_absolute() and folders["target"] != here:
-        found["target"] = os.path.relpath(folders["target"] / target, here)
+    found["target"] = None if found["target"] is None else _named_from(found["target"], folders["target"], here)
+    found["stage"] = [_named_from(stage, folders["stage"], here) for stage in found["stage"] or ()]
     found["waivers"] = _waivers(here, found["waivers"], folders["waivers"])
 
 
@@ -221,6 +217,7 @@ def parametrize_checks(  # noqa: PLR0913 (these are the options a user has)
     require_device_execution: float | None = None,
     max_crashes: int | None = None,
     schedule: Given | Sequence[Given] | None = None,
+    stage: GivenStage | Sequence[GivenStage] | None = None,
     shard: Shard | str | None = None,
     waivers: str | os.PathLike[str] | None = None,
 ) -> pytest.MarkDecorator:

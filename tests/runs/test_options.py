@@ -40,6 +40,7 @@ TYPED: dict[str, Any] = {
     "require_device_execution": "95",
     "max_crashes": "3",
     "schedule": "own.csv",
+    "stage": "own.py:stage",
     "shard": "1/2",
     "waivers": "waivers.toml",
 }
