@@ -25,6 +25,9 @@ from . import checks_of
 from .check import Check
 from .plan import check_of
 
+#: The first part of the ids of these checks.
+_AREA = "stage"
+
 #: The stage whose place another takes.
 _PLAIN = "mlp"
 
@@ -57,6 +60,11 @@ def asked_on(
         else:
             found.append(_on(check, case, tuple(filter(None, trials))))
     return OnStage(tuple(found), left_out)
+
+
+def is_named(check: Check) -> bool:
+    """Tell whether a check is one on a stage of somebody's own."""
+    return check.id.startswith(f"{_AREA}.")
 
 
 def _forms(checks: Iterable[Check], schedules: Mapping[str, Schedule] | None) -> Iterator[Check]:
@@ -165,7 +173,7 @@ def _on(check: Check, case: StageCase, trials: tuple[Trial, ...]) -> Check:
     told = f"the stage {case.name} ({case.special})"
     return replace(
         check,
-        id=".".join(filter(None, ["stage", case.name, topic, words])),
+        id=".".join(filter(None, [_AREA, case.name, topic, words])),
         requirement=re.sub(rf"the stage {_PLAIN} \([^)]*\)", lambda _: told, check.requirement),
         trials=trials,
         needs=(check.needs - before) | (now - (before - check.needs)),

@@ -1,7 +1,8 @@
 """Stages by name: ``package.module[:object]`` or ``path/to/file.py[:object]``, turned into stage cases.
 
 The object is a factory that returns a module, or a module with an example of what it is fed; a module class; or a
-module. Where none is named, all that the module defines and offers without arguments are stages.
+module. Where none is named, all that the module defines and offers without arguments are stages. A module inside a
+stage is named behind it: ``model.py:build#layers.0``.
 """
 
 from __future__ import annotations
@@ -15,17 +16,16 @@ from types import ModuleType
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.fixtures.stages.shown_traits import shown
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.target.loading import Named, load
-from gradconform.trees import tensors
 
 from .error import StageError
 from .example import guessed, recipes_of
+from .pieces import MARK, piece_of
+from .shown import traits_of
 
 #: A stage, or the name of one.
 Given = str | StageCase
@@ -65,6 +65,10 @@ def described(case: StageCase, left_out: Mapping[str, int]) -> str:
 
 
 def _named(text: str) -> Iterator[StageCase]:
+    whole, mark, path = text.partition(MARK)
+    if mark:
+        yield from (piece_of(case, path) for case in _named(whole))
+        return
     named = Named(text, text, word="stage")
     made, module = load(named)
     if not isinstance(made, ModuleType):
@@ -108,7 +112,7 @@ def _case(made: object, home: ModuleType, named: Named) -> StageCase:
     fed = guessed(module, named.told) if example is None else example
     name = re.sub(r"[^a-z0-9]+", "-", named.text.rpartition(":")[2].lower()).strip("-") or "stage"
     case = StageCase(name, named.text, build, recipes_of(fed, module, named.told), own_values=True)
-    return replace(case, traits=_traits(case, named))
+    return replace(case, traits=traits_of(case, named.told))
 
 
 def _built(made: object, home: ModuleType, named: Named) -> tuple[Callable[[], nn.Module], Any]:
@@ -147,57 +151,3 @@ def _called(factory: Callable[[], object], named: Named) -> object:
         pass_on_an_interrupt(error)
         msg = f"{named.told} could not be called without arguments: {type(error).__name__}: {error}"
         raise StageError(msg) from error
-
-
-def _traits(case: StageCase, named: Named) -> frozenset[str]:
-    """Return the traits that a stage shows in float32 or float64; raise where it cannot be judged by its gradients."""
-    return frozenset().union(*(_shown(case, dtype, named) for dtype in (torch.float32, torch.float64)))
-
-
-def _shown(case: StageCase, dtype: torch.dtype, named: Named) -> frozenset[str]:
-    try:
-        with interrupts_seen():
-            _refuse(case, dtype, named)
-            return shown(case, dtype)
-    except StageError:
-        raise
-    except BaseException as error:
-        pass_on_an_interrupt(error)
-        shapes = ", ".join(str(tuple(getattr(recipe, "shape", ()))) for recipe in case.inputs)
-        msg = (
-            f"{named.told} cannot be run forward and backward in {dtype}, in which its gradients are judged or held "
-            f"against: {type(error).__name__}: {error}. It was fed arguments of the shapes {shapes}"
-        )
-        raise StageError(msg) from error
-
-
-def _refuse(case: StageCase, dtype: torch.dtype, named: Named) -> None:
-    """Raise for a stage that has no gradients, or that does not give the same twice."""
-    first, second = _outputs_twice(case, dtype)
-    if not any(output.requires_grad for output in first):
-        msg = f"{named.told}: none of its outputs needs a gradient, so there is no backward to judge"
-        raise StageError(msg)
-    if not all(map(_alike, first, second)):
-        msg = (
-            f"{named.told} gives other outputs for the same arguments, buffers and seed of torch's generator; expected "
-            "it to draw what is random from that generator, and to keep nothing from forward to forward but its buffers"
-        )
-        raise StageError(msg)
-
-
-def _outputs_twice(case: StageCase, dtype: torch.dtype) -> list[list[Tensor]]:
-    """Return what one module gives twice for the same arguments, with the buffers that it had before."""
-    module, found = case.make(dtype=dtype, device=_CPU, seed=0), []
-    before = [buffer.clone() for buffer in module.buffers()]
-    for _ in range(2):
-        for buffer, held in zip(module.buffers(), before, strict=True):
-            buffer.data = held.clone()
-        args = place_arguments(case.inputs, draw_arguments(case.inputs, seed=0, dtype=dtype), module, _CPU)
-        with torch.random.fork_rng(devices=[]), torch.enable_grad():
-            torch.manual_seed(0)
-            found.append([output.clone() for output in tensors(module(*args))])
-    return found
-
-
-def _alike(first: Tensor, second: Tensor) -> bool:
-    return first.shape == second.shape and torch.equal(first.nan_to_num(), second.nan_to_num())

@@ -39,6 +39,7 @@ from gradconform.trial.trial import Trial
 
 from .measurements import Measurements
 from .needs import Needs
+from .pieces import Pieces
 from .preflight import preflight
 
 #: How often plain autograd is run again where an implementation did not repeat itself.
@@ -99,7 +100,7 @@ class Runner:
         self._evidence: dict[Trial, Evidence] = {}
         self._readers = None if readers is None else Counter(readers)
         self._shown_withheld: frozenset[str] | None = None
-        self._needs = Needs(self._tried)
+        self._needs, self._pieces = Needs(self._tried), Pieces(self._tried)
         #: Whether to find out which values of its row a failure needs, by trials beside those of the checks.
         self.puts_back = diagnose
 
@@ -161,7 +162,8 @@ class Runner:
             evidence = self.evidence(trial)
             judged = list(check.judge(evidence))
             found = findings_in(judged)
-            found = self._needs.told(check, found) if self.puts_back else found
+            if self.puts_back:
+                found = self._pieces.told(check, trial, self._needs.told(check, found))
             findings += found
             silent += [] if any(finding.kind == "error" for finding in found) else found
             measured.add(evidence, headrooms_in(judged))

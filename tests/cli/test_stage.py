@@ -123,6 +123,69 @@ def test_torch_fails_on_a_head_of_a_language_model_and_the_failure_is_replayed(c
     assert "the same as in the report, number for number" in " ".join(command("replay", "out.json#1").out.split())
 
 
+PLANTED = """
+from gradconform.reference.split import stage_backward, stage_backward_input
+from gradconform.reference.split import stage_backward_weight as right
+
+def stage_backward_weight(weights, param_groups, retain_graph=False):
+    weights = list(weights)
+    before = [None if one.grad is None else one.grad.clone() for one in weights]
+    found = right(iter(weights), param_groups, retain_graph)
+    for one, held in zip(weights, before):
+        if one.shape == (20, 6) and one.grad is not None:
+            one.grad = 2 * one.grad - (0 if held is None else held)
+    return found
+"""
+
+DEEP = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, hidden):
+        super().__init__()
+        self.norm, self.up, self.down = nn.RMSNorm(6), nn.Linear(6, hidden), nn.Linear(hidden, 6)
+
+    def forward(self, x, scale=1.0):
+        return x + self.down(torch.relu(self.up(self.norm(x)))) * scale
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Block(hidden) for hidden in (12, 20, 12))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x, scale=0.5)
+        return x
+
+def model():
+    return Model(), torch.zeros(3, 6)
+"""
+
+
+def test_a_fault_in_the_middle_of_a_model_is_told_by_its_module_and_its_parameter(
+    command: Command, model: Path
+) -> None:
+    (model / "deep.py").write_text(DEEP, encoding="utf-8")
+    (model / "planted.py").write_text(PLANTED, encoding="utf-8")
+    given = ("--checks", "*.split.gradients,*.full.gradients", "--json", "out.json")
+    done = command("run", "planted.py", "--stage", "deep.py:model", *given)
+    assert done.code == 1
+    (failed,) = [
+        one
+        for one in json.loads((model / "out.json").read_text(encoding="utf-8"))["results"]
+        if one["status"] == "failed"
+    ]
+    assert failed["check"] == "stage.model.split.gradients"
+    assert {finding["where"] for finding in failed["findings"]} == {"layers.1.up.weight"}
+    assert {json.dumps(finding["needs"]) for finding in failed["findings"]} == {'{"piece": "layers.1.up"}'}
+    alone = command("run", "planted.py", "--stage", "deep.py:model#layers.1.up", *given)
+    assert "stage.model-layers-1-up.split.gradients" in alone.out
+    right = command("run", "planted.py", "--stage", "deep.py:model#layers.0", "--checks", "*.split.gradients")
+    assert "1 passed" in right.out
+
+
 def test_stages_of_a_file_are_those_that_it_offers_and_names_differ(command: Command, model: Path) -> None:
     (model / "several.py").write_text(
         "from torch import nn\n__all__ = ['first', 'second']\n"

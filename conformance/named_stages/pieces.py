@@ -1,0 +1,100 @@
+"""Pieces of a stage: a module inside it as a stage of its own, fed in the shapes that the whole feeds it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradconform.fixtures.inputs import draw_arguments, place_arguments
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.naming import nearest
+
+from .error import StageError
+from .example import recipes_of
+from .shown import traits_of
+
+_CPU = torch.device("cpu")
+
+#: What parts the name of a stage from that of a module inside it, as in ``model.py:build#layers.0``.
+MARK = "#"
+
+
+@lru_cache(maxsize=64)
+def called_in(case: StageCase) -> tuple[str, ...]:
+    """Return the names of the modules inside a stage that its forward calls, in the order of their first call."""
+    return tuple(_calls(case))
+
+
+def piece_of(case: StageCase, path: str) -> StageCase:
+    """Return the module ``path`` of a stage as a stage.
+
+    Its parameters have the values that they have in the whole. Raises :class:`StageError` where the forward does not
+    call it, and for one that is no stage by itself.
+    """
+    called = _calls(case)
+    told = f"stage {case.special + MARK + path!r}"
+    if path not in called:
+        msg = f"{told}: the forward of {case.special} calls no module {path!r}; nearest: {nearest(path, called)[:200]}"
+        raise StageError(msg)
+    args, kwargs = called[path]
+    build = case.build
+
+    def inner() -> nn.Module:
+        return build().get_submodule(path)
+
+    module = inner()
+    example = args if not kwargs else {**_by_name(module, args, told), **kwargs}
+    word = re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")
+    piece = StageCase(
+        f"{case.name}-{word}", case.special + MARK + path, inner, recipes_of(example, module, told), own_values=True
+    )
+    return replace(piece, traits=traits_of(piece, told))
+
+
+def pieces_of(case: StageCase, path: str = "") -> Iterator[tuple[str, StageCase]]:
+    """Yield the stages right below the module ``path`` of a stage, the whole where it is empty, by their names.
+
+    What is no stage by itself is left out.
+    """
+    inside = [name for name in called_in(case) if name.startswith(f"{path}." if path else "")]
+    for name in inside:
+        if not any(name.startswith(f"{other}.") for other in inside):
+            try:
+                yield name, piece_of(case, name)
+            except StageError:
+                continue
+
+
+def _calls(case: StageCase) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Return what each module inside a stage is first called with in one forward."""
+    module = case.make(dtype=torch.float32, device=_CPU, seed=0)
+    args = place_arguments(case.inputs, draw_arguments(case.inputs, seed=0, dtype=torch.float32), module, _CPU)
+    names = {id(inner): name for name, inner in module.named_modules() if name}
+    found: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+
+    def called(inner: nn.Module, given: tuple[Any, ...], by_name: dict[str, Any]) -> None:
+        if id(inner) in names:
+            found.setdefault(names[id(inner)], (given, by_name))
+
+    handles = [inner.register_forward_pre_hook(called, with_kwargs=True) for inner in module.modules()]
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        module(*args)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+def _by_name(module: nn.Module, args: tuple[Any, ...], told: str) -> dict[str, Any]:
+    """Return arguments by position under the names that the module's forward has for them."""
+    names = list(inspect.signature(module.forward).parameters)
+    if len(names) < len(args):
+        msg = f"{told}: its forward takes arguments without names beside those with one"
+        raise StageError(msg)
+    return dict(zip(names, args, strict=False))

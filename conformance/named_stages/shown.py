@@ -1,0 +1,70 @@
+"""What a named stage shows when it is run once: its traits, or why it is no stage that can be judged."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradconform.fixtures.inputs import draw_arguments, place_arguments
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.fixtures.stages.shown_traits import shown
+from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
+from gradconform.trees import tensors
+
+from .error import StageError
+
+_CPU = torch.device("cpu")
+
+
+def traits_of(case: StageCase, told: str) -> frozenset[str]:
+    """Return the traits that a stage shows in float32 or float64; raise where it cannot be judged by its gradients."""
+    return frozenset().union(*(_shown(case, dtype, told) for dtype in (torch.float32, torch.float64)))
+
+
+def _shown(case: StageCase, dtype: torch.dtype, told: str) -> frozenset[str]:
+    try:
+        with interrupts_seen():
+            _refuse(case, dtype, told)
+            return shown(case, dtype)
+    except StageError:
+        raise
+    except BaseException as error:
+        pass_on_an_interrupt(error)
+        shapes = ", ".join(str(tuple(getattr(recipe, "shape", ()))) for recipe in case.inputs)
+        msg = (
+            f"{told} cannot be run forward and backward in {dtype}, in which its gradients are judged or held "
+            f"against: {type(error).__name__}: {error}. It was fed arguments of the shapes {shapes}"
+        )
+        raise StageError(msg) from error
+
+
+def _refuse(case: StageCase, dtype: torch.dtype, told: str) -> None:
+    """Raise for a stage that has no gradients, or that does not give the same twice."""
+    first, second = _outputs_twice(case, dtype)
+    if not any(output.requires_grad for output in first):
+        msg = f"{told}: none of its outputs needs a gradient, so there is no backward to judge"
+        raise StageError(msg)
+    if not all(map(_alike, first, second)):
+        msg = (
+            f"{told} gives other outputs for the same arguments, buffers and seed of torch's generator; expected "
+            "it to draw what is random from that generator, and to keep nothing from forward to forward but its buffers"
+        )
+        raise StageError(msg)
+
+
+def _outputs_twice(case: StageCase, dtype: torch.dtype) -> list[list[Tensor]]:
+    """Return what one module gives twice for the same arguments, with the buffers that it had before."""
+    module, found = case.make(dtype=dtype, device=_CPU, seed=0), []
+    before = [buffer.clone() for buffer in module.buffers()]
+    for _ in range(2):
+        for buffer, held in zip(module.buffers(), before, strict=True):
+            buffer.data = held.clone()
+        args = place_arguments(case.inputs, draw_arguments(case.inputs, seed=0, dtype=dtype), module, _CPU)
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.manual_seed(0)
+            found.append([output.clone() for output in tensors(module(*args))])
+    return found
+
+
+def _alike(first: Tensor, second: Tensor) -> bool:
+    return first.shape == second.shape and torch.equal(first.nan_to_num(), second.nan_to_num())
