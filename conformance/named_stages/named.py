@@ -24,6 +24,7 @@ from gradconform.target.loading import Named, load
 
 from .error import StageError
 from .example import guessed, recipes_of
+from .hugging_face import PREFIX, models_of
 from .pieces import MARK, piece_of
 from .shown import traits_of
 
@@ -70,6 +71,11 @@ def _named(text: str) -> Iterator[StageCase]:
         yield from (piece_of(case, path) for case in _named(whole))
         return
     named = Named(text, text, word="stage")
+    if text.startswith(PREFIX):
+        for part, build, example in models_of(text, named.told):
+            whole_name = f"{text} {part}".strip()
+            yield _fed(build, example, whole_name, named.told)
+        return
     made, module = load(named)
     if not isinstance(made, ModuleType):
         yield _case(made, module, named)
@@ -109,10 +115,16 @@ def _called_alone(made: object) -> bool:
 def _case(made: object, home: ModuleType, named: Named) -> StageCase:
     build, example = _built(made, home, named)
     module = build()
-    fed = guessed(module, named.told) if example is None else example
-    name = re.sub(r"[^a-z0-9]+", "-", named.text.rpartition(":")[2].lower()).strip("-") or "stage"
-    case = StageCase(name, named.text, build, recipes_of(fed, module, named.told), own_values=True)
-    return replace(case, traits=traits_of(case, named.told))
+    return _fed(build, guessed(module, named.told) if example is None else example, named.text, named.told)
+
+
+def _fed(build: Callable[[], nn.Module], example: Any, text: str, told: str) -> StageCase:
+    """Return the stage that is built so and fed as an example is; it is named by the last part of ``text``."""
+    module = build()
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text.rpartition(":")[2])
+    name = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-") or "stage"
+    case = StageCase(name, text, build, recipes_of(example, module, told), own_values=True)
+    return replace(case, traits=traits_of(case, told))
 
 
 def _built(made: object, home: ModuleType, named: Named) -> tuple[Callable[[], nn.Module], Any]:

@@ -1,0 +1,237 @@
+"""Models of transformers as stages: built from their configuration with random weights, downloading nothing.
+
+``hf:LlamaForCausalLM``, ``hf:LlamaConfig`` or ``hf:path/to/config.json``; ``hf:LlamaForCausalLM?size=full`` leaves the
+configuration as it is, where it is made small otherwise. The whole model is one stage, and two of its layers, between
+which nothing but the hidden states is handed on, are another.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.given_files import is_file
+from gradconform.naming import nearest
+
+from .error import StageError, StageNotInstalledError
+
+#: What begins the name of such a stage.
+PREFIX = "hf:"
+
+#: What a small model has at most, by the name that a configuration has for it.
+_SMALL = {
+    "hidden_size": 32, "d_model": 32, "n_embd": 32, "intermediate_size": 48, "d_ff": 48, "moe_intermediate_size": 24,
+    "head_dim": 8, "d_kv": 8, "num_attention_heads": 4, "num_heads": 4, "n_head": 4, "num_key_value_heads": 2,
+    "num_hidden_layers": 3, "n_layer": 3, "num_layers": 2, "num_decoder_layers": 2, "vocab_size": 96,
+    "max_position_embeddings": 32, "n_positions": 32, "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4,
+    "num_experts_per_tok": 2, "image_size": 16, "patch_size": 4, "pooler_output_size": 32,
+}  # fmt: skip
+
+_ROWS, _TOKENS = 2, 6
+
+_SAID_BY_THE_CLASS = {"model_type", "transformers_version"}
+
+#: The classes of a whole model, by what it is for; the first that knows a configuration is taken.
+_AUTO = (
+    "AutoModelForCausalLM",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForImageClassification",
+    "AutoModelForMaskedLM",
+    "AutoModel",
+)
+
+
+def models_of(text: str, told: str) -> Iterator[tuple[str, Callable[[], nn.Module], tuple[Any, ...]]]:
+    """Yield the stages of a model: the last part of a name, what builds it, and an example of what it is fed.
+
+    Raises :class:`StageError` for a model that transformers has not, and where it is not installed.
+    """
+    name, _, size = text.removeprefix(PREFIX).partition("?")
+    if size not in {"", "size=small", "size=full"}:
+        msg = f"{told}: {size!r} is no size; expected size=small or size=full"
+        raise StageError(msg)
+    make = _maker(name, told, small=size != "size=full")
+    model = make()
+    example = _example(model)
+
+    def whole() -> nn.Module:
+        return _Whole(make(), tuple(example))
+
+    yield "", whole, tuple(example.values())
+    layers = _layers(model)
+    if layers is not None:
+        path, count = layers
+        fed = _fed_to(whole(), path, tuple(example.values()))
+        if fed is not None:
+            hidden, others, named = fed
+            first = max(0, count // 2 - 1)
+            chosen = tuple(range(first, min(first + 2, count)))
+
+            def between() -> nn.Module:
+                return _Between(make().get_submodule(path), chosen, others, named)
+
+            yield "layers", between, (hidden.detach().requires_grad_(),)
+
+
+class _Whole(nn.Module):
+    """A model that is fed by position and gives tensors; its parameters have the names that they have in the model."""
+
+    def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
+        """Take the parts of ``model``, whose forward takes ``names``."""
+        super().__init__()
+        self.__dict__["model_itself"], self.names = model, names
+        for name, part in model.named_children():
+            self.add_module(name, part)
+        for name, parameter in model.named_parameters(recurse=False):
+            self.register_parameter(name, parameter)
+
+    def forward(self, *args: Tensor) -> Any:
+        """Return the logits, or the last hidden state, and the auxiliary loss of a mixture of experts beside it."""
+        model: Any = self.__dict__["model_itself"]
+        routed = hasattr(model.config, "router_aux_loss_coef")
+        given = {"output_router_logits": True} if routed else {}
+        cached = {"use_cache": False} if hasattr(model.config, "use_cache") else {}
+        found = model(**dict(zip(self.names, args, strict=True)), **given, **cached, return_dict=True)
+        result = next(found[key] for key in ("logits", "last_hidden_state") if key in found)
+        auxiliary = found.get("aux_loss")
+        return result if auxiliary is None else (result, auxiliary)
+
+
+class _Between(nn.Module):
+    """Layers of a model, from hidden states to hidden states; what else the model hands them stays the same."""
+
+    def __init__(
+        self, layers: nn.Module, chosen: tuple[int, ...], others: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        """Keep some of ``layers``, and the arguments that they have beside the hidden states."""
+        super().__init__()
+        self.layers = nn.ModuleDict({str(number): layers[number] for number in chosen})  # type: ignore[index] # a list
+        self.held: list[str] = []
+        self.others, self.named = self._kept(others), self._kept(named)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the hidden states behind the last layer."""
+        for layer in self.layers.values():
+            found = layer(hidden, *self._given(self.others), **self._given(self.named))
+            hidden = found[0] if isinstance(found, tuple) else found
+        return hidden
+
+    def _kept(self, tree: Any) -> Any:
+        """Return a tree with the names of buffers in the places of tensors: they follow the module to its device."""
+        if isinstance(tree, Tensor):
+            name = f"given_{len(self.held)}"
+            self.register_buffer(name, tree.detach().clone(), persistent=False)
+            self.held.append(name)
+            return _Held(name)
+        if isinstance(tree, (tuple, list)):
+            return type(tree)(map(self._kept, tree))
+        return {key: self._kept(one) for key, one in tree.items()} if isinstance(tree, dict) else tree
+
+    def _given(self, tree: Any) -> Any:
+        if isinstance(tree, _Held):
+            return getattr(self, tree.name)
+        if isinstance(tree, (tuple, list)):
+            return type(tree)(map(self._given, tree))
+        return {key: self._given(one) for key, one in tree.items()} if isinstance(tree, dict) else tree
+
+
+class _Held:
+    """Where a buffer of a stage stands among its arguments."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def _maker(name: str, told: str, *, small: bool) -> Callable[[], nn.Module]:
+    """Return what makes a model."""
+    try:
+        library: Any = importlib.import_module("transformers")
+    except ImportError as error:
+        msg = f"{told} needs transformers, which cannot be imported: {error}; pip install 'gradconform[transformers]'"
+        raise StageNotInstalledError(msg) from error
+    if name.endswith(".json"):
+        if not is_file(name):
+            msg = f"{told}: there is no file {name!r}"
+            raise StageError(msg)
+        config = _shrunk(library.AutoConfig.for_model(**json.loads(Path(name).read_text("utf-8"))), small=small)
+        return lambda: _auto(library, config, told)
+    found = getattr(library, name, None)
+    if not isinstance(found, type) or not (name.endswith("Config") or issubclass(found, library.PreTrainedModel)):
+        near = nearest(name, [one for one in dir(library) if one.endswith(("Config", "Model", "LM", "Classification"))])
+        msg = f"{told}: transformers has no model or configuration {name!r}; nearest: {near[:200]}"
+        raise StageError(msg)
+    kind: Any = found
+    config = _shrunk(kind() if name.endswith("Config") else kind.config_class(), small=small)
+    return (lambda: _auto(library, config, told)) if name.endswith("Config") else (lambda: kind(config))
+
+
+def _auto(library: Any, config: Any, told: str) -> nn.Module:
+    for auto in _AUTO:
+        kind = getattr(library, auto, None)
+        if kind is not None and type(config) in kind._model_mapping:  # noqa: SLF001 (what an auto class knows has no public name)
+            made: nn.Module = kind.from_config(config)
+            return made
+    msg = f"{told}: none of {', '.join(_AUTO)} of transformers knows {type(config).__name__}"
+    raise StageError(msg)
+
+
+def _shrunk(config: Any, *, small: bool) -> Any:
+    """Return a configuration whose sizes are small, of the same class; a cache is of no use to a backward."""
+    if small:
+        sizes = {name: min(getattr(config, name), most) for name, most in _SMALL.items() if _is_size(config, name)}
+        tokens = {name: 0 for name in ("pad_token_id", "bos_token_id", "eos_token_id") if _is_size(config, name)}
+        kept = {name: one for name, one in config.to_dict().items() if name not in _SAID_BY_THE_CLASS}
+        config = type(config)(**{**kept, **sizes, **tokens})
+    config._experts_implementation = "eager"  # noqa: SLF001 (grouped products have no float64; other releases ignore it)
+    if getattr(config, "decoder_start_token_id", 0) is None:
+        config.decoder_start_token_id = 0
+    return config
+
+
+def _is_size(config: Any, name: str) -> bool:
+    return type(getattr(config, name, None)) is int
+
+
+def _example(model: Any) -> dict[str, Tensor]:
+    """Return what a model is fed, by the names of its forward's arguments."""
+    config, generator = model.config, torch.Generator().manual_seed(0)
+    if model.main_input_name == "pixel_values":
+        side = config.image_size
+        sides = (side, side) if isinstance(side, int) else tuple(side)
+        return {"pixel_values": torch.randn(_ROWS, config.num_channels, *sides, generator=generator)}
+    ids = torch.randint(1, config.vocab_size, (_ROWS, _TOKENS), generator=generator)
+    if config.is_encoder_decoder:
+        return {"input_ids": ids, "decoder_input_ids": ids.flip(0)}
+    return {"input_ids": ids}
+
+
+def _layers(model: nn.Module) -> tuple[str, int] | None:
+    """Return the name of the longest list of layers of one class, and how many there are."""
+    lists = [
+        (name, len(part))
+        for name, part in model.named_modules()
+        if isinstance(part, nn.ModuleList) and len(part) > 1 and len({type(one) for one in part}) == 1
+    ]
+    return max(lists, key=lambda one: one[1], default=None)
+
+
+def _fed_to(
+    whole: nn.Module, path: str, args: tuple[Tensor, ...]
+) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]] | None:
+    """Return what the first of some layers is fed: hidden states, and its other arguments by position and by name."""
+    seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    layer = whole.get_submodule(f"{path}.0")
+    handle = layer.register_forward_pre_hook(lambda _, given, named: seen.append((given, named)), with_kwargs=True)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        whole(*args)
+    handle.remove()
+    if not seen or not seen[0][0] or not isinstance(seen[0][0][0], Tensor):
+        return None
+    (hidden, *others), named = seen[0]
+    return hidden, tuple(others), dict(named)

@@ -1,0 +1,58 @@
+"""Models of transformers by name, small, with random weights: what is right is accused nowhere in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from gradconform.results import Report
+from gradconform.target.loading import TargetError
+
+Judge = Callable[..., Report]
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'gradconform[transformers]'")
+
+#: Like Llama, a mixture of experts, one that sees, an encoder and a decoder.
+MODELS = ("LlamaForCausalLM", "MixtralForCausalLM", "ViTForImageClassification", "T5ForConditionalGeneration")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_a_right_split_backward_is_accused_in_no_model(name: str, judge: Judge) -> None:
+    report = judge("reference-split", stage=f"hf:{name}", profile="quick", strict=True)
+    assert [(result.check, result.message) for result in report.failures] == []
+    assert report.verdict == "passed"
+    assert report.summary["passed"] > 60
+    whole, layers = report.extra
+    assert f"hf:{name}, " in whole
+    assert f"hf:{name} layers, " in layers
+
+
+def test_layers_between_others_stand_behind_themselves(judge: Judge) -> None:
+    schedules = ("stage.*-layers.schedule.gradients.zbv-*", "stage.*-layers.schedule.gradients.1f1b-*")
+    report = judge("reference-split", stage="hf:LlamaConfig", checks=schedules)
+    assert report.summary["passed"] == report.planned == 4
+
+
+def test_of_a_mixture_of_experts_the_auxiliary_loss_is_an_output(judge: Judge) -> None:
+    report = judge("reference-split", stage="hf:MixtralConfig", checks="*.split.gradients")
+    assert "multi_output" in report.extra[0]
+    assert report.summary["passed"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "hf:LlamaForCausalLm",
+            "transformers has no model or configuration 'LlamaForCausalLm'; nearest: LlamaForCausalLM",
+        ),
+        ("hf:LlamaConfig?size=big", "'size=big' is no size; expected size=small or size=full"),
+        ("hf:nowhere.json", "there is no file 'nowhere.json'"),
+    ],
+)
+def test_what_is_no_model_is_refused(name: str, said: str, judge: Judge) -> None:
+    with pytest.raises((ValueError, TargetError), match=re.escape(said.partition(";")[0])):
+        judge("torch", stage=name)
