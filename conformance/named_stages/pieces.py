@@ -26,12 +26,6 @@ _CPU = torch.device("cpu")
 MARK = "#"
 
 
-@lru_cache(maxsize=64)
-def called_in(case: StageCase) -> tuple[str, ...]:
-    """Return the names of the modules inside a stage that its forward calls, in the order of their first call."""
-    return tuple(_calls(case))
-
-
 def piece_of(case: StageCase, path: str) -> StageCase:
     """Return the module ``path`` of a stage as a stage.
 
@@ -63,7 +57,7 @@ def pieces_of(case: StageCase, path: str = "") -> Iterator[tuple[str, StageCase]
 
     What is no stage by itself is left out.
     """
-    inside = [name for name in called_in(case) if name.startswith(f"{path}." if path else "")]
+    inside = [name for name in _calls(case) if name.startswith(f"{path}." if path else "")]
     for name in inside:
         if not any(name.startswith(f"{other}.") for other in inside):
             try:
@@ -72,6 +66,7 @@ def pieces_of(case: StageCase, path: str = "") -> Iterator[tuple[str, StageCase]
                 continue
 
 
+@lru_cache(maxsize=1)  # the pieces of one stage are tried one behind the other
 def _calls(case: StageCase) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
     """Return what each module inside a stage is first called with in one forward."""
     module = case.make(dtype=torch.float32, device=_CPU, seed=0)
