@@ -175,6 +175,11 @@ class Report:
         return iter(self.results)
 
     @property
+    def on_stages(self) -> bool:
+        """Whether stages of a user's own stood in the contract's place: their checks are replayed as its are."""
+        return bool(self.options.get("stage"))
+
+    @property
     def summary(self) -> dict[str, int]:
         """Counts: manifest, planned, ran, and one per status; ``not_run`` counts what was planned and has no result."""
         counts = Counter(result.status for result in self.results)

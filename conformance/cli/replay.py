@@ -41,7 +41,7 @@ def replay(arguments: argparse.Namespace) -> int:
     before = None if report is None else _result(report, which, name)
     if not hash_sign and arguments.target is None:
         arguments.parser.error("a check id needs the TARGET to run it on")
-    if arguments.what.startswith(STEPS) if report is None else report.extra and not report.options.get("stage"):
+    if arguments.what.startswith(STEPS) if report is None else report.extra and not report.on_stages:
         return replay_pipeline(arguments, report, before)
     wanted = _wanted(arguments, report, before)
     with current_folder_first():

@@ -215,7 +215,7 @@ def command_again(report: Report, result: Result) -> str | None:
     """
     target = str(report.target["text"])
     try:
-        if report.extra and not report.options.get("stage"):
+        if report.extra and not report.on_stages:
             alone = PipelineOptions.from_json(report.options).alone(result.check)
             return shlex.join(["gradconform", "pipeline", target, *alone.words])
         options = options_of(report).but(device=result.device, dtype=result.dtype)
