@@ -9,8 +9,8 @@ import contextlib
 import difflib
 import os
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .exits import EXIT_ENVIRONMENT, UsageError
 
@@ -19,9 +19,15 @@ if TYPE_CHECKING:
 
 
 Profile = Literal["quick", "standard", "full"]
+Named = TypeVar("Named", bound=str)
 
 #: From the smallest profile to the largest; each holds all checks of those before it.
 PROFILES: tuple[Profile, ...] = ("quick", "standard", "full")
+
+#: Up to which size blocks of models are tried.
+Sizes = Literal["small", "large", "full"]
+
+SIZES: tuple[Sizes, ...] = ("small", "large", "full")
 
 #: Those of whole training steps.
 STEP_PROFILES = PROFILES[:2]
@@ -57,12 +63,21 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
 
 def profile_named(name: object) -> Profile:
     """Return the profile; raise :class:`SelectionError` for one that does not exist."""
-    for profile in PROFILES:
-        if profile == name:
-            return profile
-    near = difflib.get_close_matches(str(name), PROFILES, n=1)
+    return _one_of(PROFILES, "profile", name)
+
+
+def sizes_named(name: object) -> Sizes:
+    """Return up to which size blocks are tried; raise :class:`SelectionError` for what is none of :data:`SIZES`."""
+    return _one_of(SIZES, "sizes", name)
+
+
+def _one_of(known: Sequence[Named], word: str, name: object) -> Named:
+    for one in known:
+        if one == name:
+            return one
+    near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
-    msg = f"unknown profile {name!r}; {hint}expected one of {', '.join(PROFILES)}"
+    msg = f"unknown {word} {name!r}; {hint}expected one of {', '.join(known)}"
     raise SelectionError(msg)
 
 

@@ -144,6 +144,11 @@ class Mistake(Enum):
     FIRST_ROW = "the first row of an output gradient stands for all of them"
     # The device is wrong: an operation, what it was given, and what it gave.
     OPERATION_WRONG = "{c.names[0]} of {c.names[1]} is wrong by itself: {c.names[2]}"
+    OPERATION_OF_ITS_OWN = "no operation that the CPU has as well is wrong by itself; this device alone has {names}"
+    OPERATION_DRAWS = (
+        "the backward is not that of the forward, though the seed is the same: their slopes are apart by "
+        "{c.factors[0]:.0%}; {names} draws"
+    )
     # A training step is wrong: over steps, replicas, tokens, stages.
     DIVIDED_AGAIN = "what earlier steps gave is divided again by {any_name}, at the end of each step"
     ONLY_THIS_STEP = "only what this step gives: what earlier steps gave is lost"

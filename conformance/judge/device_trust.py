@@ -15,16 +15,18 @@ from torch import Tensor
 
 from gradconform.adapter import Capabilities
 from gradconform.devices.device import device_of
+from gradconform.diagnosis.cause import Mistake
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Step
-from gradconform.drive.oracle import Oracle, OracleError
+from gradconform.drive.oracle import Oracle, OracleError, replaced
 from gradconform.drive.reference64 import References
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.tolerance import FAR, Partials, judge
 
 from .finding import Finding, Judged, Measured, error_in, findings_in
 from .gradients import gradients
-from .wrong_operation import first_wrong_operation
+from .slopes import another_backward
+from .wrong_operation import wrong_operation
 
 #: What is wrong with a device, in one sentence, and the first wrong tensor.
 Verdict = tuple[str, tuple[Finding, ...]]
@@ -99,19 +101,38 @@ class DeviceTrust:
         if here.raised is not None:
             msg = f"{here.raised.raised} on the CPU, so that there is nothing to hold {self._device} against"
             raise OracleError(msg, here.raised.raised)
-        faults = tuple(findings_in(device_faults(self._evidence(references, found, here))))
-        return self._told(references, faults) if faults else None
+        evidence = self._evidence(references, found, here)
+        faults = tuple(findings_in(device_faults(evidence)))
+        if faults:
+            return self._told(references, faults)
+        return self._drawn(references) if evidence.draws else None
+
+    def _drawn(self, references: References) -> Verdict | None:
+        """Return what is wrong with an operation of a stage that draws, which as a whole cannot be held against others.
+
+        What is drawn is another draw; what is made of it is the CPU's, and its backward is that of its forward.
+        """
+        materials = references.materials
+        culprit = wrong_operation(references)
+        if culprit is None or culprit.kind is not Mistake.OPERATION_WRONG:
+            culprit = another_backward(materials, replaced(materials, torch.device("cpu")))
+        if culprit is None:
+            return None
+        finding = Finding("mismatch", culprit.names[0], "", str(culprit), cause=culprit)
+        return f"{culprit.names[0]} is wrong on {self._place(references.materials.dtype)}", (finding,)
 
     def _evidence(self, references: References, found: Observation, oracle: Observation) -> Evidence:
         return Evidence(references, _CLAIMS, (found,), oracle, diagnose=False, device=self._device)
 
     def _told(self, references: References, faults: tuple[Finding, ...]) -> Verdict:
         place = self._place(references.materials.dtype)
-        culprit = first_wrong_operation(references) if faults[0].kind != "device" else None
+        culprit = wrong_operation(references) if faults[0].kind != "device" else None
         if culprit is None:
             what = "leaves tensors elsewhere" if faults[0].kind == "device" else "is wrong, no operation by itself"
             return f"plain autograd {what} on {place}", faults
         told = tuple(replace(fault, cause=culprit) for fault in faults)
+        if culprit.kind is Mistake.OPERATION_OF_ITS_OWN:
+            return f"plain autograd is wrong, by {' or '.join(culprit.names)} on {place}", told
         return f"{culprit.names[0]} is wrong on {place}", told
 
     def _place(self, dtype: torch.dtype) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -22,11 +23,20 @@ from .values import same_bits
 #: What is different each time, or never written.
 _NOT_COMPARED = ("empty", "new_empty", "set_", "resize_")
 
+#: How many eps of the largest element float64 may be from the CPU's own dtype, to say anything of an operation: where a
+#: branch is taken by the last bit it is further away, and says nothing.
+_NEAR = 1e4
 
-def first_wrong_operation(references: References) -> Cause | None:
-    """Run plain autograd on the device once more and return the first operation that is wrong there, if any is."""
+
+def wrong_operation(references: References) -> Cause | None:
+    """Run plain autograd on the device once more and return the first operation that is wrong there.
+
+    Where none differs from the CPU's by itself, it is those that the CPU has not; None where there are none of those.
+    """
     compared = _Compared()
     drive(AutogradAdapter(), references.materials, loss_scale=references.loss_scale, log=compared)
+    if compared.found is None and compared.alone:
+        return Cause(Mistake.OPERATION_OF_ITS_OWN, names=tuple(dict.fromkeys(compared.alone)))
     return compared.found
 
 
@@ -36,19 +46,25 @@ class _Compared(DispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
         self.found: Cause | None = None
+        #: What the CPU has not.
+        self.alone: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation; keep the first that is wrong."""
         del types
         kwargs = kwargs or {}
+        name = func.name().partition(".")[0]
         if self.found is not None or not _comparable(func):
             return func(*args, **kwargs)
         given = map_leaves(_moved, args), map_leaves(_moved, kwargs)
         found = func(*args, **kwargs)
-        seen = _difference(func, given, found)
+        here = _run(func, given)
+        if here is None:
+            self.alone.append(name)
+            return found
+        seen = _difference(func, given, here, found)
         if seen is not None:
-            names = (func.name().partition(".")[0], _shapes(given[0]), seen)
-            self.found = Cause(Mistake.OPERATION_WRONG, names=names)
+            self.found = Cause(Mistake.OPERATION_WRONG, names=(name, _shapes(given[0]), seen))
         return found
 
 
@@ -64,18 +80,37 @@ def _moved(value: Any) -> Any:
     return torch.device("cpu") if isinstance(value, torch.device) else value
 
 
-def _difference(func: Callable[..., Any], given: tuple[Any, dict[str, Any]], found: Any) -> str | None:
-    """Return how what was ``found`` differs from what the CPU gives, or None."""
+def _difference(func: Callable[..., Any], given: Any, here: Any, found: Any) -> str | None:
+    """Return how what was ``found`` differs from what the CPU gives ``here``, or None."""
     wide = _run(func, map_leaves(widen, given))
-    here = _run(func, given)
-    if here is None:  # an operation of this device alone: nothing can be said
-        return None
     exact = tensors(wide) if wide is not None else [None] * len(tensors(here))
-    for got, wanted, reference in zip(map(on_cpu, tensors(found)), tensors(here), exact, strict=False):
+    for at, (got, wanted, reference) in enumerate(zip(map(on_cpu, tensors(found)), tensors(here), exact, strict=False)):
         seen = _of_tensor(got, wanted, reference)
+        if seen is not None:
+            unwritten = _unwritten(func, given, at)
+            seen = seen if unwritten is None else _of_tensor(*(_without(one, unwritten) for one in (got, wanted)), None)
         if seen is not None:
             return seen
     return None
+
+
+def _unwritten(func: Callable[..., Any], given: Any, at: int) -> Tensor | None:
+    """Return where a kernel of the CPU writes nothing into one of its results, if anywhere: torch fills it with NaN."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.use_deterministic_algorithms(True, warn_only=True)  # noqa: FBT003 (as torch has it)
+        try:
+            filled = tensors(_run(func, given))[at]
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+    unwritten = torch.isnan(filled)
+    return unwritten if bool(unwritten.any()) else None
+
+
+def _without(tensor: Tensor, where: Tensor) -> Tensor:
+    """Return a tensor with zeros ``where`` nothing is said of it."""
+    return tensor.masked_fill(where, 0) if tensor.shape == where.shape else tensor
 
 
 def _run(func: Callable[..., Any], given: Any) -> Any:
@@ -94,11 +129,19 @@ def _of_tensor(got: Tensor, wanted: Tensor, reference: Tensor | None) -> str | N
     if not (got.is_floating_point() or got.is_complex()) or got.layout != torch.strided:
         return None if bool((got.to_dense() == wanted.to_dense()).all()) else "values differ"
     fits = isinstance(reference, Tensor) and reference.shape == wanted.shape
-    judged = judge(got, wanted, widen(reference) if fits else None, Partials(), factor=FAR)
+    judged = judge(got, wanted, _near(widen(reference), wanted) if fits else None, Partials(), factor=FAR)
     if judged.passed and torch.equal(torch.isfinite(got.abs()), torch.isfinite(wanted.abs())):
         return None
     at = judged.worst
     return f"at {list(at)} it gave {describe(got[at])}, the CPU {describe(wanted[at])}"
+
+
+def _near(reference: Tensor, wanted: Tensor) -> Tensor | None:
+    """Return ``reference`` where it is about what is ``wanted``."""
+    apart, size = ((one[torch.isfinite(one)]) for one in ((reference - wanted).abs(), reference.abs()))
+    if not (apart.numel() and size.numel()):
+        return reference
+    return reference if apart.max() <= _NEAR * torch.finfo(wanted.dtype).eps * size.max() else None
 
 
 def _shapes(args: Any) -> str:

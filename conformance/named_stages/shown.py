@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.fixtures.stages.shown_traits import shown
+from gradconform.fixtures.stages.shown_traits import alike, outputs_twice, shown
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
-from gradconform.trees import tensors
 
 from .error import StageError
-
-_CPU = torch.device("cpu")
 
 
 def traits_of(case: StageCase, told: str) -> frozenset[str]:
@@ -40,31 +35,13 @@ def _shown(case: StageCase, dtype: torch.dtype, told: str) -> frozenset[str]:
 
 def _refuse(case: StageCase, dtype: torch.dtype, told: str) -> None:
     """Raise for a stage that has no gradients, or that does not give the same twice."""
-    first, second = _outputs_twice(case, dtype)
+    first, second = outputs_twice(case, dtype)
     if not any(output.requires_grad for output in first):
         msg = f"{told}: none of its outputs needs a gradient, so there is no backward to judge"
         raise StageError(msg)
-    if not all(map(_alike, first, second)):
+    if not all(map(alike, first, second)):
         msg = (
             f"{told} gives other outputs for the same arguments, buffers and seed of torch's generator; expected "
             "it to draw what is random from that generator, and to keep nothing from forward to forward but its buffers"
         )
         raise StageError(msg)
-
-
-def _outputs_twice(case: StageCase, dtype: torch.dtype) -> list[list[Tensor]]:
-    """Return what one module gives twice for the same arguments, with the buffers that it had before."""
-    module, found = case.make(dtype=dtype, device=_CPU, seed=0), []
-    before = [buffer.clone() for buffer in module.buffers()]
-    for _ in range(2):
-        for buffer, held in zip(module.buffers(), before, strict=True):
-            buffer.data = held.clone()
-        args = place_arguments(case.inputs, draw_arguments(case.inputs, seed=0, dtype=dtype), module, _CPU)
-        with torch.random.fork_rng(devices=[]), torch.enable_grad():
-            torch.manual_seed(0)
-            found.append([output.clone() for output in tensors(module(*args))])
-    return found
-
-
-def _alike(first: Tensor, second: Tensor) -> bool:
-    return first.shape == second.shape and torch.equal(first.nan_to_num(), second.nan_to_num())

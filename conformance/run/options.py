@@ -19,12 +19,14 @@ from gradconform.naming import (
     DEFAULT_SEED,
     Profile,
     SelectionError,
+    Sizes,
     count_read,
     max_crashes_named,
     percentage_named,
     profile_named,
     seed_named,
     seed_read,
+    sizes_named,
 )
 from gradconform.version import CONTRACT_VERSION
 
@@ -222,6 +224,22 @@ class RunOptions:
         default=(),
         check=_objects,
         written=lambda several: [one if isinstance(one, str) else str(one.name) for one in several],
+    )
+    operation: tuple[str, ...] = _option(
+        "judge TARGET on stages of one operation of torch each, in place of the contract: a name, a glob, or all",
+        "NAME",
+        default=(),
+    )
+    block: tuple[str, ...] = _option(
+        "judge TARGET on blocks of models, in place of the contract: a name, a glob, or all; --sizes says how large",
+        "NAME",
+        default=(),
+    )
+    sizes: Sizes = _option(  # noqa: RUF009 (it returns a field)
+        "up to which size blocks are tried: small (32K values), large (1M) or full (2G, as far as memory goes)",
+        "SIZES",
+        default="small",
+        check=sizes_named,
     )
     shard: Shard | None = _option(  # noqa: RUF009 (it returns a field)
         "run part I of N of the plan, such as 1/4; 'gradconform merge' puts the N reports together",

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gradconform.adapter import is_option
-from gradconform.contract import checks_of
+from gradconform.contract import checks_of, on_block, on_operation
 from gradconform.contract.check import Check
 from gradconform.contract.on_stage import asked_on
 from gradconform.contract.plan import Given, Item, Plan, check_of, make_plan, schedules_of
@@ -224,6 +224,14 @@ def _checks_of(options: RunOptions) -> tuple[Mapping[str, Check], tuple[str, ...
         asked = asked_on(case, schedules or None, options.contract)
         own += asked.checks
         extra.append(f"{name}: {described(case, asked.left_out)}")
+    if options.operation:
+        of_operations = on_operation.asked_of(options.operation, options.profile)
+        own += of_operations.checks
+        extra.append(f"operations: {of_operations.told}")
+    if options.block:
+        of_blocks = on_block.asked_of(options.block, options.sizes)
+        own += of_blocks.checks
+        extra.append(f"blocks: {of_blocks.told}")
     return {check.id: check for check in own} or checks_of(options.contract), tuple(extra)
 
 
@@ -245,6 +253,9 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     max_crashes: int = 20,
     schedule: Given | Sequence[Given] = (),
     stage: GivenStage | Sequence[GivenStage] = (),
+    operation: Sequence[str] | str = (),
+    block: Sequence[str] | str = (),
+    sizes: str = "small",
     shard: Shard | str | None = None,
     waivers: str | os.PathLike[str] | None = None,
 ) -> Report:
@@ -255,7 +266,9 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     globs over check ids, less ``exclude_checks``; a narrowed run never conforms.
     ``schedule`` names CSV files in torch's format, or schedules of :mod:`gradconform.fixtures.schedules`: they are
     judged in place of the contract. ``stage`` names stages of your own, or has stage cases: what the contract asks on a
-    plain stage is asked on them, in its place. ``shard`` takes a part of the plan, such as ``"1/4"``.
+    plain stage is asked on them, in its place. ``operation`` names operations of torch, or ``all`` that it lists as
+    differentiable: each is judged in a stage of its own, in place of the contract; ``block`` names blocks of models,
+    at ``sizes`` up to ``small``, ``large`` or ``full``. ``shard`` takes a part of the plan, such as ``"1/4"``.
     ``waivers`` is a TOML file of failures that are expected; none is looked for where none is named.
     ``device`` may be ``auto`` or ``all``, ``dtype`` may be ``all``; ``device_plugins`` are modules that make devices
     usable, and ``flags`` sets those of :mod:`gradconform.devices.flags`, such as ``{"tf32": "on"}``.

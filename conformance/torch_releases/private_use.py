@@ -58,6 +58,9 @@ def has_kernel(operation: str, key: str) -> bool:
     """Tell whether an overload, by its name in a schema, has a kernel of its own for a dispatch key.
 
     Without it, every name would be accepted, and a fault in an operation that torch composes of others would never
-    strike.
+    strike. An overload of TorchScript's own, such as ``aten::copy.t``, has none.
     """
-    return bool(HAS_KERNEL.find()(operation, key))
+    try:
+        return bool(HAS_KERNEL.find()(operation, key))
+    except RuntimeError:
+        return False

@@ -51,6 +51,10 @@ def _count(value: str) -> str | None:
     return None if fine else f"expected a number of devices from 1 to {MOST_DEVICES}"
 
 
+def _elements(value: str) -> str | None:
+    return None if value.isdecimal() else "expected a number of elements"
+
+
 def _bytes(value: str) -> str | None:
     return None if value.isdecimal() and int(value) > 0 else "expected a number of bytes above 0"
 
@@ -110,6 +114,11 @@ OPTIONS: dict[str, Option] = {
         "an operation's first result is wrong: `index` (each element from its neighbour), `transpose`, or `stale` "
         "(that of the call before)",
         _pairs(f"{{{','.join(_WRONG)}}}", _WRONG.__contains__),
+    ),
+    "wrong_above": Option(
+        "32768",
+        "operations that `wrong` names are right where their result has no more elements than so many",
+        _elements,
     ),
     "copying_views": Option("1", "views are copies, so that writes through them are lost", _flag),
     "mix_with_cpu": Option("1", "tensors of the CPU are accepted beside those of the device", _flag),

@@ -173,10 +173,10 @@ class Call {
     return view;
   }
 
-  // A kernel that gave its argument another size did so on memory of its own.
+  // A kernel that gave its argument another size did so on memory of its own, of which it may have left gaps.
   at::Tensor written(const at::Tensor& argument, const at::Tensor& host) {
     if (argument.sizes().equals(host.sizes()) && host.storage().data() == argument.storage().data()) return argument;
-    argument.resize_(host.sizes());
+    argument.resize_(static_cast<int64_t>(at::detail::computeStorageNbytes(host.sizes(), host.strides(), 1)));
     argument.unsafeGetTensorImpl()->set_sizes_and_strides(host.sizes(), host.strides());
     host_view(argument).copy_(host);
     return argument;

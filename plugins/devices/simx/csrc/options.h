@@ -95,6 +95,7 @@ struct Options {
         flush_denormals(flag(given, "flush_denormals")),
         nondeterministic(flag(given, "nondeterministic")),
         wrong(pairs(given, "wrong")),
+        wrong_above(number(given, "wrong_above")),
         copying_views(flag(given, "copying_views")),
         mix_with_cpu(flag(given, "mix_with_cpu")),
         one_index(flag(given, "one_index")),
@@ -114,6 +115,7 @@ struct Options {
   Names no_ops, cpu_result, cpu_fallback;
   bool tf32 = false, bfloat16_accumulate = false, flush_denormals = false, nondeterministic = false;
   std::map<std::string, std::string> wrong;
+  int64_t wrong_above = 0;
   bool copying_views = false, mix_with_cpu = false, one_index = false, unseeded = false;
   std::map<std::string, std::string> slow;
   Moment lost_at, hang_at, abort_at, segfault_at;

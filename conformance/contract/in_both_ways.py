@@ -1,0 +1,58 @@
+"""Checks of one thing in B, and in I and W, two micro-batches in flight: what is asked of operations and of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gradconform.clause import paragraphs
+from gradconform.fixtures.programs import full_all_forwards_first, split_all_forwards_first
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.judge import gradients
+from gradconform.trial.trial import Trial
+
+from .check import Check, Judge
+
+
+def in_full() -> Judge:
+    """B MUST return every input gradient, and accumulate every parameter gradient, of plain autograd on {what}.
+
+    A stage backward hands on whatever torch's autograd gives, by nodes of every kind: one that it has not met may hold
+    views, put out what has no gradient, or be run where it is not asked for.
+
+    Catches: a kind of node that is walked wrong, and on a device a kernel that is wrong forward or backward.
+    """
+    return gradients
+
+
+def in_split() -> Judge:
+    """I MUST return every input gradient, and W accumulate every parameter gradient, of plain autograd on {what}.
+
+    The second half of a split backward starts in the middle of the graph: at each node it is decided what belongs to
+    the inputs and what to the weights.
+
+    Catches: a kind of node that is cut at the wrong place, whose work is done twice, or not at all.
+    """
+    return gradients
+
+
+#: What says a requirement, by the middle part of an id, and the program that tries it.
+_WAYS = {"full": (in_full, full_all_forwards_first(2)), "split": (in_split, split_all_forwards_first(2))}
+
+
+def checks_on(area: str, name: str, what: str, cases: Sequence[StageCase]) -> Iterator[Check]:
+    """Yield the checks ``area.full.name`` and ``area.split.name``, on all of ``cases``; ``what`` says what they are."""
+    for way, (said, program) in _WAYS.items():
+        head, why, catches = paragraphs(said)
+        trials = tuple(Trial(stages=(case,), program=program) for case in cases)
+        yield Check(
+            id=f"{area}.{way}.{name}",
+            level="MUST",
+            profile="quick",
+            requirement=head.format(what=what),
+            why=why,
+            catches=catches.removeprefix("Catches: "),
+            trials=trials,
+            judge=said(),
+            needs=frozenset[str]().union(*(trial.needs for trial in trials)),
+            source=f"{said.__module__}:{said.__qualname__}",
+        )

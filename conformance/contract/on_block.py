@@ -1,0 +1,103 @@
+"""Blocks of models at a ladder of sizes: extra checks beside the contract, as far as memory goes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cache
+
+import torch
+
+from gradconform.fixtures.blocks import BLOCKS
+from gradconform.fixtures.blocks.block import Block
+from gradconform.fixtures.blocks.size import LADDER, Size, rungs
+from gradconform.fixtures.stages.shown_traits import shown
+from gradconform.naming import SelectionError, Sizes, nearest
+
+from .check import Check
+from .in_both_ways import checks_on
+
+#: The first part of the ids of these checks.
+AREA = "blocks"
+
+#: What names all of them.
+ALL = "all"
+
+#: What one check holds at a time, in values of 8 bytes: so many times a block's parameters (the implementation's, plain
+#: autograd's and the reference's modules, their gradients, and those noted after each action), and so many times the
+#: values of its hidden states. ``benchmarks/blocks.py`` measures both.
+_PER_PARAMETER, _PER_ELEMENT = 8, 100
+_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class OnBlocks:
+    """What is asked: ``blocks`` and ``stages`` count what there is, ``left_out`` has the bytes that a check needs."""
+
+    checks: tuple[Check, ...]
+    blocks: int
+    stages: int
+    left_out: Mapping[str, int]
+
+    @property
+    def told(self) -> str:
+        """What a report says of them before anything runs."""
+        parts = [f"{self.blocks} blocks at {self.stages} sizes"]
+        if self.left_out:
+            least, most = min(self.left_out.values()) / 2**30, max(self.left_out.values()) / 2**30
+            needed = f"{least:.0f} to {most:,.0f} GiB" if most - least >= 1 else f"{most:.0f} GiB"
+            names = sorted({name.partition(" ")[2] for name in self.left_out})
+            told = f"{len(self.left_out)} at {', '.join(names)}, which take about {needed}"
+            parts.append(f"left out for want of memory: {told}, where {free_memory() / 2**30:.0f} GiB are free")
+        return "; ".join(parts)
+
+
+def asked_of(patterns: Sequence[str], sizes: Sizes) -> OnBlocks:
+    """Return the checks on the blocks that ``patterns`` name, at all sizes up to ``sizes`` that memory has room for.
+
+    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none.
+    """
+    checks: list[Check] = []
+    left_out: dict[str, int] = {}
+    chosen, room = _named(patterns), free_memory()
+    for block in chosen:
+        for size in filter(block.takes, rungs(sizes)):
+            needed = memory_of(block, size)
+            if needed > room:
+                left_out[f"{block.name} {size.name}"] = needed
+                continue
+            case = replace(block.at(size), traits=_traits(block))
+            words = f"the block {block.name} ({block.special.lower()}) at {size.rows} × {size.positions}"
+            checks += checks_on(AREA, f"{block.name}.{size.name}", f"{words} × {size.hidden}", [case])
+    return OnBlocks(tuple(checks), len(chosen), len(checks) // 2, left_out)
+
+
+def memory_of(block: Block, size: Size) -> int:
+    """Return about how many bytes a check on a block at a size takes: an estimate from its numbers of values."""
+    with torch.device("meta"):
+        parameters = sum(one.numel() for one in block.build(size).parameters())
+    return _BYTES * (_PER_PARAMETER * parameters + _PER_ELEMENT * size.elements)
+
+
+def free_memory() -> int:
+    """Return the bytes of memory that are free; half of all where the system does not tell."""
+    page, names = os.sysconf("SC_PAGE_SIZE"), os.sysconf_names
+    if "SC_AVPHYS_PAGES" in names:
+        return page * os.sysconf("SC_AVPHYS_PAGES")
+    return page * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _named(patterns: Sequence[str]) -> list[Block]:
+    for pattern in patterns:
+        if pattern != ALL and not any(fnmatchcase(name, pattern) for name in BLOCKS):
+            msg = f"block {pattern!r} is none; nearest: {nearest(pattern, BLOCKS)}"
+            raise SelectionError(msg)
+    return [one for one in BLOCKS.values() if any(p == ALL or fnmatchcase(one.name, p) for p in patterns)]
+
+
+@cache
+def _traits(block: Block) -> frozenset[str]:
+    """Return the traits of a block: what it shows at the lowest rung."""
+    return shown(block.at(LADDER["small"][0]), torch.float32)

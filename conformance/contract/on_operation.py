@@ -1,0 +1,114 @@
+"""Every differentiable operation of torch, asked one by one: extra checks beside the contract.
+
+A stage of one operation between linear layers, per sample of torch's own lists; two micro-batches in flight, in B and
+in I and W. What plain autograd cannot do with a sample is left out, and told before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+
+from gradconform.fixtures.operations.cases import Judgeable, Why, judgeable
+from gradconform.fixtures.operations.entries import Entry, entries
+from gradconform.naming import Profile, SelectionError, nearest
+from gradconform.torch_releases.names import installed
+
+from .check import Check
+from .in_both_ways import checks_on
+
+#: The first part of the ids of these checks.
+AREA = "ops"
+
+#: What names all of them.
+ALL = "all"
+
+#: How many samples of an entry each profile takes, spread over torch's list of them; None is every one.
+SAMPLES: dict[Profile, int | None] = {"quick": 2, "standard": 6, "full": None}
+
+
+@dataclass(frozen=True, slots=True)
+class OnOperations:
+    """What is asked, and what stands behind it.
+
+    ``listed`` counts the entries that are named; ``left_out`` counts samples by why they cannot be judged; ``untried``
+    are the entries of which no sample can; ``nodes`` are the kinds of autograd's nodes that backwards go through.
+    """
+
+    checks: tuple[Check, ...]
+    listed: int
+    samples: int
+    left_out: Mapping[Why, int]
+    untried: tuple[str, ...]
+    nodes: frozenset[str]
+
+    @property
+    def told(self) -> str:
+        """What a report says of them before anything runs."""
+        tried = self.listed - len(self.untried)
+        share = f"{tried} of {self.listed} operations that torch {installed()} lists as differentiable"
+        parts = [f"{share}, {self.samples:,} samples, {len(self.nodes)} kinds of autograd nodes"]
+        if self.left_out:
+            reasons = ", ".join(f"{count} which {why}" for why, count in self.left_out.items())
+            parts.append(f"samples left out: {reasons}")
+        if self.untried:
+            parts.append(f"not tried: {', '.join(self.untried)}")
+        return "; ".join(parts)
+
+
+def asked_of(patterns: Sequence[str], profile: Profile) -> OnOperations:
+    """Return the checks on the operations that ``patterns`` name: names, globs, or ``all``.
+
+    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none, and
+    :class:`~gradconform.torch_releases.names.UnavailableError` where torch has no such lists.
+    """
+    chosen = _named(patterns)
+    checks, untried, nodes = list[Check](), list[str](), set[str]()
+    left_out: Counter[Why] = Counter()
+    samples = 0
+    for entry in chosen:
+        found = list(_found(entry, SAMPLES[profile], left_out))
+        samples += len(found)
+        nodes |= frozenset[str]().union(*(one.nodes for one in found))
+        if found:
+            checks += checks_on(AREA, entry.name, f"the operation {entry.name}", [one.case for one in found])
+        else:
+            untried.append(entry.name)
+    return OnOperations(tuple(checks), len(chosen), samples, left_out, tuple(untried), frozenset(nodes))
+
+
+def _named(patterns: Sequence[str]) -> list[Entry]:
+    known = entries()
+    for pattern in patterns:
+        if pattern != ALL and not any(fnmatchcase(name, pattern) for name in known):
+            msg = f"operation {pattern!r} is none that torch {installed()} lists; nearest: {nearest(pattern, known)}"
+            raise SelectionError(msg)
+    return [one for one in known.values() if any(p == ALL or fnmatchcase(one.name, p) for p in patterns)]
+
+
+def _found(entry: Entry, wanted: int | None, left_out: Counter[Why]) -> Iterator[Judgeable]:
+    """Yield so many samples that can be judged: the one with the most values, then those apart in torch's list."""
+    count = 0
+    sizes = [sum(one.numel() for one in sample.tensors) for sample in entry.samples(torch.float32, 0)]
+    largest = [sizes.index(max(sizes))] if sizes else []
+    for number in dict.fromkeys([*largest, *spread(len(sizes), wanted)]):
+        found = judgeable(entry, number)
+        if isinstance(found, str):
+            left_out[found] += 1
+        else:
+            yield found
+            count += 1
+        if count == wanted:
+            return
+
+
+def spread(count: int, wanted: int | None) -> list[int]:
+    """Return the numbers below ``count``, the ``wanted`` first ones spread evenly from the first to the last."""
+    if wanted is None or count <= wanted:
+        return list(range(count))
+    first = dict.fromkeys(round(step * (count - 1) / max(1, wanted - 1)) for step in range(wanted))
+    return [*first, *(number for number in range(count) if number not in first)]
