@@ -176,8 +176,8 @@ class Report:
 
     @property
     def on_stages(self) -> bool:
-        """Whether stages of a user's own stood in the contract's place: their checks are replayed as its are."""
-        return bool(self.options.get("stage"))
+        """Whether stages, a user's own or those of operations or blocks, stood in the place of the contract's."""
+        return any(self.options.get(name) for name in ("stage", "operation", "block"))
 
     @property
     def summary(self) -> dict[str, int]:

@@ -15,6 +15,7 @@ from gradconform.replay.script import Replayed, failing_trial
 from gradconform.report.lines import Line
 from gradconform.report.sentences import options_of
 from gradconform.results import Report, Result
+from gradconform.run.beside import asked_by
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 
@@ -55,13 +56,14 @@ def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result
     """Return the check and the options of its run: those of the report that holds it, with what is given in place."""
     given = given_options(arguments)
     if report is None or before is None:
-        return _Wanted(arguments.what, RunOptions(**{**given, "profile": "full"}))
+        return _Wanted(arguments.what, RunOptions(**{**asked_by(arguments.what), **given, "profile": "full"}))
     try:
         recorded = options_of(report).but(device=before.device, dtype=before.dtype)
     except ValueError as error:
         msg = f"{arguments.what.rpartition('#')[0]}: {error}"
         raise SelectionError(msg) from error
-    return _Wanted(before.check, recorded.but(**{"target": str(report.target["text"]), **given}), report, before)
+    values = {"target": str(report.target["text"]), **asked_by(before.check), **given}
+    return _Wanted(before.check, recorded.but(**values), report, before)
 
 
 def _result(report: Report, which: str, name: str) -> Result:
@@ -81,7 +83,8 @@ def _result(report: Report, which: str, name: str) -> Result:
 
 def _run_of(wanted: _Wanted) -> Run:
     known = checks_of(wanted.options.contract)
-    if wanted.check not in known and not wanted.options.stage:
+    options = wanted.options
+    if wanted.check not in known and not (options.stage or options.operation or options.block):
         near = nearest(wanted.check, known)[:200]
         msg = f"{wanted.check!r} is no check of contract {wanted.options.contract}; nearest: {near}"
         raise SelectionError(msg)

@@ -56,3 +56,10 @@ def checks_on(area: str, name: str, what: str, cases: Sequence[StageCase]) -> It
             needs=frozenset[str]().union(*(trial.needs for trial in trials)),
             source=f"{said.__module__}:{said.__qualname__}",
         )
+
+
+def named_in(check: str, area: str) -> str | None:
+    """Return the name in the id of a check that :func:`checks_on` made in an area; None for another check."""
+    before, *rest = check.split(".", 2)
+    fits = before == area and len(rest) == len(("way", "name")) and rest[0] in _WAYS
+    return rest[1] if fits else None

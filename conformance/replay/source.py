@@ -10,7 +10,8 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
+from functools import partial
 from importlib.util import resolve_name
 from types import ModuleType
 from typing import Any
@@ -113,6 +114,14 @@ class Source:
     names: set[str] = field(default_factory=set)
     attributes: set[str] = field(default_factory=set)
     _bodies: dict[str, list[ast.stmt]] = field(default_factory=dict)
+    #: What is being added, and may name itself by way of others.
+    _begun: set[str] = field(default_factory=set)
+
+    def begins(self, name: str) -> bool:
+        """Tell whether a definition is one that nobody has begun to add."""
+        new = name not in self._begun
+        self._begun.add(name)
+        return new
 
     def body(self, module: ModuleType) -> list[ast.stmt]:
         """Return the statements of a module, folded."""
@@ -144,9 +153,10 @@ def add_stage(source: Source, case: StageCase) -> str:
     plan = plan_of(case)
     if plan is not None:
         return _add_plan(source, plan)
-    name = case.build.__name__
-    _add_name(source, sys.modules[case.build.__module__], name)
-    return f"{name}()"
+    build, given = (case.build.func, case.build.args) if isinstance(case.build, partial) else (case.build, ())
+    for made in (build, *(type(one) for one in given if is_dataclass(one))):
+        _add_name(source, sys.modules[made.__module__], made.__name__)
+    return f"{build.__name__}({', '.join(map(repr, given))})"
 
 
 def _add_plan(source: Source, plan: Plan) -> str:
@@ -160,7 +170,7 @@ def _add_plan(source: Source, plan: Plan) -> str:
 
 def _add_name(source: Source, module: ModuleType, name: str) -> None:
     """Add a definition of a module and, before it, all that it names there; what torch has is imported."""
-    if name in source.definitions:
+    if name in source.definitions or not source.begins(f"{module.__name__}:{name}"):
         return
     for node in source.body(module):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -213,7 +223,8 @@ def _defined(node: ast.stmt) -> set[str]:
 
 
 def _registers(decorator: ast.expr) -> bool:
-    return isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "stage"
+    named = isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name)
+    return named and decorator.func.id in {"stage", "block"}
 
 
 def _text(module: ModuleType, node: ast.stmt) -> str:

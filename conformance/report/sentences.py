@@ -9,6 +9,7 @@ from typing import Any
 from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.results import Report, Result
+from gradconform.run.beside import asked_by
 from gradconform.run.options import RunOptions
 from gradconform.torch_releases.tested import untested
 
@@ -218,7 +219,8 @@ def command_again(report: Report, result: Result) -> str | None:
         if report.extra and not report.on_stages:
             alone = PipelineOptions.from_json(report.options).alone(result.check)
             return shlex.join(["gradconform", "pipeline", target, *alone.words])
-        options = options_of(report).but(device=result.device, dtype=result.dtype)
+        asked = dict.fromkeys(asked_by(result.check))
+        options = options_of(report).but(device=result.device, dtype=result.dtype, **asked)
     except ValueError:
         return None
     return shlex.join(["gradconform", "replay", result.check, target, *options.words("results")])

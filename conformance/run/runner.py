@@ -37,6 +37,7 @@ from gradconform.trial.materials import Materials
 from gradconform.trial.program import UNDER_PLAIN_AUTOGRAD
 from gradconform.trial.trial import Trial
 
+from . import samples
 from .measurements import Measurements
 from .needs import Needs
 from .pieces import Pieces
@@ -155,7 +156,7 @@ class Runner:
             return {"status": "unsupported", "unclaimed": tuple(unmet), "message": f"not claimed: {', '.join(unmet)}"}
         if self._adapter_problem and not self.place_unmet:  # a dtype or device that is not claimed may be refused
             return {"status": "error", "kind": "adapter", "message": self._adapter_problem}
-        findings: list[Finding] = []
+        by_trial: list[tuple[Trial, list[Finding]]] = []
         silent: list[Finding] = []
         readings: list[Any] = []
         for trial in check.trials:
@@ -164,7 +165,7 @@ class Runner:
             found = findings_in(judged)
             if self.puts_back:
                 found = self._pieces.told(check, trial, self._needs.told(check, found))
-            findings += found
+            by_trial.append((trial, found))
             silent += [] if any(finding.kind == "error" for finding in found) else found
             measured.add(evidence, headrooms_in(judged))
             if check.pooled is not None:
@@ -173,6 +174,7 @@ class Runner:
                 readings.append(check.pooled.read(evidence))
                 if check.pooled.settled(readings, len(check.trials)):
                     break
+        findings = samples.told(check, by_trial)
         if check.pooled is not None and not findings:
             judged = list(check.pooled.judge(readings))
             findings, silent = findings_in(judged), findings_in(judged)

@@ -1,0 +1,22 @@
+"""Which options of a run a check beside the contract asks for by its id alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradconform.contract import on_block, on_operation
+from gradconform.contract.in_both_ways import named_in
+
+#: What asks for none of them.
+NONE: dict[str, Any] = {"operation": (), "block": (), "sizes": None}
+
+
+def asked_by(check: str) -> dict[str, Any]:
+    """Return the options without which a check on an operation or a block is not there; none for any other check."""
+    operation, block = named_in(check, on_operation.AREA), named_in(check, on_block.AREA)
+    if operation is not None:
+        return {**NONE, "operation": (operation,)}
+    if block is not None:
+        name, _, _ = block.partition(".")
+        return {**NONE, "block": (name,), "sizes": "full"}
+    return {}

@@ -1,0 +1,26 @@
+"""Which samples of an operation fail: the findings of the first, and how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gradconform.contract import on_operation
+from gradconform.contract.check import Check
+from gradconform.contract.in_both_ways import named_in
+from gradconform.judge.finding import Finding
+from gradconform.trial.trial import Trial
+
+
+def told(check: Check, by_trial: Sequence[tuple[Trial, list[Finding]]]) -> list[Finding]:
+    """Return the findings of a check; of one on an operation those of its first sample that fails.
+
+    What a finding needs says which sample that is, by its number in torch's list, and how many of those tried fail.
+    """
+    failing = [(trial, found) for trial, found in by_trial if found]
+    if named_in(check.id, on_operation.AREA) is None or not failing:
+        return [finding for _, found in failing for finding in found]
+    trial, found = failing[0]
+    number = trial.stages[0].name.rpartition("-")[2]
+    needs = {"sample": number, "failing": f"{len(failing)} of {len(check.trials)} samples"}
+    return [replace(finding, needs={**(finding.needs or {}), **needs}) for finding in found]
