@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 import torch
 
 from gradconform.fixtures.operations.cases import Judgeable, Why, judgeable
-from gradconform.fixtures.operations.entries import Entry, entries
+from gradconform.fixtures.operations.entries import Entry, Sample, entries
 from gradconform.naming import Profile, SelectionError, nearest
 from gradconform.torch_releases.names import installed
 
@@ -27,7 +27,7 @@ AREA = "ops"
 #: What names all of them.
 ALL = "all"
 
-#: How many samples of an entry each profile takes, spread over torch's list of them; None is every one.
+#: How many samples of an entry each profile takes, as unlike each other as torch's list has them; None is every one.
 SAMPLES: dict[Profile, int | None] = {"quick": 2, "standard": 6, "full": None}
 
 
@@ -91,11 +91,9 @@ def _named(patterns: Sequence[str]) -> list[Entry]:
 
 
 def _found(entry: Entry, wanted: int | None, left_out: Counter[Why]) -> Iterator[Judgeable]:
-    """Yield so many samples that can be judged: the one with the most values, then those apart in torch's list."""
+    """Yield so many samples that can be judged, those first that are unlike the ones before."""
     count = 0
-    sizes = [sum(one.numel() for one in sample.tensors) for sample in entry.samples(torch.float32, 0)]
-    largest = [sizes.index(max(sizes))] if sizes else []
-    for number in dict.fromkeys([*largest, *spread(len(sizes), wanted)]):
+    for number in unlike_first(entry.samples(torch.float32, 0), wanted):
         found = judgeable(entry, number)
         if isinstance(found, str):
             left_out[found] += 1
@@ -106,9 +104,28 @@ def _found(entry: Entry, wanted: int | None, left_out: Counter[Why]) -> Iterator
             return
 
 
-def spread(count: int, wanted: int | None) -> list[int]:
-    """Return the numbers below ``count``, the ``wanted`` first ones spread evenly from the first to the last."""
-    if wanted is None or count <= wanted:
-        return list(range(count))
-    first = dict.fromkeys(round(step * (count - 1) / max(1, wanted - 1)) for step in range(wanted))
-    return [*first, *(number for number in range(count) if number not in first)]
+def unlike_first(samples: Sequence[Sample], wanted: int | None) -> Iterator[int]:
+    """Yield the numbers of samples: first ``wanted`` that have as much as possible that none before has, then others.
+
+    What a sample has are its shapes, its dimensions and each thing beside tensors that it hands over, by where it is.
+    Of those that have as much, the one with the most values comes first.
+    """
+    left = {number: _features(sample) for number, sample in enumerate(samples)}
+    if wanted is None:
+        yield from left
+        return
+    sizes = [sum(one.numel() for one in sample.tensors) for sample in samples]
+    seen: set[object] = set()
+    for _ in range(min(wanted, len(samples))):
+        best = max(left, key=lambda number: (len(left[number] - seen), sizes[number], -number))
+        seen |= left.pop(best)
+        yield best
+    yield from left
+
+
+def _features(sample: Sample) -> frozenset[object]:
+    others, tensors = sample.form
+    told = [(at, other) for at, other in enumerate(others)]
+    shapes = [(at, one[0]) for at, one in enumerate(tensors)]
+    dimensions = [(at, "dimensions", len(one[0])) for at, one in enumerate(tensors)]
+    return frozenset([*told, *shapes, *dimensions, ("tensors", len(tensors)), ("others", len(others))])

@@ -1,0 +1,78 @@
+"""``--operation`` and ``--block``: single operations, and blocks of models, in place of the contract."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from expecttest import assert_expected_inline
+
+Command = Callable[..., Any]
+
+
+def test_operations_are_judged_in_place_of_the_contract_by_names_and_globs(command: Command) -> None:
+    done = command("run", "reference-split", "--operation", "linalg.chol*,nn.SiLU", "--profile", "quick", "--list")
+    assert (done.code, done.err) == (0, "")
+    assert_expected_inline(
+        done.out,
+        """\
+ops.full.linalg.cholesky[cpu-float32]  MUST
+ops.split.linalg.cholesky[cpu-float32]  MUST
+ops.full.linalg.cholesky_ex[cpu-float32]  MUST
+ops.split.linalg.cholesky_ex[cpu-float32]  MUST
+ops.full.nn.SiLU[cpu-float32]  MUST
+ops.split.nn.SiLU[cpu-float32]  MUST
+6 of 6 extra checks beside contract 1.0, would run
+""",
+    )
+
+
+def test_what_is_tried_is_told_before_anything_runs(command: Command) -> None:
+    done = command("run", "reference-split", "--operation", "linalg.cholesky,nn.functional.one_hot", "--block", "lora")
+    assert done.code == 0
+    opening = " ".join(done.out.split("checks ")[0].split())
+    assert "operations: 1 of 2 operations that torch" in opening
+    assert "not tried: nn.functional.one_hot" in opening
+    assert "blocks: 1 blocks at 8 sizes" in opening
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--operation", "linalg.choleski"), "operation 'linalg.choleski' is none that torch"),
+        (("--block", "swiglo"), "block 'swiglo' is none; nearest: swiglu"),
+        (("--block", "lora", "--sizes", "larg"), "unknown sizes 'larg'; did you mean large? expected one of small"),
+    ],
+)
+def test_a_name_that_is_none_is_refused_with_the_nearest(command: Command, words: tuple[str, ...], told: str) -> None:
+    done = command("run", "torch", *words)
+    assert done.code == 2
+    assert told in done.err
+
+
+def test_a_failure_is_replayed_by_its_id_alone_and_as_a_script(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = command("run", "torch", "--operation", "nn.LSTM", "--block", "tied-head", "--json", "report.json")
+    assert done.code == 1
+    assert "again: gradconform replay ops.split.nn.LSTM torch\n" in done.out
+    assert "needs: sample=" in " ".join(done.out.split())
+    report = json.loads(Path("report.json").read_text(encoding="utf-8"))
+    assert {r["check"].rpartition(".")[0] for r in report["results"] if r["status"] == "failed"} == {
+        "ops.split.nn", "blocks.split.tied-head",
+    }  # fmt: skip
+    for check in ("ops.split.nn.LSTM", "blocks.split.tied-head.tiny"):
+        again = command("replay", check, "torch")
+        assert again.code == 1
+        assert f"{check}: failed" in again.out
+        from_report = command("replay", f"report.json#{check}")
+        assert "the same as in the report, number for number" in from_report.out
+        assert command("replay", check, "torch", "--script", "defect.py").code == 0
+        script = subprocess.run([sys.executable, "defect.py"], capture_output=True, text=True, check=False)
+        assert (script.returncode, "WRONG: " in script.stdout) == (1, True), script.stderr

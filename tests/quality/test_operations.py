@@ -1,0 +1,135 @@
+"""Every differentiable operation of torch: that they are tried, that nobody who is right is accused, what is found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from gradconform.contract.on_operation import ALL, asked_of, unlike_first
+from gradconform.fixtures.inputs import draw_arguments
+from gradconform.fixtures.operations.cases import Judgeable, judgeable
+from gradconform.fixtures.operations.entries import entries
+from gradconform.results import Report
+
+Judge = Callable[..., Report]
+
+#: In how many parts the entries are judged: in CI all of them in float32, and the first in every dtype.
+PARTS = 12
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+PLACES = [
+    pytest.param(number, dtype, marks=() if dtype == "float32" or number == 0 else pytest.mark.nightly)
+    for dtype in DTYPES
+    for number in range(PARTS)
+]
+
+
+def part(number: int) -> list[str]:
+    return list(entries())[number::PARTS]
+
+
+@pytest.mark.slow
+def test_at_least_95_per_cent_of_the_entries_are_tried() -> None:
+    asked = asked_of([ALL], "quick")
+    assert asked.listed > 500
+    assert len(asked.untried) / asked.listed < 0.05
+    assert len(asked.nodes) > 300
+    assert {check.id.split(".")[1] for check in asked.checks} == {"full", "split"}
+    assert len({check.id for check in asked.checks}) == len(asked.checks) == 2 * (asked.listed - len(asked.untried))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "dtype"), PLACES)
+def test_a_right_split_backward_is_not_accused_on_any(number: int, dtype: str, judge: Judge) -> None:
+    report = judge("reference-split", operation=part(number), profile="quick", dtype=dtype, strict=True, diagnose=False)
+    assert [(result.check, result.message) for result in report.failures] == []
+    assert report.summary["error"] == 0
+    # What plain autograd cannot do in a dtype is the environment's.
+    assert {result.kind for result in report if result.status == "unsupported"} <= {"environment"}
+    assert report.summary["passed"] > 60
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", range(PARTS))
+def test_a_right_split_backward_is_not_accused_on_any_sample(number: int, judge: Judge) -> None:
+    report = judge("reference-split", operation=part(number), profile="full", strict=True, diagnose=False)
+    assert [(result.check, result.message) for result in report.failures] == []
+    assert report.summary["error"] == 0
+
+
+def test_a_cell_that_torch_runs_twice_is_found_with_its_sample(judge: Judge) -> None:
+    report = judge("torch", operation="nn.LSTM", diagnose=False)
+    failed = {result.check: result for result in report.failures}
+    assert list(failed) == ["ops.split.nn.LSTM"]
+    (finding,) = failed["ops.split.nn.LSTM"].findings
+    count, _, of = finding["needs"]["failing"].partition(" of ")
+    assert 0 < int(count) <= int(of.split()[0])
+    assert int(finding["needs"]["sample"]) < len(entries()["nn.LSTM"].samples(torch.float32, 0))
+
+
+def test_torchs_lists_leave_the_process_as_it_was() -> None:
+    look = """
+import os, warnings, torch
+def seen():
+    return dict(os.environ), list(warnings.filters), torch.get_default_dtype(), torch._C.ScriptFunction.__call__
+before = seen()
+from gradconform.fixtures.operations.entries import entries
+assert entries()
+torch.backends.mkldnn.enabled = True  # refused from then on, where torch's tests are imported
+assert seen() == before
+"""
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def case_of(name: str, number: int) -> Judgeable:
+    found = judgeable(entries()[name], number)
+    assert isinstance(found, Judgeable)
+    return found
+
+
+def test_micro_batches_have_other_values_and_all_tensors_of_a_sample_belong_together() -> None:
+    recipes = case_of("mul", 1).case.inputs
+    first, again, other = (draw_arguments(recipes, seed=seed, dtype=torch.float32) for seed in (3, 3, 4))
+    assert all(a is not None and b is not None and torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not any(a is not None and b is not None and torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_values_are_rounded_alike_in_every_dtype_that_the_list_has_no_samples_in() -> None:
+    recipes = case_of("linalg.cholesky", 0).case.inputs
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        drawn = draw_arguments(recipes, seed=1, dtype=dtype)
+        assert {one.dtype for one in drawn if one is not None} == {dtype}
+
+
+def test_where_values_decide_the_shape_they_are_the_same_in_every_micro_batch() -> None:
+    recipes = case_of("masked_select", 2).case.inputs
+    first, other = (draw_arguments(recipes, seed=seed, dtype=torch.float32) for seed in (3, 4))
+    assert all(a is not None and b is not None and torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_what_has_no_derivative_by_one_argument_has_it_by_the_others() -> None:
+    case = case_of("nn.functional.batch_norm", 0).case
+    assert "fixed_input" in case.traits
+    assert any(getattr(recipe, "requires_grad", False) for recipe in case.inputs)
+
+
+def test_random_numbers_are_seen_behind_the_seed_that_the_list_sets() -> None:
+    assert "rng" in case_of("nn.functional.dropout", 2).case.traits
+    assert "rng" not in case_of("nn.functional.relu", 0).case.traits
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 6, 100, None])
+def test_samples_that_are_unlike_each_other_come_first_and_each_comes_once(wanted: int | None) -> None:
+    samples = entries()["nn.functional.dropout"].samples(torch.float32, 0)
+    found = list(unlike_first(samples, wanted))
+    assert sorted(found) == list(range(len(samples)))
+    drawing = [number for number in found[:6] if "0.5" in samples[number].form[0]]
+    assert wanted != 6 or any(samples[number].tensors[0].numel() > 1 for number in drawing)
+
+
+def test_of_no_samples_none_is_taken() -> None:
+    assert list(unlike_first((), 2)) == []
