@@ -10,6 +10,7 @@ from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge import gradients
 from gradconform.trial.trial import Trial
 
+from .beside import FULL, SPLIT
 from .check import Check, Judge
 
 
@@ -36,7 +37,7 @@ def in_split() -> Judge:
 
 
 #: What says a requirement, by the middle part of an id, and the program that tries it.
-_WAYS = {"full": (in_full, full_all_forwards_first(2)), "split": (in_split, split_all_forwards_first(2))}
+_WAYS = {FULL: (in_full, full_all_forwards_first(2)), SPLIT: (in_split, split_all_forwards_first(2))}
 
 
 def checks_on(area: str, name: str, what: str, cases: Sequence[StageCase]) -> Iterator[Check]:
@@ -56,10 +57,3 @@ def checks_on(area: str, name: str, what: str, cases: Sequence[StageCase]) -> It
             needs=frozenset[str]().union(*(trial.needs for trial in trials)),
             source=f"{said.__module__}:{said.__qualname__}",
         )
-
-
-def named_in(check: str, area: str) -> str | None:
-    """Return the name in the id of a check that :func:`checks_on` made in an area; None for another check."""
-    before, *rest = check.split(".", 2)
-    fits = before == area and len(rest) == len(("way", "name")) and rest[0] in _WAYS
-    return rest[1] if fits else None

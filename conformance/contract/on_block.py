@@ -16,11 +16,9 @@ from gradconform.fixtures.blocks.size import LADDER, Size, rungs
 from gradconform.fixtures.stages.shown_traits import shown
 from gradconform.naming import SelectionError, Sizes, nearest
 
+from . import beside
 from .check import Check
 from .in_both_ways import checks_on
-
-#: The first part of the ids of these checks.
-AREA = "blocks"
 
 #: What names all of them.
 ALL = "all"
@@ -70,7 +68,7 @@ def asked_of(patterns: Sequence[str], sizes: Sizes) -> OnBlocks:
                 continue
             case = replace(block.at(size), traits=_traits(block))
             words = f"the block {block.name} ({block.special.lower()}) at {size.rows} × {size.positions}"
-            checks += checks_on(AREA, f"{block.name}.{size.name}", f"{words} × {size.hidden}", [case])
+            checks += checks_on(beside.BLOCKS, f"{block.name}.{size.name}", f"{words} × {size.hidden}", [case])
     return OnBlocks(tuple(checks), len(chosen), len(checks) // 2, left_out)
 
 

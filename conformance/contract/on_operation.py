@@ -18,11 +18,9 @@ from gradconform.fixtures.operations.entries import Entry, Sample, entries
 from gradconform.naming import Profile, SelectionError, nearest
 from gradconform.torch_releases.names import installed
 
+from .beside import OPERATIONS
 from .check import Check
 from .in_both_ways import checks_on
-
-#: The first part of the ids of these checks.
-AREA = "ops"
 
 #: What names all of them.
 ALL = "all"
@@ -75,7 +73,7 @@ def asked_of(patterns: Sequence[str], profile: Profile) -> OnOperations:
         samples += len(found)
         nodes |= frozenset[str]().union(*(one.nodes for one in found))
         if found:
-            checks += checks_on(AREA, entry.name, f"the operation {entry.name}", [one.case for one in found])
+            checks += checks_on(OPERATIONS, entry.name, f"the operation {entry.name}", [one.case for one in found])
         else:
             untried.append(entry.name)
     return OnOperations(tuple(checks), len(chosen), samples, left_out, tuple(untried), frozenset(nodes))

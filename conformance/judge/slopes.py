@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gradconform.devices.device import device_of
 from gradconform.diagnosis.cause import Cause, Mistake
-from gradconform.reference.autograd import pair_roots
+from gradconform.reference.autograd import pair_roots, run_backward
 from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import as_tuple, leaves, tensors
 from gradconform.trial.materials import Materials, stable_seed
@@ -82,13 +82,13 @@ def _slopes(materials: Materials, lane: int, log: DispatchMode) -> Iterator[tupl
     args = materials.args(lane, 0, stage)
     with log:
         outputs = _forward(materials, stage, args)
-    roots, grads = pair_roots(outputs, materials.output_grads(lane, 0))
-    torch.autograd.backward(roots, grads)
-    gradients = [_wide(one.grad) if one.grad is not None else None for one in _trained(args, stage)]
+    trained = _trained(args, stage)
+    found = run_backward(*pair_roots(outputs, materials.output_grads(lane, 0)), trained)
+    gradients = [None if (grad := found.get(id(one))) is None else _wide(grad) for one in trained]
     step = _STEPS[materials.dtype]
     for number in range(_DIRECTIONS):
         generator = torch.Generator().manual_seed(stable_seed(materials.seed, "direction", number))
-        along = [_direction(one, generator) for one in _trained(args, stage)]
+        along = [_direction(one, generator) for one in trained]
         told = sum(float((grad * by).sum()) for grad, by in zip(gradients, along, strict=True) if grad is not None)
         yield _slope(materials, lane, along, step), told, _slope(materials, lane, along, _FURTHER * step)
 

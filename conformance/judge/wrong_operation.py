@@ -86,9 +86,8 @@ def _difference(func: Callable[..., Any], given: Any, here: Any, found: Any) -> 
     exact = tensors(wide) if wide is not None else [None] * len(tensors(here))
     for at, (got, wanted, reference) in enumerate(zip(map(on_cpu, tensors(found)), tensors(here), exact, strict=False)):
         seen = _of_tensor(got, wanted, reference)
-        if seen is not None:
-            unwritten = _unwritten(func, given, at)
-            seen = seen if unwritten is None else _of_tensor(*(_without(one, unwritten) for one in (got, wanted)), None)
+        if seen is not None and (unwritten := _unwritten(func, given, at)) is not None:
+            seen = _of_tensor(_without(got, unwritten), _without(wanted, unwritten), None)
         if seen is not None:
             return seen
     return None

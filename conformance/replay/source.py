@@ -223,8 +223,9 @@ def _defined(node: ast.stmt) -> set[str]:
 
 
 def _registers(decorator: ast.expr) -> bool:
-    named = isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name)
-    return named and decorator.func.id in {"stage", "block"}
+    if not (isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name)):
+        return False
+    return decorator.func.id in {"stage", "block"}
 
 
 def _text(module: ModuleType, node: ast.stmt) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradconform.contract import on_block, on_operation
-from gradconform.contract.in_both_ways import named_in
+from gradconform.contract.beside import BLOCKS, OPERATIONS, named_in
 
 #: What asks for none of them.
 NONE: dict[str, Any] = {"operation": (), "block": (), "sizes": None}
@@ -13,7 +12,7 @@ NONE: dict[str, Any] = {"operation": (), "block": (), "sizes": None}
 
 def asked_by(check: str) -> dict[str, Any]:
     """Return the options without which a check on an operation or a block is not there; none for any other check."""
-    operation, block = named_in(check, on_operation.AREA), named_in(check, on_block.AREA)
+    operation, block = named_in(check, OPERATIONS), named_in(check, BLOCKS)
     if operation is not None:
         return {**NONE, "operation": (operation,)}
     if block is not None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gradconform.contract import on_operation
+from gradconform.contract.beside import OPERATIONS, named_in
 from gradconform.contract.check import Check
-from gradconform.contract.in_both_ways import named_in
 from gradconform.judge.finding import Finding
 from gradconform.trial.trial import Trial
 
@@ -18,7 +17,7 @@ def told(check: Check, by_trial: Sequence[tuple[Trial, list[Finding]]]) -> list[
     What a finding needs says which sample that is, by its number in torch's list, and how many of those tried fail.
     """
     failing = [(trial, found) for trial, found in by_trial if found]
-    if named_in(check.id, on_operation.AREA) is None or not failing:
+    if named_in(check.id, OPERATIONS) is None or not failing:
         return [finding for _, found in failing for finding in found]
     trial, found = failing[0]
     number = trial.stages[0].name.rpartition("-")[2]

@@ -218,6 +218,9 @@ def parametrize_checks(  # noqa: PLR0913 (these are the options a user has)
     max_crashes: int | None = None,
     schedule: Given | Sequence[Given] | None = None,
     stage: GivenStage | Sequence[GivenStage] | None = None,
+    operation: Sequence[str] | str | None = None,
+    block: Sequence[str] | str | None = None,
+    sizes: str | None = None,
     shard: Shard | str | None = None,
     waivers: str | os.PathLike[str] | None = None,
 ) -> pytest.MarkDecorator:

@@ -68,7 +68,13 @@ def test_what_is_no_module_is_package_data(setuptools_table: dict[str, Any]) -> 
 #: What a folder imports of the kit besides itself, and the modules that import more: ARCHITECTURE.md has the floors.
 MAY_IMPORT = {
     "conformance": ("gradconform",),
-    "fixtures": ("gradconform.exits", "gradconform.given_files", "gradconform.torch_releases", "gradconform.trees"),
+    "fixtures": (
+        "gradconform.exits",
+        "gradconform.given_files",
+        "gradconform.naming",
+        "gradconform.torch_releases",
+        "gradconform.trees",
+    ),
     "reference": (
         "gradconform.fixtures",
         "gradconform.adapter",
