@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from gradconform.contract.plan import Item
-from gradconform.results import NonConformingError, Result
+from gradconform.report.outcome import CheckFailedError, not_decisive, told_in_full, waived_because
+from gradconform.results import Result
 from gradconform.run.canaries import withdrawn
 from gradconform.run.options import RunOptions
 from gradconform.sinks import for_terminal
-from gradconform.trial.program import without_programs
 
 from .contract_run import ContractRun, make_runs, plain
 
@@ -24,10 +24,6 @@ COLLECTOR = "gradconform"
 
 #: Why what a process has judged does not count, and the positions of that.
 Withdrawal = Mapping[str, Any]
-
-
-class CheckFailedError(NonConformingError):
-    """A check failed, or could not be judged; the message is the kit's."""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,8 +96,7 @@ class BoundCheck:
         if result.status == "waived":
             pytest.xfail(waived_because(result))
         if not (result.decisive or (run.options.strict and result.status == "failed")):
-            seen = without_programs(result.message, result.programs)
-            pytest.xfail(for_terminal(f"{result.requirement} {seen[0] if seen else result.status}"))
+            pytest.xfail(not_decisive(result))
         # reached by --runxfail as well, which lets xfail return
         raise CheckFailedError(told_in_full(result, str(run.target.text)))
 
@@ -117,18 +112,6 @@ class BoundCheck:
         self.withdraws = {"reason": guard.problem, "positions": [*of.judged]}
         of.judged.clear()
         return withdrawn(result, guard.problem)
-
-
-def waived_because(result: Result) -> str:
-    """Return why a failure is expected."""
-    return for_terminal("waived: {reason} ({issue}, {owner}, until {expires})".format(**result.waiver or {}))
-
-
-def told_in_full(result: Result, target: str) -> str:
-    """Return the requirement, the level, where it was tried, and what was seen."""
-    status = f"error ({result.kind})" if result.status == "error" else result.status
-    place = f"{result.level} {status}: {target} on {result.device} in {result.dtype}"
-    return for_terminal(f"{result.requirement}\n{place}\n{result.message}")
 
 
 def properties(result: Result) -> list[tuple[str, object]]:

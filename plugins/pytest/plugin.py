@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unittest
 from collections.abc import Generator
 
 import pytest
@@ -107,6 +108,19 @@ def pytest_make_collect_report(
         names = collector.config.stash[NAMES_KEY]
         report.result = [*report.result, ContractCollector.from_parent(collector, runs=runs, names=names)]
     return report
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a method of unittest that asks for checks: it is called once, and with no argument."""
+    for item in items:
+        kind = getattr(item, "cls", None)
+        if isinstance(kind, type) and issubclass(kind, unittest.TestCase) and item.get_closest_marker(MARKER):
+            msg = (
+                f"{item.nodeid}: parametrize_checks is on a method of {kind.__name__}, a unittest.TestCase, which "
+                "cannot be run once per check; put it on a function, or assign "
+                "gradconform.plugins.unittest.conformance_case(TARGET) to a name of the module"
+            )
+            raise pytest.UsageError(msg)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
