@@ -302,7 +302,8 @@ def _of_shard(report: Report) -> Iterator[str]:
 def _status_problem(result: Result) -> str | None:
     if result.status in {"failed", "waived", "error"} and result.kind is None:
         return f"is {result.status} and has no kind"
-    if result.status not in {"failed", "waived"} and result.findings:
+    of_device = (result.status, result.kind) == ("error", "device")
+    if result.findings and not (of_device or result.status in {"failed", "waived"}):
         return f"is {result.status} and has findings"
     needs_waiver = result.status in {"waived", "unexpectedly_passed"}
     if needs_waiver and result.waiver is None:

@@ -15,6 +15,7 @@ from gradconform.finding_text import alike, letter_of, named, needed, numberless
 from gradconform.results import Report, Result
 
 from .lines import Role, count
+from .operations import STANDINGS, standings, told
 
 #: What a kind of finding says of a tensor, where the finding's own text is all numbers.
 _OF_TENSORS = {
@@ -212,9 +213,28 @@ def _unsupported(report: Report) -> Section:
     )
 
 
+#: So many operations are named of those that stand alike, of more the count alone.
+_NAMED_ALIKE = 12
+
+
+def _operations(report: Report) -> Section:
+    found = standings(report)
+    items = []
+    for standing in STANDINGS:
+        alike_ones = [told(name, *of_name) for name, of_name in found.items() if of_name[0] == standing]
+        if not alike_ones:
+            continue
+        shown = alike_ones[:_NAMED_ALIKE] if standing != "right" else []
+        more = [f"and {len(alike_ones) - len(shown)} more"] if shown and len(alike_ones) > len(shown) else []
+        items.append(Item(text=": ".join(filter(None, [standing, ", ".join([*shown, *more])])), number=len(alike_ones)))
+    right = sum(standing == "right" for standing, _ in found.values())
+    return Section(heading=f"operations: {right} of {len(found)} right", items=tuple(items))
+
+
 #: All sections on results, in their order; one that is added here is told wherever a report is.
 SECTIONS: tuple[Callable[[Report], Section], ...] = (
     _device_faults, _not_judged, _failed_must, _failed_should, _waived, _passed_and_waived, _unsupported,
+    _operations,
 )  # fmt: skip
 
 

@@ -21,5 +21,5 @@ def told(check: Check, by_trial: Sequence[tuple[Trial, list[Finding]]]) -> list[
         return [finding for _, found in failing for finding in found]
     trial, found = failing[0]
     number = trial.stages[0].name.rpartition("-")[2]
-    needs = {"sample": number, "failing": f"{len(failing)} of {len(check.trials)} samples"}
-    return [replace(finding, needs={**(finding.needs or {}), **needs}) for finding in found]
+    sample = f"{number} ({len(failing)} of {len(check.trials)} fail)"
+    return [replace(finding, needs={**(finding.needs or {}), "sample": sample}) for finding in found]

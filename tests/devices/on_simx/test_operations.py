@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gradconform.plugins.devices import simx
+from gradconform.reading.report import read_report
+from gradconform.report.page.pages import report_markdown
 from gradconform.results import Report, Result
 from gradconform.run.run import check_stage_backward
 
@@ -45,6 +49,16 @@ def test_an_operation_that_is_wrong_is_named_and_nobody_else_is_accused(name: st
     assert all(operation in names_in(result) for result in report)
     assert {finding["cause"]["kind"] for result in report for finding in result.findings} == {kind}
     assert {result.status for result in judged(operation=entry)} == {"passed"}
+
+
+def test_a_report_of_a_device_that_is_wrong_is_read_back_and_laid_out(tmp_path: Path) -> None:
+    with simx.inject(wrong="aten::linalg_cholesky_ex:index"):
+        report = judged(operation="linalg.cholesky")
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report.to_dict()), encoding="utf-8")
+    again = read_report(path)
+    assert [result.to_dict() for result in again] == [result.to_dict() for result in report]
+    assert "wrong: linalg.cholesky (aten::linalg\\_cholesky\\_ex of float32" in report_markdown(again)
 
 
 def test_all_that_draws_passes_on_a_device_that_is_right() -> None:

@@ -1,0 +1,75 @@
+"""How each operation stands in a report: the worst of what its checks found, on all devices and in all dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from gradconform.contract.beside import OPERATIONS, named_in
+from gradconform.results import Report, Result
+
+#: From the worst to the best. ``rounding`` is what is beyond the rule by less than :data:`_LITTLE` times its bound;
+#: ``not done`` is what plain autograd raises in; ``not judged`` is an error of the adapter, the kit or the environment.
+Standing = Literal[
+    "wrong", "crashed", "hung", "rounding", "not judged", "not done", "not claimed", "partly on the host", "right"
+]
+STANDINGS: tuple[Standing, ...] = get_args(Standing)
+
+_LITTLE = 16.0
+
+
+def standings(report: Report) -> dict[str, tuple[Standing, Result]]:
+    """Return how each operation that was asked stands, by name, with the result that says so."""
+    found: dict[str, tuple[Standing, Result]] = {}
+    for result in report:
+        name = named_in(result.check, OPERATIONS)
+        if name is None or result.status == "not_run":
+            continue
+        standing = _standing(result)
+        if name not in found or STANDINGS.index(standing) < STANDINGS.index(found[name][0]):
+            found[name] = standing, result
+    return found
+
+
+def told(name: str, standing: Standing, result: Result) -> str:
+    """Return the name of an operation, and where it is wrong which of the dispatcher's is, on what sample, how far."""
+    if standing not in {"wrong", "rounding"} or not result.findings:
+        return name
+    finding = result.findings[0]
+    parts = [_kernel(finding), _sample(finding), _size(finding)]
+    inner = ", ".join(filter(None, parts))
+    return f"{name} ({inner})" if inner else name
+
+
+def _standing(result: Result) -> Standing:
+    if result.ended is not None or result.kind in {"crash", "hang"}:
+        return "hung" if "hang" in {result.ended, result.kind} else "crashed"
+    if result.status == "unsupported":
+        return "not claimed" if result.unclaimed else "not done"
+    if result.status in {"failed", "waived"} or (result.status, result.kind) == ("error", "device"):
+        little = [f["kind"] == "mismatch" and (f["headroom"] or 0.0) <= _LITTLE for f in result.findings]
+        return "rounding" if little and all(little) else "wrong"
+    if result.status == "error":
+        return "not judged"
+    return "partly on the host" if result.off_device_share else "right"
+
+
+def _kernel(finding: Mapping[str, object]) -> str:
+    cause = finding["cause"]
+    kind = cause.get("kind") if isinstance(cause, Mapping) else None
+    names = cause.get("names", ()) if isinstance(cause, Mapping) else ()
+    if kind not in {"operation_wrong", "operation_of_its_own", "operation_draws"} or not names:
+        return ""
+    return f"{names[0]} of {names[1]}" if kind == "operation_wrong" else " or ".join(names)
+
+
+def _sample(finding: Mapping[str, object]) -> str:
+    needs = finding["needs"]
+    return f"sample {needs['sample']}" if isinstance(needs, Mapping) and "sample" in needs else ""
+
+
+def _size(finding: Mapping[str, object]) -> str:
+    error, bound = finding["error"], finding["bound"]
+    if not (isinstance(error, float) and isinstance(bound, float)):
+        return str(finding["kind"]).replace("_", " ")
+    return f"error {error:.3g}, bound {bound:.3g}"

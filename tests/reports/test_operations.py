@@ -1,0 +1,98 @@
+"""How operations stand in a report: the worst of what was found on each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gradconform import check_stage_backward
+from gradconform.report.operations import STANDINGS, standings
+from gradconform.report.sections import sections
+from gradconform.results import Report, Result
+
+FINDING = {
+    "kind": "mismatch", "where": "input 0", "action": "B0", "text": "worst at [0]", "sort": "input gradient",
+    "raised": None, "headroom": 2.0, "cause": None, "needs": None, "error": 2.0, "bound": 1.0,
+}  # fmt: skip
+
+
+def result(check: str = "ops.full.sin", **values: Any) -> Result:
+    given = {
+        "status": "passed",
+        "level": "MUST",
+        "device": "cpu",
+        "dtype": "float32",
+        "requirement": "B MUST",
+        **values,
+    }
+    return Result(check=check, message="", headroom=None, duration_s=0.0, **given)
+
+
+def report_of(*results: Result) -> Report:
+    empty = check_stage_backward("reference-split", operation="sin", checks="ops.full.sin", profile="quick")
+    empty.results[:] = results
+    return empty
+
+
+@pytest.mark.parametrize(
+    ("values", "standing"),
+    [
+        ({}, "right"),
+        ({"off_device_share": 0.25}, "partly on the host"),
+        ({"status": "unsupported", "unclaimed": ("split",)}, "not claimed"),
+        ({"status": "unsupported", "kind": "environment"}, "not done"),
+        ({"status": "error", "kind": "kit"}, "not judged"),
+        ({"status": "error", "kind": "environment", "ended": "crash"}, "crashed"),
+        ({"status": "error", "kind": "environment", "ended": "hang"}, "hung"),
+        ({"status": "failed", "kind": "hang"}, "hung"),
+        ({"status": "failed", "kind": "mismatch", "findings": (FINDING,)}, "rounding"),
+        ({"status": "error", "kind": "device", "findings": (FINDING,)}, "rounding"),
+        ({"status": "error", "kind": "device", "findings": ({**FINDING, "headroom": 1e4},)}, "wrong"),
+        ({"status": "failed", "kind": "missing", "findings": (FINDING, {**FINDING, "kind": "missing"})}, "wrong"),
+        ({"status": "failed", "kind": "refused"}, "wrong"),
+    ],
+)
+def test_a_result_says_how_its_operation_stands(values: dict[str, Any], standing: str) -> None:
+    ((name, (found, _)),) = standings(report_of(result(**values))).items()
+    assert (name, found) == ("sin", standing)
+
+
+def test_the_worst_of_all_ways_devices_and_dtypes_stands() -> None:
+    results = [
+        result(),
+        result("ops.split.sin", status="unsupported", unclaimed=("split",)),
+        result(dtype="bfloat16", status="error", kind="environment", ended="crash"),
+        result("ops.full.cos"),
+        result("ops.full.tan", status="not_run"),
+        result("full.gradients.mlp", status="failed"),
+    ]
+    found = {name: standing for name, (standing, _) in standings(report_of(*results)).items()}
+    assert found == {"sin": "crashed", "cos": "right"}
+
+
+def test_a_section_counts_all_and_names_what_is_not_right_the_worst_first() -> None:
+    several = [result(f"ops.full.op{number}", status="unsupported", kind="environment") for number in range(14)]
+    wrong = {
+        **FINDING,
+        "headroom": 1e4,
+        "cause": {"kind": "operation_wrong", "names": ["aten::sin", "float32 (3,)", "…"], "text": "…"},
+        "needs": {"sample": "3 (1 of 6 fail)"},
+    }
+    report = report_of(result("ops.full.cos"), *several, result(status="error", kind="device", findings=(wrong,)))
+    section = sections(report)[-1]
+    assert section.heading == "operations: 1 of 16 right"
+    assert [(item.number, item.text) for item in section.items] == [
+        (1, "wrong: sin (aten::sin of float32 (3,), sample 3 (1 of 6 fail), error 2, bound 1)"),
+        (14, f"not done: {', '.join(f'op{number}' for number in range(12))}, and 2 more"),
+        (1, "right"),
+    ]
+
+
+def test_a_report_without_operations_says_nothing_of_them() -> None:
+    report = check_stage_backward("reference-split", checks="full.gradients.mlp")
+    assert all("operations" not in section.heading for section in sections(report))
+
+
+def test_standings_are_from_the_worst_to_the_best() -> None:
+    assert (STANDINGS[0], STANDINGS[-1]) == ("wrong", "right")
