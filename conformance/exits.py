@@ -6,7 +6,9 @@ import errno
 import traceback
 
 #: Exit codes of the command.
-EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_USAGE, EXIT_KIT, EXIT_ENVIRONMENT, EXIT_INCOMPLETE, EXIT_REGRESSED = range(7)
+EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_USAGE, EXIT_KIT, EXIT_ENVIRONMENT, EXIT_INCOMPLETE, EXIT_REGRESSED, EXIT_ADAPTER = (
+    range(8)
+)
 #: What a shell gives to a command that ctrl-C ended.
 EXIT_INTERRUPTED = 130
 

@@ -10,7 +10,15 @@ from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
-from .exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, EXIT_INCOMPLETE, EXIT_KIT, EXIT_USAGE
+from .exits import (
+    EXIT_ADAPTER,
+    EXIT_CONFORMS,
+    EXIT_DOES_NOT,
+    EXIT_ENVIRONMENT,
+    EXIT_INCOMPLETE,
+    EXIT_KIT,
+    EXIT_USAGE,
+)
 from .extent import Extent, Lack, extent, impossible_shares
 from .finding_text import finding_line
 from .sinks import for_terminal
@@ -122,8 +130,8 @@ class Result:
 
     @property
     def spares_target(self) -> bool:
-        """Whether this is an error that nobody charges to the target: of the device, or of the environment."""
-        return self.status == "error" and self.kind in {"device", "environment"}
+        """Whether nobody charges this to the target: an error, of adapter, device, environment or kit."""
+        return self.status == "error"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
@@ -305,12 +313,14 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """The exit code: 0, 1, 2 (idle waivers), 3 (error of the kit), 4 (environment or device) or 5 (incomplete)."""
+        """The exit code: 0, 1, 2 (idle waivers), 3 (kit), 4 (environment or device), 5 (incomplete), 7 (adapter)."""
         kinds = {result.kind for result in self.results if result.status == "error"}
         if "kit" in kinds:
             return EXIT_KIT
         if self._decides_against:
             return EXIT_DOES_NOT
+        if "adapter" in kinds:
+            return EXIT_ADAPTER
         if self._spared:
             return EXIT_ENVIRONMENT
         if not self.complete:

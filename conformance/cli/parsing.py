@@ -28,6 +28,7 @@ exit codes:
   4    error of the environment, or of the device
   5    incomplete: nothing failed, but fewer checks ran than the profile has
   6    compare: the new run is worse than the one before
+  7    error of the target's adapter
   130  interrupted by ctrl-C; what ran until then is reported
 """
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gradconform.contract.check import Check
@@ -20,6 +21,16 @@ _MOST = 60
 Tried = Callable[[Check, Trial], list[Finding] | None]
 
 
+def worst_first(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings in the order of their actions, those of one action by how far they are beyond their bounds.
+
+    What is no matter of numbers, such as a gradient that is missing, comes before what is.
+    """
+    actions = list(dict.fromkeys(finding.action for finding in findings))
+    far = {id(one): math.inf if one.headroom is None else one.headroom for one in findings}
+    return sorted(findings, key=lambda one: (actions.index(one.action), -far[id(one)]))
+
+
 class Pieces:
     """The smallest pieces that failures of a run need.
 
@@ -33,10 +44,13 @@ class Pieces:
         self._known: dict[tuple[str, ...], str] = {}
 
     def told(self, check: Check, trial: Trial, findings: list[Finding]) -> list[Finding]:
-        """Return the findings of a check with the piece that they need; as they are where that is the whole stage."""
+        """Return the findings of a check, the worst of each action first, with the piece that they need.
+
+        They are as they are where that is the whole stage.
+        """
         if not is_named(check) or not findings or trial.chain:
             return findings
-        return [self._with_piece(check, trial, finding) for finding in findings]
+        return [self._with_piece(check, trial, finding) for finding in worst_first(findings)]
 
     def _with_piece(self, check: Check, trial: Trial, finding: Finding) -> Finding:
         case, key = trial.stages[0], alike(finding.to_dict())

@@ -46,7 +46,7 @@ def test_an_adapter_that_gets_a_linear_wrong_is_told_by_its_pre_flight(folder: P
     assert wrong != block("python", 1)
     (folder / "wrong.py").write_text(wrong, encoding="utf-8")
     done = run(folder, "gradconform", "run", "wrong.py:Adapter", "--checks", "full.gradients.mlp")
-    assert done.returncode == 1
+    assert done.returncode == 7
     assert "failed its pre-flight" in done.stdout
     assert "error: adapter" in done.stdout
 

@@ -118,7 +118,7 @@ def test_a_wrong_adapter_is_an_error_of_the_adapter_told_once(command: Command, 
         "        return session\n"
     )
     done = command("run", "backward.py:Wrong", "--profile", "quick")
-    assert done.code == 1
+    assert done.code == 7
     assert done.out.count("failed its pre-flight") == 1
     assert "in every check that was tried" in done.out
     assert "error: adapter" in done.last

@@ -1,0 +1,33 @@
+"""The findings on a stage of a user's own: by action, and of one action the worst first."""
+
+from __future__ import annotations
+
+from gradconform.judge.finding import Finding
+from gradconform.run.pieces import worst_first
+
+
+def finding(where: str, action: str, headroom: float | None) -> Finding:
+    return Finding("mismatch" if headroom else "missing", where, action, "", headroom=headroom)
+
+
+def test_actions_keep_their_order_and_in_each_the_worst_comes_first() -> None:
+    found = [
+        finding("layers.0.weight", "W0", 3.0),
+        finding("layers.1.weight", "W0", 90.0),
+        finding("layers.2.bias", "W0", None),
+        finding("head.weight", "W1", 900.0),
+        finding("head.bias", "W1", 3.0),
+        finding("norm.weight", "W0", 90.0),
+    ]
+    assert [(one.action, one.where) for one in worst_first(found)] == [
+        ("W0", "layers.2.bias"),
+        ("W0", "layers.1.weight"),
+        ("W0", "norm.weight"),
+        ("W0", "layers.0.weight"),
+        ("W1", "head.weight"),
+        ("W1", "head.bias"),
+    ]
+
+
+def test_nothing_stays_nothing() -> None:
+    assert worst_first([]) == []
