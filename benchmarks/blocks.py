@@ -20,8 +20,8 @@ from figures import Figure
 
 from gradconform import check_stage_backward
 from gradconform.contract.on_block import ALL, memory_of
-from gradconform.fixtures.blocks import BLOCKS
 from gradconform.fixtures.blocks.size import rungs
+from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.naming import SIZES
 from gradconform.reference.variants import VARIANTS
 

@@ -302,9 +302,15 @@ class Report:
     @property
     def scope(self) -> str:
         """What the checks of the manifest belong to, in words."""
-        if self.extra:
-            return f"extra checks beside contract {self.contract}"
-        return f"contract {self.contract}, profile {self.profile}"
+        of_contract = f"contract {self.contract}, profile {self.profile}"
+        if self.extra and self.with_contract:
+            return f"checks of {of_contract}, and beside it"
+        return f"extra checks beside contract {self.contract}" if self.extra else of_contract
+
+    @property
+    def with_contract(self) -> bool:
+        """Whether the contract was run beside what else was asked."""
+        return bool(self.options.get("with_contract"))
 
     @property
     def counted(self) -> str:

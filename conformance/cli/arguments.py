@@ -27,6 +27,8 @@ from .parsing import (
     add_option,
     add_output,
     command,
+    duration_given,
+    names_given,
     number_given,
 )
 
@@ -44,6 +46,7 @@ RUN_DEFAULTS = {
     "check_timeout": CHECK_TIMEOUT,
     "start_timeout": START_TIMEOUT,
     "max_lost_time": MAX_LOST_TIME,
+    "time_budget": None,
     "workers": 1,
     "isolation": True,
     "no_waivers": False,
@@ -103,6 +106,13 @@ def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
         "--max-lost-time",
         MAX_LOST_TIME,
         "run no more where checks that ended or hung their process have taken so long, with what they were run again",
+    )
+    one.add_argument(
+        "--time-budget",
+        type=duration_given,
+        metavar="TIME",
+        help="begin no check after so long, such as 90s, 10m or 1h; what is left is told, and --resume runs it "
+        "(default: none)",
     )
     add_count(one, "-n", "--workers", help="how many processes share the checks (default: 1)")
 
@@ -206,6 +216,47 @@ def _selftest(one: argparse.ArgumentParser) -> None:
         help="hold every fault against every check, for minutes (default: against the checks that name it)",
     )
     add_output(one, "--html", help="write the matrix there as one HTML page")
+
+
+_DEVICE_EXAMPLES = """\
+examples:
+  gradconform device cuda
+  gradconform device cpu,npu:0 --time-budget 10m --json npu.json
+  gradconform device npu --dtype bfloat16 --sizes large --ndjson npu.ndjson
+  gradconform device --resume npu.ndjson
+  gradconform report npu.json --html npu.html
+"""
+
+
+#: What the command has as defaults, other than a run.
+_OF_DEVICE = {"dtype": "all that the device has", "profile": "quick", "operation": "all", "block": "all"}
+
+
+@command("device", "device:device", epilog=f"{_DEVICE_EXAMPLES}\n{EXIT_CODES}")
+def _device(one: argparse.ArgumentParser) -> None:
+    """Judge a device: the contract, every operation of torch and blocks of models, in every dtype that it has.
+
+    Run what is known to be right on a device, so that whatever is wrong there is the device's: the contract, every
+    operation that torch lists as differentiable, one by one, and blocks of models at a ladder of sizes. Tell what is
+    right, what is wrong and above which size, what was not tried, and what to mend first.
+    """
+    one.add_argument("device", metavar="DEVICE", nargs="*", type=names_given, help="which, named as for run")
+    for name in (
+        "device_plugins",
+        "dtype",
+        "flags",
+        "profile",
+        "checks",
+        "exclude_checks",
+        "operation",
+        "block",
+        "sizes",
+    ):
+        add_option(one, name, unset=_OF_DEVICE.get(name))
+    for name in ("seed", "shard"):
+        add_option(one, name)
+    _add_records_and_workers(one)
+    add_output(one, "--json", help="write the report there as JSON")
 
 
 @command("doctor", "doctor:doctor")
@@ -328,7 +379,7 @@ def _stage_objects(one: argparse.ArgumentParser) -> None:
 #: In the order of the help.
 _ORDER = (
     "run", "init", "replay", "list", "explain", "contract", "fuzz", "selftest", "pipeline", "schedule-text",
-    "stage-objects", "merge", "compare", "report", "waivers", "bundle", "verify", "doctor",
+    "stage-objects", "merge", "compare", "report", "waivers", "bundle", "verify", "device", "doctor",
 )  # fmt: skip
 
 

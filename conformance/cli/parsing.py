@@ -149,6 +149,22 @@ def number_given(text: str, *, fits: Callable[[float], bool], otherwise: str) ->
     return number
 
 
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def duration_given(text: str) -> float:
+    """Return seconds: of a number alone, or with a unit, such as ``90s``, ``10m`` or ``1.5h``."""
+    unit = _SECONDS.get(text[-1:])
+    try:
+        seconds = float(text if unit is None else text[:-1]) * (unit or 1.0)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        msg = f"{text!r} is no time; expected seconds, or a number with a unit, such as 90, 90s, 10m or 1.5h"
+        raise argparse.ArgumentTypeError(msg)
+    return seconds
+
+
 #: An option that may be repeated, each time with one name or several.
 SEVERAL: dict[str, Any] = {"action": "extend", "type": names_given, "default": None}
 
@@ -163,23 +179,25 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def add_option(
+def add_option(  # noqa: PLR0913 (what a command may say of an option of a run)
     one: Any,
     name: str,
     *,
     default: Any = None,
     alone: bool = False,
     help: str | None = None,  # noqa: A002 (argparse's own word for it)
+    unset: str | None = None,
 ) -> None:
     """Add an option of a run to a command: its value is in ``arguments`` under its name, None where it is not given.
 
     ``alone``, or where the command has a ``default`` of its own, one value is taken of what a run takes several of.
+    ``unset`` says what the command takes in place of a run's default where nothing is given.
     """
     option = OPTIONS[name]
     one_value = {"type": reading(option.read), "default": default}
     kind = one_value if alone or default is not None else _KINDS.get(option.kind, one_value)
     told = {} if option.kind == "switch" else {"metavar": option.metavar}
-    shown = "" if option.kind == "switch" or alone else f" (default: {default or option.shown})"
+    shown = "" if option.kind == "switch" or alone else f" (default: {default or unset or option.shown})"
     # %: argparse formats help texts.
     one.add_argument(option.flag, dest=name, help=f"{help or option.help}{shown}".replace("%", "%%"), **told, **kind)
 

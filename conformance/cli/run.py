@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from gradconform.records import Header, RecordsError
 from gradconform.report.lines import wrapped
 from gradconform.run.execution import Execution, OnResult, OnStart, RecordFile
 from gradconform.run.options import OPTIONS, RunOptions
+from gradconform.run.time_budget import TimeBudget
 from gradconform.waivers.waiver import DEFAULT_FILE, read_waivers
 from gradconform.workers.isolated import IsolatedRun
 
@@ -27,7 +28,7 @@ from .progress import perform
 from .said import fill
 
 if TYPE_CHECKING:
-    from gradconform.results import Place
+    from gradconform.results import Place, Report
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.parser.error("the following arguments are required: TARGET")
     if arguments.list:
         return _list_plan(arguments)
-    with _records(arguments) as file:
-        return _judge(arguments, file)
+    with records(arguments) as file:
+        return judge(arguments, file)[1]
 
 
 def _read_elsewhere(arguments: argparse.Namespace) -> None:
@@ -60,14 +61,23 @@ def _read_elsewhere(arguments: argparse.Namespace) -> None:
         refuse_unwritable(arguments.json, "--json")
 
 
-def _records(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[RecordFile | None]:
+def records(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[RecordFile | None]:
     """Open the file that the run is recorded in, if it has one."""
     if arguments.ndjson is None and arguments.resume is None:
         return contextlib.nullcontext()
     return contextlib.closing(RecordFile(arguments.resume or arguments.ndjson, resume=arguments.resume is not None))
 
 
-def _judge(arguments: argparse.Namespace, file: RecordFile | None) -> int:
+def judge(
+    arguments: argparse.Namespace,
+    file: RecordFile | None,
+    *,
+    around: Callable[[Execution], Execution] = lambda run: run,
+) -> tuple[Report, int]:
+    """Make the run that the arguments ask for, and tell it; return its report and the exit code of its verdict.
+
+    ``around`` is put around the run before it begins.
+    """
     found = None if file is None else file.found
     options = options_of(arguments) if found is None else resumed_options(arguments, found)
     with contextlib.closing(_execution(arguments, options)) as execution:
@@ -75,18 +85,18 @@ def _judge(arguments: argparse.Namespace, file: RecordFile | None) -> int:
             refuse_another_run(found, execution.header)
         if file is not None:
             file.begin(execution.header)
-        report, stop = perform(execution, file)
+        report, stop = perform(around(execution), file)
     if stop is None:
-        return conclude(report, arguments.json)
+        return report, conclude(report, arguments.json)
     code = conclude(report, arguments.json, code=stop.exit_code, stopped=stop.reason.partition("\n")[0])
     if "\n" in stop.reason:
         complain(stop.reason)
-    return code
+    return report, code
 
 
 def _execution(arguments: argparse.Namespace, options: RunOptions) -> Execution:
     if not arguments.isolation:
-        return InProcess(options)
+        return InProcess(options, arguments.time_budget)
     with current_folder_first():
         choice = choose(options.device, options.dtype, plugins=options.device_plugins)
     refuse_crowd(choice, arguments.workers)
@@ -96,6 +106,7 @@ def _execution(arguments: argparse.Namespace, options: RunOptions) -> Execution:
         check_timeout=arguments.check_timeout,
         start_timeout=arguments.start_timeout,
         max_lost_time=arguments.max_lost_time,
+        time_budget=arguments.time_budget,
     )
 
 
@@ -175,8 +186,9 @@ def _flat(name: str, value: Any) -> dict[str, Any]:
 class InProcess:
     """A run that is ready to begin, in this process; ``header`` says what it is."""
 
-    def __init__(self, options: RunOptions) -> None:
-        """Make the run that ``options`` describe."""
+    def __init__(self, options: RunOptions, time_budget: float | None = None) -> None:
+        """Make the run that ``options`` describe; after ``time_budget`` seconds it begins no check."""
+        self._budget = TimeBudget(time_budget)
         # Before the current folder is looked into, so that nothing in it can stand for torch.
         from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch, which other processes do elsewhere)
 
@@ -188,8 +200,10 @@ class InProcess:
         self.header = self.planned.header()
 
     def run(self, on_result: OnResult, *, on_start: OnStart, places: Iterable[Place]) -> None:
-        """Run the items at ``places``."""
-        self.planned.run(on_result, on_start=on_start, places=places)
+        """Run the items at ``places``; raise :class:`~gradconform.exits.RunStoppedError` where the time is spent."""
+        several = list(places)
+        self.planned.run(on_result, on_start=on_start, places=self._budget.within(several))
+        self._budget.raise_if_left(len(several))
 
     def close(self) -> None:
         """Look into the current folder no more."""

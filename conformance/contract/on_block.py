@@ -10,9 +10,9 @@ from functools import cache
 
 import torch
 
-from gradconform.fixtures.blocks import BLOCKS
 from gradconform.fixtures.blocks.block import Block
 from gradconform.fixtures.blocks.size import LADDER, Size, rungs
+from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages.shown_traits import shown
 from gradconform.naming import SelectionError, Sizes, nearest
 

@@ -16,6 +16,7 @@ from gradconform.results import Report, Result
 
 from .lines import Role, count
 from .operations import STANDINGS, standings, told
+from .to_mend import Culprit, culprits
 
 #: What a kind of finding says of a tensor, where the finding's own text is all numbers.
 _OF_TENSORS = {
@@ -231,10 +232,25 @@ def _operations(report: Report) -> Section:
     return Section(heading=f"operations: {right} of {len(found)} right", items=tuple(items))
 
 
+def _to_mend(report: Report) -> Section:
+    found = culprits(report)
+    several = count(len(found), "operation")
+    items = tuple(Item(text=_mended(number, one)) for number, one in enumerate(found, start=1))
+    return Section(heading=f"to be mended on the device: {several}, the worst first", role="bad", items=items)
+
+
+def _mended(number: int, one: Culprit) -> str:
+    between = ""
+    if one.right is not None and one.wrong is not None:
+        between = f"; right with {one.right:,} hidden values, wrong with {one.wrong:,}"
+    where = ", ".join(one.places)
+    return f"{number}. {one.name}: {count(one.checks, 'check')} on {where}{between}; {one.text}"
+
+
 #: All sections on results, in their order; one that is added here is told wherever a report is.
 SECTIONS: tuple[Callable[[Report], Section], ...] = (
     _device_faults, _not_judged, _failed_must, _failed_should, _waived, _passed_and_waived, _unsupported,
-    _operations,
+    _operations, _to_mend,
 )  # fmt: skip
 
 

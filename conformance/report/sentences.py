@@ -48,7 +48,8 @@ def verdict(report: Report) -> str:
         return f"{name}: {shard_name(report)}: {_of_the_shard(report, failed)}; 'gradconform merge' gives the verdict"
     if report.extra and report.verdict != "incomplete":
         told = f"{counts[report.verdict]} of {count(report.manifest, 'check')} {report.verdict}"
-        return f"{name}: {told}; no verdict on contract {report.contract}, which was not run"
+        alone = "a run of its own decides" if report.with_contract else "was not run"
+        return f"{name}: {told}; no verdict on contract {report.contract}, which {alone}"
     if report.verdict == "does not conform":
         part = "" if report.whole else ", and not all of the contract was run"
         return f"{name} does NOT conform: {failed} failed{part}"

@@ -241,6 +241,9 @@ class RunOptions:
         default="small",
         check=sizes_named,
     )
+    with_contract: bool = _option(
+        "judge the contract too, beside the operations, blocks, stages or schedules that are named", default=False
+    )
     shard: Shard | None = _option(  # noqa: RUF009 (it returns a field)
         "run part I of N of the plan, such as 1/4; 'gradconform merge' puts the N reports together",
         "I/N",

@@ -232,7 +232,8 @@ def _checks_of(options: RunOptions) -> tuple[Mapping[str, Check], tuple[str, ...
         of_blocks = on_block.asked_of(options.block, options.sizes)
         own += of_blocks.checks
         extra.append(f"blocks: {of_blocks.told}")
-    return {check.id: check for check in own} or checks_of(options.contract), tuple(extra)
+    contract = checks_of(options.contract) if options.with_contract or not own else {}
+    return {**contract, **{check.id: check for check in own}}, tuple(extra)
 
 
 def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
@@ -256,6 +257,7 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     operation: Sequence[str] | str = (),
     block: Sequence[str] | str = (),
     sizes: str = "small",
+    with_contract: bool = False,
     shard: Shard | str | None = None,
     waivers: str | os.PathLike[str] | None = None,
 ) -> Report:
@@ -268,7 +270,8 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     judged in place of the contract. ``stage`` names stages of your own, or has stage cases: what the contract asks on a
     plain stage is asked on them, in its place. ``operation`` names operations of torch, or ``all`` that it lists as
     differentiable: each is judged in a stage of its own, in place of the contract; ``block`` names blocks of models,
-    at ``sizes`` up to ``small``, ``large`` or ``full``. ``shard`` takes a part of the plan, such as ``"1/4"``.
+    at ``sizes`` up to ``small``, ``large`` or ``full``. ``with_contract`` judges the contract beside what is named.
+    ``shard`` takes a part of the plan, such as ``"1/4"``.
     ``waivers`` is a TOML file of failures that are expected; none is looked for where none is named.
     ``device`` may be ``auto`` or ``all``, ``dtype`` may be ``all``; ``device_plugins`` are modules that make devices
     usable, and ``flags`` sets those of :mod:`gradconform.devices.flags`, such as ``{"tf32": "on"}``.

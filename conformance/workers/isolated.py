@@ -17,6 +17,7 @@ from gradconform.process.worker import Exit, Worker, wait_for
 from gradconform.records import Header, as_result
 from gradconform.results import Place, Result
 from gradconform.run.canaries import CANARIES, SILENT, disbelief, withdrawn
+from gradconform.run.time_budget import TimeBudget
 from gradconform.waivers.waiver import Waivers
 
 from .charges import Ending, charged
@@ -30,6 +31,9 @@ _IDLE_ENDS = 3
 
 #: How many checks a worker is given at a time where there are several.
 _AT_A_TIME = 16
+
+#: And where its time is limited: what is given is finished.
+_WITHIN_TIME = 2
 
 
 @dataclass(slots=True)
@@ -131,7 +135,7 @@ class IsolatedRun:
     Raises :class:`~gradconform.exits.RunRefusedError` where the target, or what else was asked for, is refused.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what a run is limited by)
         self,
         options: Mapping[str, Any],
         *,
@@ -139,11 +143,14 @@ class IsolatedRun:
         check_timeout: float,
         start_timeout: float,
         max_lost_time: float = math.inf,
+        time_budget: float | None = None,
     ) -> None:
         """Start the first worker, which resolves the target and makes the plan.
 
-        ``max_lost_time`` is what checks that end their process may take in the whole run, in seconds.
+        ``max_lost_time`` is what checks that end their process may take in the whole run, in seconds, and
+        ``time_budget`` for how long checks are begun.
         """
+        self._budget = TimeBudget(time_budget)
         self._options, self._count = options, workers
         self._limit, self._start_limit = check_timeout, start_timeout
         self._live: list[CheckWorker] = []
@@ -182,12 +189,18 @@ class IsolatedRun:
         shares = -(-len(self._waiting) // _AT_A_TIME)
         self._workers += [self._start() for _ in range(min(self._count, shares) - 1)]
         try:
+            left = 0
             while self._waiting or any(worker.given for worker in self._workers):
+                if self._budget.spent:  # what is given is finished, and its worker looked at
+                    left += len(self._waiting)
+                    self._waiting.clear()
                 self._give()
                 wait_for([worker.process for worker in self._workers])
                 for number in range(len(self._workers)):
                     self._attend(number, on_result, on_start)
             self._hear_the_last(on_result)
+            if left:
+                raise self._budget.stopped(left)
         except RunRefusedError as error:
             msg = f"a new worker could not go on: {error}"
             raise RunStoppedError(msg, error.exit_code) from error
@@ -218,7 +231,8 @@ class IsolatedRun:
         """Give each worker that is nearly done some more checks; one that is alone gets all of them."""
         for worker in self._workers:
             if self._waiting and len(worker.given) <= 1:
-                count = min(_AT_A_TIME if len(self._workers) > 1 else len(self._waiting), len(self._waiting))
+                most = _AT_A_TIME if len(self._workers) > 1 else len(self._waiting)
+                count = min(most if self._budget.seconds is None else _WITHIN_TIME, len(self._waiting))
                 worker.give([self._waiting.popleft() for _ in range(count)])
 
     def _attend(self, number: int, on_result: OnResult, on_start: OnStart) -> None:

@@ -10,8 +10,8 @@ import torch
 
 from gradconform import check_stage_backward
 from gradconform.contract.on_block import ALL, asked_of, memory_of
-from gradconform.fixtures.blocks import BLOCKS
 from gradconform.fixtures.blocks.size import LADDER, rungs
+from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages.shown_traits import shown
 from gradconform.reference import split
 from gradconform.reference.variants import VARIANTS

@@ -1,0 +1,44 @@
+"""How long a run may go on beginning checks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from gradconform.exits import RunStoppedError
+
+_T = TypeVar("_T")
+
+
+class TimeBudget:
+    """So many seconds from when it is made, or no limit: nothing is begun once they are spent."""
+
+    def __init__(self, seconds: float | None) -> None:
+        """Begin."""
+        self.seconds = seconds
+        self._until = None if seconds is None else time.monotonic() + seconds
+        self._begun = 0
+
+    @property
+    def spent(self) -> bool:
+        """Whether the time is over."""
+        return self._until is not None and time.monotonic() >= self._until
+
+    def within(self, things: Iterable[_T]) -> Iterator[_T]:
+        """Yield things for as long as there is time."""
+        for thing in things:
+            if self.spent:
+                return
+            self._begun += 1
+            yield thing
+
+    def raise_if_left(self, count: int) -> None:
+        """Raise :class:`~gradconform.exits.RunStoppedError` where fewer than ``count`` things were yielded."""
+        if self._begun < count:
+            raise self.stopped(count - self._begun)
+
+    def stopped(self, left: int) -> RunStoppedError:
+        """Return the error of a run that ends with checks left."""
+        checks = "check is" if left == 1 else "checks are"
+        return RunStoppedError(f"--time-budget of {self.seconds or 0:g} s is spent, and {left} {checks} left")

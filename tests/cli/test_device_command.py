@@ -1,0 +1,144 @@
+"""``gradconform device``: one run of all that can be asked of a device, and one verdict on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradconform import check_stage_backward
+from gradconform.report.device_verdict import device_verdict
+from gradconform.report.to_mend import culprits
+from gradconform.results import Report, Result
+
+Command = Callable[..., Any]
+
+FEW = ("--operation", "sin,linalg.cholesky", "--block", "lora", "--no-isolation")
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_contract_operations_and_blocks_are_one_run_with_one_verdict(command: Command) -> None:
+    done = command("device", "cpu", "--dtype", "float32", *FEW, "--json", "cpu.json")
+    assert (done.code, done.err) == (0, "")
+    report = json.loads(Path("cpu.json").read_text(encoding="utf-8"))
+    checks = [result["check"] for result in report["results"]]
+    assert {check.partition(".")[0] for check in checks} > {"full", "split", "schedule", "ops", "blocks"}
+    first_beside = next(at for at, check in enumerate(checks) if check.startswith(("ops.", "blocks.")))
+    assert all(check.startswith(("ops.", "blocks.")) for check in checks[first_beside:])
+    assert done.last == f"cpu is right in all {len(checks)} checks that it can do in float32"
+    assert "of contract 1.0, profile quick, and beside it" in done.out
+
+
+def test_a_dtype_that_is_not_named_is_each_that_the_device_has(command: Command) -> None:
+    done = command("device", "cpu", "--operation", "sin", "--block", "lora", "--checks", "ops.*", "--no-isolation")
+    assert done.code == 5  # chosen checks alone are never the whole
+    assert "in float64, float32, bfloat16, float16" in done.last
+
+
+def test_when_time_is_spent_what_is_left_is_told_and_resumed(command: Command) -> None:
+    words = ("device", "cpu", "--dtype", "float32", *FEW)
+    cut = command(*words, "--time-budget", "0.000001s", "--ndjson", "cpu.ndjson")
+    assert cut.code == 5
+    assert "--time-budget of 1e-06 s is spent, and " in " ".join(cut.out.split())
+    assert cut.last.startswith("cpu: no verdict: none of ")
+    done = command("device", "--resume", "cpu.ndjson", "--no-isolation")
+    assert done.code == 0
+    assert done.last.startswith("cpu is right in all ")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "name a device, such as cuda, npu:0 or auto"),
+        (("cpu", "--time-budget", "10 minutes"), "'10 minutes' is no time; expected seconds, or a number with a unit"),
+        (("cpu", "--time-budget=-5m"), "'-5m' is no time"),
+        (("nosuch",), "device 'nosuch'"),
+        (("cpu", "--sizes", "huge"), "unknown sizes 'huge'"),
+    ],
+)
+def test_what_cannot_be_is_refused(command: Command, words: tuple[str, ...], told: str) -> None:
+    done = command("device", *words)
+    assert done.code in {2, 4}
+    assert told in done.err
+
+
+def test_settings_of_a_run_are_none_of_a_device(command: Command) -> None:
+    Path("gradconform.toml").write_text('target = "no.such.module"\nstage = ["no.py:stage"]\n', encoding="utf-8")
+    assert command("device", "cpu", "--dtype", "float32", *FEW).code == 0
+
+
+CAUSE = {"kind": "operation_wrong", "names": ["aten::mul", "float32 (3,)", "…"], "text": "aten::mul is wrong by itself"}
+FINDING = {
+    "kind": "mismatch", "where": "input 0", "action": "B0", "text": "worst at [0]", "sort": "input gradient",
+    "raised": None, "headroom": 1e6, "cause": CAUSE, "needs": None, "error": 2.0, "bound": 1e-6,
+}  # fmt: skip
+
+
+def result(check: str, **values: Any) -> Result:
+    given = {"status": "passed", "device": "npu", "dtype": "float32", "message": "", "headroom": None, **values}
+    return Result(check=check, level="MUST", requirement="B MUST", duration_s=0.0, **given)
+
+
+def wrong(check: str, name: str = "aten::mul", **values: Any) -> Result:
+    cause = {**CAUSE, "names": [name, *CAUSE["names"][1:]]}
+    return result(check, status="error", kind="device", findings=({**FINDING, "cause": cause},), **values)
+
+
+def report_of(*results: Result, planned: int | None = None) -> Report:
+    made = check_stage_backward("reference-split", checks="full.gradients.mlp")
+    made.results[:] = results
+    made.planned = len(results) if planned is None else planned
+    return made
+
+
+def test_what_most_checks_fail_by_is_to_be_mended_first_and_its_size_is_bounded() -> None:
+    report = report_of(
+        wrong("blocks.full.rms-norm.above-2-15"),
+        wrong("blocks.split.rms-norm.above-2-15"),
+        result("blocks.full.rms-norm.at-2-15"),
+        result("blocks.full.rms-norm.tiny"),
+        wrong("blocks.full.swiglu.tiny", "aten::silu"),
+        result("full.gradients.mlp"),
+    )
+    mul, silu = culprits(report)
+    assert (mul.name, mul.checks, mul.places) == ("aten::mul", 2, ("npu float32",))
+    assert (mul.right, mul.wrong) == (2**15, 2**15 + 64)
+    assert (silu.name, silu.right, silu.wrong) == ("aten::silu", None, None)
+    told = device_verdict(report)
+    assert told.wrong
+    assert [str(line) for line in told.lines] == ["npu is WRONG in 3 checks of 6 in float32; mend aten::mul first"]
+
+
+RIGHT = "npu is right in all 1 checks that it can do in float32"
+NOTHING = "npu: no verdict: nothing was judged in float32"
+
+
+@pytest.mark.parametrize(
+    ("results", "planned", "said"),
+    [
+        ([result("a.b.c")], 1, RIGHT),
+        (
+            [result("a.b.c"), result("a.b.d", status="unsupported"), result("a.b.e", status="error", kind="kit")],
+            5,
+            f"{RIGHT}; 1 not done there; 1 could not be judged; 2 not tried",
+        ),
+        ([result("a.b.d", status="unsupported")], 1, f"{NOTHING}; 1 not done there"),
+        ([result("a.b.c", status="failed", kind="mismatch")], 1, "npu is WRONG in 1 check of 1 in float32"),
+    ],
+)  # fmt: skip
+def test_what_is_right_and_what_was_not_tried_are_in_one_line(results: list[Result], planned: int, said: str) -> None:
+    told = device_verdict(report_of(*results, planned=planned))
+    assert [str(line) for line in told.lines] == [said]
+    assert told.wrong == ("WRONG" in said)
+
+
+def test_each_device_has_a_line_of_its_own() -> None:
+    told = device_verdict(report_of(result("a.b.c", device="cpu"), wrong("a.b.c")))
+    assert [str(line).partition(" ")[0] for line in told.lines] == ["cpu", "npu"]
