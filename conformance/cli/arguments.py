@@ -231,6 +231,11 @@ examples:
 #: What the command has as defaults, other than a run.
 _OF_DEVICE = {"dtype": "all that the device has", "profile": "quick", "operation": "all", "block": "all"}
 
+_SAID_OF_DEVICE = {
+    "operation": "which operations of torch, by names or globs",
+    "block": "which blocks of models, by names or globs; --sizes says how large",
+}
+
 
 @command("device", "device:device", epilog=f"{_DEVICE_EXAMPLES}\n{EXIT_CODES}")
 def _device(one: argparse.ArgumentParser) -> None:
@@ -241,20 +246,12 @@ def _device(one: argparse.ArgumentParser) -> None:
     right, what is wrong and above which size, what was not tried, and what to mend first.
     """
     one.add_argument("device", metavar="DEVICE", nargs="*", type=names_given, help="which, named as for run")
-    for name in (
-        "device_plugins",
-        "dtype",
-        "flags",
-        "profile",
-        "checks",
-        "exclude_checks",
-        "operation",
-        "block",
-        "sizes",
-    ):
-        add_option(one, name, unset=_OF_DEVICE.get(name))
-    for name in ("seed", "shard"):
-        add_option(one, name)
+    options = (
+        "device_plugins", "dtype", "flags", "profile", "operation", "block", "sizes", "checks", "exclude_checks", "seed",
+        "shard",
+    )  # fmt: skip
+    for name in options:
+        add_option(one, name, unset=_OF_DEVICE.get(name), help=_SAID_OF_DEVICE.get(name))
     _add_records_and_workers(one)
     add_output(one, "--json", help="write the report there as JSON")
 
