@@ -247,8 +247,8 @@ def _device(one: argparse.ArgumentParser) -> None:
     """
     one.add_argument("device", metavar="DEVICE", nargs="*", type=names_given, help="which, named as for run")
     options = (
-        "device_plugins", "dtype", "flags", "profile", "operation", "block", "sizes", "checks", "exclude_checks", "seed",
-        "shard",
+        "device_plugins", "dtype", "flags", "profile", "operation", "block", "sizes", "checks", "exclude_checks",
+        "seed", "shard",
     )  # fmt: skip
     for name in options:
         add_option(one, name, unset=_OF_DEVICE.get(name), help=_SAID_OF_DEVICE.get(name))
