@@ -27,7 +27,18 @@ def stage_backward(*args, **kwargs):
 def test_a_run_in_processes_ends_when_its_time_is_spent_and_is_gone_on_with(tmp_path: Path, workers: str) -> None:
     (tmp_path / "slow.py").write_text(SLOW, encoding="utf-8")
     words = [sys.executable, "-m", "gradconform", "run"]
-    first = [*words, "slow.py", "--checks", "full.gradients.[a-c]*", "-n", workers, "--time-budget", "4s", "--ndjson", "run.ndjson"]
+    first = [
+        *words,
+        "slow.py",
+        "--checks",
+        "full.gradients.[a-c]*",
+        "-n",
+        workers,
+        "--time-budget",
+        "4s",
+        "--ndjson",
+        "run.ndjson",
+    ]
     done = subprocess.run(first, cwd=tmp_path, capture_output=True, text=True, check=False)
     told = " ".join(done.stdout.split())
     assert done.returncode == 5, done.stderr

@@ -1,0 +1,47 @@
+"""``gradconform device`` on a simulated device: its faults are the device's, bounded in size, and told in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def device(folder: Path, *words: str, **variables: str) -> tuple[int, list[str], dict[str, Any]]:
+    """Run the command; return its exit code, what it printed, and its report."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gradconform", "device", *words, "--json", "device.json"],
+        cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    report = json.loads((folder / "device.json").read_text(encoding="utf-8"))
+    return done.returncode, done.stdout.splitlines(), report
+
+
+FEW = ("--operation", "mul,sin", "--block", "rms-norm", "--checks", "ops.*,blocks.*,full.gradients.mlp")
+
+
+@pytest.mark.slow
+def test_a_kernel_that_is_wrong_above_32k_elements_is_found_named_and_bounded(tmp_path: Path) -> None:
+    wrong = {"SIMX_WRONG": "aten::mul:index", "SIMX_WRONG_ABOVE": "32768"}
+    code, lines, report = device(tmp_path, "simx:0", "--dtype", "float32", *FEW, **wrong)
+    assert code == 1
+    told = " ".join(" ".join(lines).split())
+    assert "1. aten::mul: 2 checks on simx:0 float32; right with 32,768 hidden values, wrong with 32,832;" in told
+    assert lines[-1].startswith("simx:0 is WRONG in 2 checks of ")
+    assert lines[-1].endswith("; mend aten::mul first")
+    accused = {result["check"] for result in report["results"] if result["status"] == "error"}
+    assert accused == {"blocks.full.rms-norm.above-2-15", "blocks.split.rms-norm.above-2-15"}
+
+
+@pytest.mark.slow
+def test_the_cpu_and_a_device_that_is_right_have_a_line_each_in_every_dtype(tmp_path: Path) -> None:
+    code, lines, report = device(tmp_path, "cpu,simx:0", *FEW, "-n", "2")
+    assert code == 5  # chosen checks are not the whole
+    assert [line.partition(" ")[0] for line in lines[-2:]] == ["cpu", "simx:0"]
+    assert all("is right in all" in line for line in lines[-2:])
+    assert {result["dtype"] for result in report["results"]} == {"float64", "float32", "bfloat16", "float16"}
