@@ -113,7 +113,7 @@ class DeviceTrust:
         What is drawn is another draw; what is made of it is the CPU's, and its backward is that of its forward.
         """
         materials = references.materials
-        culprit = wrong_operation(references)
+        culprit = wrong_operation(references, twice=True)
         if culprit is None or culprit.kind is not Mistake.OPERATION_WRONG:
             culprit = another_backward(materials, replaced(materials, torch.device("cpu")))
         if culprit is None:

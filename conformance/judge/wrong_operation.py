@@ -28,12 +28,14 @@ _NOT_COMPARED = ("empty", "new_empty", "set_", "resize_")
 _NEAR = 1e4
 
 
-def wrong_operation(references: References) -> Cause | None:
+def wrong_operation(references: References, *, twice: bool = False) -> Cause | None:
     """Run plain autograd on the device once more and return the first operation that is wrong there.
 
     Where none differs from the CPU's by itself, it is those that the CPU has not; None where there are none of those.
+    ``twice`` names only what is wrong again on copies of its arguments: where nothing else says that it is the device,
+    it may be one that runs late, whose tensors hold no values yet.
     """
-    compared = _Compared()
+    compared = _Compared(twice=twice)
     drive(AutogradAdapter(), references.materials, loss_scale=references.loss_scale, log=compared)
     if compared.found is None and compared.alone:
         return Cause(Mistake.OPERATION_OF_ITS_OWN, names=tuple(dict.fromkeys(compared.alone)))
@@ -43,8 +45,9 @@ def wrong_operation(references: References) -> Cause | None:
 class _Compared(DispatchMode):
     """Runs each operation on the device, and again on the CPU with the same arguments."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, twice: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
+        self.twice = twice
         self.found: Cause | None = None
         #: What the CPU has not.
         self.alone: list[str] = []
@@ -63,6 +66,8 @@ class _Compared(DispatchMode):
             self.alone.append(name)
             return found
         seen = _difference(func, given, here, found)
+        if seen is not None and self.twice:
+            seen = _difference(func, given, here, _run(func, map_leaves(_on_device_of(args), given)))
         if seen is not None:
             self.found = Cause(Mistake.OPERATION_WRONG, names=(name, _shapes(given[0]), seen))
         return found
@@ -78,6 +83,12 @@ def _moved(value: Any) -> Any:
     if isinstance(value, Tensor):
         return on_cpu(value).clone()
     return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
+def _on_device_of(args: Any) -> Callable[[Any], Any]:
+    """Return what puts a tensor where the first of ``args`` is that is not on the CPU."""
+    device = next((one.device for one in tensors(args) if one.device.type != "cpu"), torch.device("cpu"))
+    return lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf
 
 
 def _difference(func: Callable[..., Any], given: Any, here: Any, found: Any) -> str | None:

@@ -41,6 +41,10 @@ TYPED: dict[str, Any] = {
     "max_crashes": "3",
     "schedule": "own.csv",
     "stage": "own.py:stage",
+    "operation": "sin",
+    "block": "lora",
+    "sizes": "large",
+    "with_contract": None,
     "shard": "1/2",
     "waivers": "waivers.toml",
 }
