@@ -113,7 +113,7 @@ AGAINST: list[tuple[str, Callable[[Report], Report], str]] = [
     ("profile", as_standard, "the profile is standard; only full supports a statement of conformance"),
     ("incomplete", without_one, f"manifest is not complete: {len(FEW) - 1} of {len(FEW)} checks have a verdict"),
     ("failed", with_status("failed", "mismatch"), "the verdict is 'does not conform'"),
-    ("error", with_status("error", "kit"), "the verdict is 'does not conform'"),
+    ("error", with_status("error", "kit"), "the verdict is 'incomplete'"),
     ("shard", lambda report: replace(report, shard=SHARD), "the report is of one shard; merge the shards first"),
     (
         "target",
