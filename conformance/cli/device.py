@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -40,9 +41,15 @@ def device(arguments: argparse.Namespace) -> int:
         vars(arguments).update(target=_RIGHT, waivers=None, no_waivers=True, with_contract=True)
         for name, usual in DEFAULTS.items():
             setattr(arguments, name, getattr(arguments, name) or usual)
+    planned: Counter[str] = Counter()
+
+    def widest_first(run: Execution) -> Execution:
+        planned.update(place.device for place in run.header.places)
+        return WidestFirst(run)
+
     with records(arguments) as file:
-        report, code = judge(arguments, file, around=WidestFirst)
-    told = device_verdict(report)
+        report, code = judge(arguments, file, around=widest_first)
+    told = device_verdict(report, planned)
     write(list(told.lines))
     return EXIT_DOES_NOT if told.wrong else code
 

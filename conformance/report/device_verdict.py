@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gradconform.results import Report, Result
@@ -19,15 +20,12 @@ class DeviceVerdict:
     wrong: bool
 
 
-def device_verdict(report: Report) -> DeviceVerdict:
-    """Return the verdict on the devices of a report, in the order in which they stand there."""
-    by_device: dict[str, list[Result]] = {}
+def device_verdict(report: Report, planned: Mapping[str, int]) -> DeviceVerdict:
+    """Return the verdict on each device; ``planned`` are all of them, with how many checks were to run there."""
+    by_device: dict[str, list[Result]] = {name: [] for name in planned}
     for result in report:
         by_device.setdefault(result.device, []).append(result)
-    lines = [_line(name, results, report) for name, results in by_device.items()]
-    if not lines:
-        named = ", ".join(map(str, report.options.get("device", ())))
-        lines = [Line(f"{named}: no verdict: none of {report.planned} checks was run", "warning")]
+    lines = [_line(name, results, planned.get(name, len(results)), report) for name, results in by_device.items()]
     return DeviceVerdict(tuple(lines), any(map(_accuses, report)))
 
 
@@ -36,14 +34,12 @@ def _accuses(result: Result) -> bool:
     return result.status == "failed" or (result.status, result.kind) == ("error", "device")
 
 
-def _line(name: str, results: list[Result], report: Report) -> Line:
+def _line(name: str, results: list[Result], planned: int, report: Report) -> Line:
     counts = Counter(map(_standing, results))
-    left = sum(1 for result in results if result.status == "not_run")
-    missing = report.planned - len(report.results) if len({one.device for one in report}) == 1 else left
     rest = [
         (counts["not done"], "not done there"),
         (counts["not judged"], "could not be judged"),
-        (missing, "not tried"),
+        (counts["left"] + planned - len(results), "not tried"),
     ]
     more = "".join(f"; {number} {what}" for number, what in rest if number)
     dtypes = ", ".join(dict.fromkeys(result.dtype for result in results))
@@ -52,6 +48,8 @@ def _line(name: str, results: list[Result], report: Report) -> Line:
         first = f"; mend {mend[0].name} first" if mend else ""
         told = f"{name} is WRONG in {count(counts['wrong'], 'check')} of {len(results)} in {dtypes}{first}{more}"
         return Line(told, "bad")
+    if not results:
+        return Line(f"{name}: no verdict: none of {planned} checks was run", "warning")
     if not counts["right"]:
         return Line(f"{name}: no verdict: nothing was judged in {dtypes}{more}", "warning")
     told = f"{name} is right in all {counts['right']} checks that it can do in {dtypes}{more}"

@@ -91,10 +91,9 @@ def wrong(check: str, name: str = "aten::mul", **values: Any) -> Result:
     return result(check, status="error", kind="device", findings=({**FINDING, "cause": cause},), **values)
 
 
-def report_of(*results: Result, planned: int | None = None) -> Report:
+def report_of(*results: Result) -> Report:
     made = check_stage_backward("reference-split", checks="full.gradients.mlp")
     made.results[:] = results
-    made.planned = len(results) if planned is None else planned
     return made
 
 
@@ -111,7 +110,7 @@ def test_what_most_checks_fail_by_is_to_be_mended_first_and_its_size_is_bounded(
     assert (mul.name, mul.checks, mul.places) == ("aten::mul", 2, ("npu float32",))
     assert (mul.right, mul.wrong) == (2**15, 2**15 + 64)
     assert (silu.name, silu.right, silu.wrong) == ("aten::silu", None, None)
-    told = device_verdict(report)
+    told = device_verdict(report, {"npu": 6})
     assert told.wrong
     assert [str(line) for line in told.lines] == ["npu is WRONG in 3 checks of 6 in float32; mend aten::mul first"]
 
@@ -134,11 +133,16 @@ NOTHING = "npu: no verdict: nothing was judged in float32"
     ],
 )  # fmt: skip
 def test_what_is_right_and_what_was_not_tried_are_in_one_line(results: list[Result], planned: int, said: str) -> None:
-    told = device_verdict(report_of(*results, planned=planned))
+    told = device_verdict(report_of(*results), {"npu": planned})
     assert [str(line) for line in told.lines] == [said]
     assert told.wrong == ("WRONG" in said)
 
 
 def test_each_device_has_a_line_of_its_own() -> None:
-    told = device_verdict(report_of(result("a.b.c", device="cpu"), wrong("a.b.c")))
-    assert [str(line).partition(" ")[0] for line in told.lines] == ["cpu", "npu"]
+    made = report_of(result("a.b.c", device="cpu"), wrong("a.b.c"))
+    told = device_verdict(made, {"cpu": 2, "npu": 1, "xpu": 3})
+    assert [str(line) for line in told.lines] == [
+        "cpu is right in all 1 checks that it can do in float32; 1 not tried",
+        "npu is WRONG in 1 check of 1 in float32; mend aten::mul first",
+        "xpu: no verdict: none of 3 checks was run",
+    ]
