@@ -83,7 +83,7 @@ def test_a_hollow_adapter_conforms_in_no_sink(claims: dict[str, Any], profile: s
     assert command("report", "r.json", "--html", "r.html", "--markdown", "r.md", folder=tmp_path)[0] == 0
     assert (found, told.splitlines()[-1].startswith("hollow conforms")) == (code, False), told
     report = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
-    assert (report["verdict"], report["conforms"]) == ({1: "does not conform", 5: "incomplete", 7: "incomplete"}[code], False)
+    assert (report["verdict"], report["conforms"]) == ("does not conform" if code == 1 else "incomplete", False)
     for page in ("r.html", "r.md"):
         assert "hollow conforms" not in (tmp_path / page).read_text(encoding="utf-8")
     assert command("bundle", "r.json", "-o", "r.zip", folder=tmp_path)[0] == 1
