@@ -14,7 +14,6 @@ import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from figures import Figure
@@ -23,10 +22,11 @@ from gradconform.contract.check import Check
 from gradconform.contract.on_operation import ALL, asked_of
 from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.fixtures.stages.case import StageCase
+from gradconform.fixtures.stages.shown_traits import alike
 from gradconform.plugins.devices import simx
 from gradconform.run.runner import Runner
 from gradconform.target.resolve import resolve
-from gradconform.torch_releases.dispatch import DispatchMode
+from gradconform.torch_releases.dispatch import Called
 from gradconform.trees import tensors
 
 TRIED, NAMED = 0.95, 0.99
@@ -67,33 +67,20 @@ def _make_wrong(checks: Sequence[Check]) -> None:
 
 def _callers(checks: Sequence[Check]) -> dict[str, list[Check]]:
     """Return the checks on whose stages plain autograd calls an operation on the device, by the operation."""
-    called: dict[str, list[tuple[int, Check]]] = {}
+    callers: dict[str, list[tuple[int, Check]]] = {}
     for check in checks:
-        seen = _Called()
+        called = Called()
         try:
             for trial in check.trials:
-                _shown(trial.stages[0], seen)
+                _shown(trial.stages[0], called)
         except (RuntimeError, NotImplementedError):  # the device has it not
             continue
-        for name in seen.names:
-            called.setdefault(name, []).append((len(seen.names), check))
+        names = {_plain(one.name()) for one in called.operations if not one.is_view}
+        for name in names:
+            callers.setdefault(name, []).append((len(names), check))
     return {
-        name: [check for _, check in sorted(some, key=lambda one: one[0])[:ENTRIES]] for name, some in called.items()
+        name: [check for _, check in sorted(some, key=lambda one: one[0])[:ENTRIES]] for name, some in callers.items()
     }
-
-
-class _Called(DispatchMode):
-    """Notes the operations that are called, by the name that the device knows them under."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
-        self.names = set[str]()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
-        if not func.is_view:
-            self.names.add(_plain(func.name()))
-        return func(*args, **(kwargs or {}))
 
 
 def _plain(name: str) -> str:
@@ -102,7 +89,7 @@ def _plain(name: str) -> str:
     return short[:-1] if short.endswith("_") and not short.endswith("__") else short
 
 
-def _shown(case: StageCase, mode: DispatchMode | None = None) -> list[torch.Tensor]:
+def _shown(case: StageCase, mode: Called | None = None) -> list[torch.Tensor]:
     """Return all that one forward and backward show on the device."""
     device = torch.device("simx:0")
     module = case.make(dtype=torch.float32, device=device, seed=0)
@@ -113,11 +100,6 @@ def _shown(case: StageCase, mode: DispatchMode | None = None) -> list[torch.Tens
         torch.autograd.backward(with_grad, [_grad(one) for one in with_grad])
     leaves = [leaf.grad for leaf in (*args, *module.parameters()) if isinstance(leaf, torch.Tensor)]
     return [one.detach().cpu() for one in (*outputs, *leaves) if one is not None]
-
-
-def _alike(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
-    pairs = list(zip(one, other, strict=True))
-    return all(a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
 
 
 def _grad(like: torch.Tensor) -> torch.Tensor:
@@ -142,7 +124,7 @@ def _outcome(name: str, checks: Sequence[Check]) -> Outcome | None:
             before = [_shown(trial.stages[0]) for trial in check.trials]
             with simx.inject(wrong=f"{name}:{way}"):
                 after = [_shown(trial.stages[0]) for trial in check.trials]
-                if all(map(_alike, before, after)):
+                if all(all(map(alike, *both)) for both in zip(before, after, strict=True)):
                     continue
                 shows = True
                 result = _runner().run(check)

@@ -15,8 +15,11 @@ from torch import Tensor, nn
 
 from gradconform.devices.device import device_of
 from gradconform.diagnosis.cause import Cause, Mistake
+from gradconform.drive.driver import NO_LOG
+from gradconform.drive.reference64 import widen
+from gradconform.drive.watches import on_cpu
 from gradconform.reference.autograd import pair_roots, run_backward
-from gradconform.torch_releases.dispatch import DispatchMode
+from gradconform.torch_releases.dispatch import Called
 from gradconform.trees import as_tuple, leaves, tensors
 from gradconform.trial.materials import Materials, stable_seed
 from gradconform.trial.modes import OF_FORWARD, call_in
@@ -33,54 +36,41 @@ _DIRECTIONS = 5
 _ANOTHER, _SURE = 0.02, 0.1
 
 
-def another_backward(here: Materials, on_cpu: Materials) -> Cause | None:
+def another_backward(here: Materials, cpu: Materials) -> Cause | None:
     """Return what draws on a device, and how far its backward is from its forward, where the CPU's is not.
 
-    ``here`` and ``on_cpu`` are the materials of one trial; None also where its dtype is too coarse to tell.
+    ``here`` and ``cpu`` are the materials of one trial; None also where its dtype is too coarse to tell.
     """
     if here.dtype not in _STEPS:
         return None
     for lane, case in enumerate(here.trial.stages):
         if "rng" not in case.traits or here.trial.loss_at(lane) or (here.trial.chain and lane):
             continue
-        drawing = _Drawing()
-        apart, unsure = _medians(here, lane, drawing)
-        if apart > _ANOTHER and unsure < _SURE * apart and max(_medians(on_cpu, lane, _Drawing())) < _SURE * apart:
-            return Cause(Mistake.OPERATION_DRAWS, names=tuple(drawing.names), factors=(apart,))
+        called = Called()
+        apart, unsure = _medians(here, lane, called)
+        if apart > _ANOTHER and unsure < _SURE * apart and max(_medians(cpu, lane)) < _SURE * apart:
+            drawing = (one for one in called.operations if torch.Tag.nondeterministic_seeded in one.tags)
+            names = tuple(dict.fromkeys(one.name().partition(".")[0] for one in drawing))
+            return Cause(Mistake.OPERATION_DRAWS, names=names, factors=(apart,))
     return None
 
 
-def _medians(materials: Materials, lane: int, log: DispatchMode) -> tuple[float, float]:
+def _medians(materials: Materials, lane: int, log: Called | None = None) -> tuple[float, float]:
     """Return how far slopes are from the gradient, and from each other with another step, in the median."""
     found = list(_slopes(materials, lane, log))
     apart = statistics.median(_apart(slope, told) for slope, told, _ in found)
     return apart, statistics.median(_apart(slope, longer) for slope, _, longer in found)
 
 
-class _Drawing(DispatchMode):
-    """Notes the operations that draw random numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
-        self.names: dict[str, None] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation."""
-        del types
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            self.names[func.name().partition(".")[0]] = None
-        return func(*args, **(kwargs or {}))
-
-
 def _apart(slope: float, told: float) -> float:
     return abs(slope - told) / max(abs(slope), abs(told), 1e-30)
 
 
-def _slopes(materials: Materials, lane: int, log: DispatchMode) -> Iterator[tuple[float, float, float]]:
+def _slopes(materials: Materials, lane: int, log: Called | None) -> Iterator[tuple[float, float, float]]:
     """Yield, per direction, how the outputs change along it, what the gradient says of that, and a longer step."""
     stage = materials.stage(lane)
     args = materials.args(lane, 0, stage)
-    with log:
+    with log or NO_LOG:
         outputs = _forward(materials, stage, args)
     trained = _trained(args, stage)
     found = run_backward(*pair_roots(outputs, materials.output_grads(lane, 0)), trained)
@@ -125,8 +115,9 @@ def _trained(args: tuple[Any, ...], stage: nn.Module) -> list[Tensor]:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    values = device_of(tensor.device).to_cpu(tensor)
-    return (values if values.layout == torch.strided else values.to_dense()).double()
+    wide: Tensor = widen(on_cpu(tensor))
+    wide = wide if wide.layout == torch.strided else wide.to_dense()
+    return wide.real if wide.is_complex() else wide
 
 
 def _direction(leaf: Tensor, generator: torch.Generator) -> Tensor:

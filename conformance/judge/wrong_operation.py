@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from gradconform.drive.watches import on_cpu
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.tolerance import FAR, Partials, describe, judge
 from gradconform.torch_releases.dispatch import DispatchMode
+from gradconform.torch_releases.unwritten import unwritten_is_nan
 from gradconform.trees import map_leaves, tensors
 
 from .values import same_bits
@@ -106,14 +106,8 @@ def _difference(func: Callable[..., Any], given: Any, here: Any, found: Any) -> 
 
 def _unwritten(func: Callable[..., Any], given: Any, at: int) -> Tensor | None:
     """Return where a kernel of the CPU writes nothing into one of its results, if anywhere: torch fills it with NaN."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.use_deterministic_algorithms(True, warn_only=True)  # noqa: FBT003 (as torch has it)
-        try:
-            filled = tensors(_run(func, given))[at]
-        finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+    with unwritten_is_nan():
+        filled = tensors(_run(func, given))[at]
     unwritten = torch.isnan(filled)
     return unwritten if bool(unwritten.any()) else None
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from .names import Name
 
-__all__ = ["DispatchMode"]
+__all__ = ["Called", "DispatchMode"]
 
 MODE = Name("torch.utils._python_dispatch", ("TorchDispatchMode",), "sees each operation as it is dispatched")
 
@@ -20,3 +20,18 @@ else:
         def __init__(self, *_: Any) -> None:
             """Raise :class:`~gradconform.torch_releases.names.UnavailableError`."""
             raise MODE.unavailable()
+
+
+class Called(DispatchMode):
+    """Notes each operation that is called, an overload of torch's dispatcher, once and in order."""
+
+    def __init__(self) -> None:
+        """Note nothing yet."""
+        super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
+        self.operations: dict[Any, None] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation."""
+        del types
+        self.operations[func] = None
+        return func(*args, **(kwargs or {}))

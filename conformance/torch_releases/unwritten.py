@@ -1,0 +1,22 @@
+"""Memory that nobody has written: torch fills it with NaN while its algorithms are deterministic."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+
+import torch
+
+
+@contextlib.contextmanager
+def unwritten_is_nan() -> Iterator[None]:
+    """Have memory that a kernel leaves unwritten hold NaN meanwhile, in place of whatever lay there before."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of operations that have no deterministic form
+        torch.use_deterministic_algorithms(True, warn_only=True)  # noqa: FBT003 (as torch has it)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
