@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import torch
 from figures import Figure
 
+from gradconform.contract.beside import ALL
 from gradconform.contract.check import Check
-from gradconform.contract.on_operation import ALL, asked_of
+from gradconform.contract.on_operation import asked_of
 from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.shown_traits import alike

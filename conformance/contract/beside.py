@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+from gradconform.naming import SelectionError, nearest
+
+_T = TypeVar("_T")
+
 #: The first parts of the ids.
 OPERATIONS, BLOCKS = "ops", "blocks"
+
+#: What names all operations, or all blocks.
+ALL = "all"
 
 #: The second parts: in B, and in I and W.
 FULL, SPLIT = "full", "split"
@@ -13,3 +24,16 @@ def named_in(check: str, area: str) -> str | None:
     """Return the name in the id of a check of an area, ``area.full.name``; None for another check."""
     before, way, name = [*check.split(".", 2), "", ""][:3]
     return name if before == area and way in {FULL, SPLIT} and name else None
+
+
+def chosen(patterns: Sequence[str], known: Mapping[str, _T], none: str) -> list[_T]:
+    """Return what ``patterns`` name, in the order of ``known``: names, globs, or ``all``.
+
+    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names nothing; ``none``, in which ``{}`` is
+    the pattern, says what it is not.
+    """
+    for pattern in patterns:
+        if pattern != ALL and not any(fnmatchcase(name, pattern) for name in known):
+            msg = f"{none.format(repr(pattern))}; nearest: {nearest(pattern, known)}"
+            raise SelectionError(msg)
+    return [one for name, one in known.items() if any(p == ALL or fnmatchcase(name, p) for p in patterns)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import cache
 
 import torch
@@ -14,14 +13,12 @@ from gradconform.fixtures.blocks.block import Block
 from gradconform.fixtures.blocks.size import LADDER, Size, rungs
 from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages.shown_traits import shown
-from gradconform.naming import SelectionError, Sizes, nearest
+from gradconform.naming import Sizes
 
-from . import beside
+from .beside import BLOCKS as AREA
+from .beside import chosen
 from .check import Check
 from .in_both_ways import checks_on
-
-#: What names all of them.
-ALL = "all"
 
 #: What one check holds at a time, in values of 8 bytes: so many times a block's parameters (the implementation's, plain
 #: autograd's and the reference's modules, their gradients, and those noted after each action), and so many times the
@@ -59,8 +56,8 @@ def asked_of(patterns: Sequence[str], sizes: Sizes) -> OnBlocks:
     """
     checks: list[Check] = []
     left_out: dict[str, int] = {}
-    chosen, room = _named(patterns), free_memory()
-    for block in chosen:
+    named, room = chosen(patterns, BLOCKS, "block {} is none"), free_memory()
+    for block in named:
         for size in filter(block.takes, rungs(sizes)):
             needed = memory_of(block, size)
             if needed > room:
@@ -68,8 +65,8 @@ def asked_of(patterns: Sequence[str], sizes: Sizes) -> OnBlocks:
                 continue
             case = replace(block.at(size), traits=_traits(block))
             words = f"the block {block.name} ({block.special.lower()}) at {size.rows} × {size.positions}"
-            checks += checks_on(beside.BLOCKS, f"{block.name}.{size.name}", f"{words} × {size.hidden}", [case])
-    return OnBlocks(tuple(checks), len(chosen), len(checks) // 2, left_out)
+            checks += checks_on(AREA, f"{block.name}.{size.name}", f"{words} × {size.hidden}", [case])
+    return OnBlocks(tuple(checks), len(named), len(checks) // 2, left_out)
 
 
 def memory_of(block: Block, size: Size) -> int:
@@ -85,14 +82,6 @@ def free_memory() -> int:
     if "SC_AVPHYS_PAGES" in names:
         return page * os.sysconf("SC_AVPHYS_PAGES")
     return page * os.sysconf("SC_PHYS_PAGES") // 2
-
-
-def _named(patterns: Sequence[str]) -> list[Block]:
-    for pattern in patterns:
-        if pattern != ALL and not any(fnmatchcase(name, pattern) for name in BLOCKS):
-            msg = f"block {pattern!r} is none; nearest: {nearest(pattern, BLOCKS)}"
-            raise SelectionError(msg)
-    return [one for one in BLOCKS.values() if any(p == ALL or fnmatchcase(one.name, p) for p in patterns)]
 
 
 @cache

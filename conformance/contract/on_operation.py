@@ -9,21 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import torch
 
 from gradconform.fixtures.operations.cases import Judgeable, Why, judgeable
 from gradconform.fixtures.operations.entries import Entry, Sample, entries
-from gradconform.naming import Profile, SelectionError, nearest
+from gradconform.naming import Profile
 from gradconform.torch_releases.names import installed
 
-from .beside import OPERATIONS
+from .beside import OPERATIONS, chosen
 from .check import Check
 from .in_both_ways import checks_on
-
-#: What names all of them.
-ALL = "all"
 
 #: How many samples of an entry each profile takes, as unlike each other as torch's list has them; None is every one.
 SAMPLES: dict[Profile, int | None] = {"quick": 2, "standard": 6, "full": None}
@@ -64,11 +60,11 @@ def asked_of(patterns: Sequence[str], profile: Profile) -> OnOperations:
     Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none, and
     :class:`~gradconform.torch_releases.names.UnavailableError` where torch has no such lists.
     """
-    chosen = _named(patterns)
+    named = chosen(patterns, entries(), f"operation {{}} is none that torch {installed()} lists")
     checks, untried, nodes = list[Check](), list[str](), set[str]()
     left_out: Counter[Why] = Counter()
     samples = 0
-    for entry in chosen:
+    for entry in named:
         found = list(_found(entry, SAMPLES[profile], left_out))
         samples += len(found)
         nodes |= frozenset[str]().union(*(one.nodes for one in found))
@@ -76,16 +72,7 @@ def asked_of(patterns: Sequence[str], profile: Profile) -> OnOperations:
             checks += checks_on(OPERATIONS, entry.name, f"the operation {entry.name}", [one.case for one in found])
         else:
             untried.append(entry.name)
-    return OnOperations(tuple(checks), len(chosen), samples, left_out, tuple(untried), frozenset(nodes))
-
-
-def _named(patterns: Sequence[str]) -> list[Entry]:
-    known = entries()
-    for pattern in patterns:
-        if pattern != ALL and not any(fnmatchcase(name, pattern) for name in known):
-            msg = f"operation {pattern!r} is none that torch {installed()} lists; nearest: {nearest(pattern, known)}"
-            raise SelectionError(msg)
-    return [one for one in known.values() if any(p == ALL or fnmatchcase(one.name, p) for p in patterns)]
+    return OnOperations(tuple(checks), len(named), samples, left_out, tuple(untried), frozenset(nodes))
 
 
 def _found(entry: Entry, wanted: int | None, left_out: Counter[Why]) -> Iterator[Judgeable]:

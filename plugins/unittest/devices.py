@@ -39,17 +39,16 @@ def instantiate(
 
         instantiate(globals(), "mylib.backward", only_for=("cpu", "npu"), dtype=("float32", "bfloat16"))
     """
-    types, plugins = _types(only_for, options.get("device_plugins", ())), options.get("device_plugins", ())
+    types = _types(only_for, options.get("device_plugins", ()))
     wanted, unwanted = _listed(os.environ.get(ONLY_FOR)), [*_listed(except_for), *_listed(os.environ.get(EXCEPT_FOR))]
     chosen = [kind for kind in types if kind not in unwanted and (not wanted or kind in wanted)]
     made: dict[str, type[unittest.TestCase]] = {}
     for kind in chosen:
         try:
-            choose((kind,), RunOptions.of(target, **options).dtype, plugins=_listed(plugins))
+            run = Run(RunOptions.of(target, device=kind, **options))
         except UnusableDeviceError as error:
             made[f"{name}{kind.upper()}"] = _skipped(kind, str(error))
             continue
-        run = Run(RunOptions.of(target, device=kind, **options))
         tests = {f"{one.check.id}_{kind}_{one.dtype}": test_of(one) for one in run.plan.items}
         made[f"{name}{kind.upper()}"] = class_of(f"{name}{kind.upper()}", run, tests)
     if not made:

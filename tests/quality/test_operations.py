@@ -10,7 +10,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gradconform.contract.on_operation import ALL, asked_of, unlike_first
+from gradconform.contract.beside import ALL
+from gradconform.contract.on_operation import asked_of, unlike_first
 from gradconform.fixtures.inputs import draw_arguments
 from gradconform.fixtures.operations.cases import Judgeable, judgeable
 from gradconform.fixtures.operations.entries import entries
