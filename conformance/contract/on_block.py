@@ -26,6 +26,9 @@ from .in_both_ways import checks_on
 _PER_PARAMETER, _PER_ELEMENT = 8, 100
 _BYTES = 8
 
+#: The share of a machine's memory that a check may take.
+_SHARE = 0.75
+
 
 @dataclass(frozen=True, slots=True)
 class OnBlocks:
@@ -45,7 +48,7 @@ class OnBlocks:
             needed = f"{least:.0f} to {most:,.0f} GiB" if most - least >= 1 else f"{most:.0f} GiB"
             names = sorted({name.partition(" ")[2] for name in self.left_out})
             told = f"{len(self.left_out)} at {', '.join(names)}, which take about {needed}"
-            parts.append(f"left out for want of memory: {told}, where {free_memory() / 2**30:.0f} GiB are free")
+            parts.append(f"left out for want of memory: {told}, where {room() / 2**30:.0f} GiB may be taken")
         return "; ".join(parts)
 
 
@@ -56,11 +59,11 @@ def asked_of(patterns: Sequence[str], sizes: Sizes) -> OnBlocks:
     """
     checks: list[Check] = []
     left_out: dict[str, int] = {}
-    named, room = chosen(patterns, BLOCKS, "block {} is none"), free_memory()
+    named, most = chosen(patterns, BLOCKS, "block {} is none"), room()
     for block in named:
         for size in filter(block.takes, rungs(sizes)):
             needed = memory_of(block, size)
-            if needed > room:
+            if needed > most:
                 left_out[f"{block.name} {size.name}"] = needed
                 continue
             case = replace(block.at(size), traits=_traits(block))
@@ -76,12 +79,9 @@ def memory_of(block: Block, size: Size) -> int:
     return _BYTES * (_PER_PARAMETER * parameters + _PER_ELEMENT * size.elements)
 
 
-def free_memory() -> int:
-    """Return the bytes of memory that are free; half of all where the system does not tell."""
-    page, names = os.sysconf("SC_PAGE_SIZE"), os.sysconf_names
-    if "SC_AVPHYS_PAGES" in names:
-        return page * os.sysconf("SC_AVPHYS_PAGES")
-    return page * os.sysconf("SC_PHYS_PAGES") // 2
+def room() -> int:
+    """Return the bytes that a check may take: of all memory, not what is free, so that each process plans the same."""
+    return int(_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 @cache
