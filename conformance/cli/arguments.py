@@ -228,8 +228,8 @@ examples:
 """
 
 
-#: What the command has as defaults, other than a run.
-_OF_DEVICE = {"dtype": "all that the device has", "profile": "quick", "operation": "all", "block": "all"}
+#: What ``gradconform device`` does where nothing is said, other than a run.
+DEVICE_DEFAULTS = {"dtype": "all", "profile": "quick", "operation": "all", "block": "all"}
 
 _SAID_OF_DEVICE = {
     "operation": "which operations of torch, by names or globs",
@@ -251,7 +251,7 @@ def _device(one: argparse.ArgumentParser) -> None:
         "seed", "shard",
     )  # fmt: skip
     for name in options:
-        add_option(one, name, unset=_OF_DEVICE.get(name), help=_SAID_OF_DEVICE.get(name))
+        add_option(one, name, unset=DEVICE_DEFAULTS.get(name), help=_SAID_OF_DEVICE.get(name))
     _add_records_and_workers(one)
     add_output(one, "--json", help="write the report there as JSON")
 

@@ -11,9 +11,9 @@ from gradconform.contract.beside import BLOCKS, OPERATIONS, named_in
 from gradconform.exits import EXIT_DOES_NOT
 from gradconform.report.device_verdict import device_verdict
 
-from .arguments import RUN_DEFAULTS
-from .console import refuse_unwritable, write
-from .run import judge, records
+from .arguments import DEVICE_DEFAULTS
+from .console import write
+from .run import begin, judge, records
 
 if TYPE_CHECKING:
     from gradconform.records import Header
@@ -23,23 +23,16 @@ if TYPE_CHECKING:
 #: What is right, so that whatever is wrong is the device's.
 _RIGHT = "reference-split"
 
-#: What is asked where nothing is said.
-DEFAULTS = {"dtype": ["all"], "profile": "quick", "operation": ["all"], "block": ["all"]}
-
 
 def device(arguments: argparse.Namespace) -> int:
     """Judge devices; return 0 where all that was tried is right, 1 where something is wrong, else the run's code."""
-    for name, value in RUN_DEFAULTS.items():
-        if getattr(arguments, name, None) is None:
-            setattr(arguments, name, value)
-    if arguments.json not in {None, "-"}:
-        refuse_unwritable(arguments.json, "--json")
+    begin(arguments)
     arguments.device = [name for several in arguments.device for name in several] or None
     if arguments.device is None and arguments.resume is None:
         arguments.parser.error("name a device, such as cuda, npu:0 or auto; 'gradconform doctor' shows those there are")
     if arguments.resume is None:
         vars(arguments).update(target=_RIGHT, waivers=None, no_waivers=True, with_contract=True)
-        for name, usual in DEFAULTS.items():
+        for name, usual in DEVICE_DEFAULTS.items():
             setattr(arguments, name, getattr(arguments, name) or usual)
     planned: Counter[str] = Counter()
 

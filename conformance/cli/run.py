@@ -54,8 +54,13 @@ def _read_elsewhere(arguments: argparse.Namespace) -> None:
         vars(arguments).update(named)
     elif told and not arguments.list:
         write([line for one in told for line in wrapped(one, width(), hanging=4)])
+    begin(arguments)
+
+
+def begin(arguments: argparse.Namespace) -> None:
+    """Set what nobody has said to what a run does then; refuse a report that could not be written."""
     for name, value in RUN_DEFAULTS.items():
-        if getattr(arguments, name) is None:
+        if getattr(arguments, name, None) is None:
             setattr(arguments, name, value)
     if arguments.json not in {None, "-"}:
         refuse_unwritable(arguments.json, "--json")

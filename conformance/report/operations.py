@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from gradconform.contract.beside import OPERATIONS, named_in
 from gradconform.results import Report, Result
+
+from .to_mend import operations_in
 
 #: From the worst to the best. ``rounding`` is what is beyond the rule by less than :data:`_LITTLE` times its bound;
 #: ``not done`` is what plain autograd raises in; ``not judged`` is an error of the adapter, the kit or the environment.
@@ -54,21 +56,18 @@ def _standing(result: Result) -> Standing:
     return "partly on the host" if result.off_device_share else "right"
 
 
-def _kernel(finding: Mapping[str, object]) -> str:
-    cause = finding["cause"]
-    kind = cause.get("kind") if isinstance(cause, Mapping) else None
-    names = cause.get("names", ()) if isinstance(cause, Mapping) else ()
-    if kind not in {"operation_wrong", "operation_of_its_own", "operation_draws"} or not names:
-        return ""
-    return f"{names[0]} of {names[1]}" if kind == "operation_wrong" else " or ".join(names)
+def _kernel(finding: Mapping[str, Any]) -> str:
+    cause = finding["cause"] or {"kind": None}
+    given = f" of {cause['names'][1]}" if cause["kind"] == "operation_wrong" else ""
+    return " or ".join(operations_in(cause)) + given
 
 
-def _sample(finding: Mapping[str, object]) -> str:
+def _sample(finding: Mapping[str, Any]) -> str:
     needs = finding["needs"]
     return f"sample {needs['sample']}" if isinstance(needs, Mapping) and "sample" in needs else ""
 
 
-def _size(finding: Mapping[str, object]) -> str:
+def _size(finding: Mapping[str, Any]) -> str:
     error, bound = finding["error"], finding["bound"]
     if not (isinstance(error, float) and isinstance(bound, float)):
         return str(finding["kind"]).replace("_", " ")

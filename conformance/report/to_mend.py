@@ -53,11 +53,11 @@ def _named(result: Result) -> Iterator[tuple[str, str]]:
     if (result.status, result.kind) != ("error", "device"):
         return
     causes: list[Mapping[str, Any]] = [finding["cause"] for finding in result.findings if finding["cause"]]
-    told = {name: str(cause["text"]) for cause in causes for name in _operations(cause)}
+    told = {name: str(cause["text"]) for cause in causes for name in operations_in(cause)}
     yield from told.items()
 
 
-def _operations(cause: Mapping[str, Any]) -> tuple[str, ...]:
+def operations_in(cause: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of operations in a cause; beside one that is wrong by itself stands what it was given."""
     if cause["kind"] not in _KINDS:
         return ()
