@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
@@ -12,6 +13,9 @@ _T = TypeVar("_T")
 
 #: The first parts of the ids.
 OPERATIONS, BLOCKS = "ops", "blocks"
+
+#: How much is told of what is near, in letters: of a name that is like none, that is all there are.
+_NEAR = 200
 
 #: What names all operations, or all blocks.
 ALL = "all"
@@ -34,6 +38,7 @@ def chosen(patterns: Sequence[str], known: Mapping[str, _T], none: str) -> list[
     """
     for pattern in patterns:
         if pattern != ALL and not any(fnmatchcase(name, pattern) for name in known):
-            msg = f"{none.format(repr(pattern))}; nearest: {nearest(pattern, known)}"
+            near = textwrap.shorten(nearest(pattern, known), _NEAR, placeholder=" …")
+            msg = f"{none.format(repr(pattern))}; nearest: {near}"
             raise SelectionError(msg)
     return [one for name, one in known.items() if any(p == ALL or fnmatchcase(name, p) for p in patterns)]
