@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
@@ -52,3 +53,13 @@ def map_leaves(function: Callable[[Any], Any], tree: Tree) -> Tree:
 def as_tuple(outputs: Tree) -> Tree:
     """Return ``outputs``, a lone leaf as a tuple of one: the form in which output gradients mirror outputs."""
     return outputs if isinstance(outputs, (tuple, list, dict)) else (outputs,)
+
+
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two strided tensors are equal; of a dtype that torch cannot compare, whether their bytes are."""
+    try:
+        return torch.equal(one, other)
+    except NotImplementedError:  # half complex numbers, for one
+        return one.dtype is other.dtype and torch.equal(
+            *(two.contiguous().reshape(-1).view(torch.uint8) for two in (one, other))
+        )

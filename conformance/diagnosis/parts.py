@@ -11,7 +11,7 @@ from torch import Tensor
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Step
 from gradconform.drive.reference64 import widen
-from gradconform.trees import leaves
+from gradconform.trees import equal, leaves
 from gradconform.trial.program import CHANGES, ZEROES, forward_of
 
 from .wrong import dense
@@ -165,4 +165,4 @@ def same(one: Tensor | None, other: Tensor | None) -> bool:
     """Tell whether two gradients are the same, or both none."""
     if one is None or other is None or one is other:
         return one is other
-    return one.shape == other.shape and torch.equal(dense(one), dense(other))
+    return one.shape == other.shape and equal(dense(one), dense(other))

@@ -11,6 +11,7 @@ from torch import Tensor
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
+from gradconform.trees import equal
 
 #: How far a recomputed value may be from the one it explains, in eps of the dtype times the largest part.
 _EPS = 16.0
@@ -124,8 +125,8 @@ def is_near(got: object, right: object) -> bool:
         return got is right or got == right
     if got.shape != right.shape or got.dtype != right.dtype:
         return False
-    if torch.equal(got, right) or not (got.is_floating_point() or got.is_complex()):
-        return torch.equal(got, right)
+    if equal(got, right) or not (got.is_floating_point() or got.is_complex()):
+        return equal(got, right)
     off = largest(torch.nan_to_num(widen(dense(got)) - widen(dense(right))))
     return off <= 2.0 * rounding(torch.finfo(got.dtype).eps, largest(widen(dense(right))))
 

@@ -22,7 +22,7 @@ from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.reference.autograd import leaf_of
 from gradconform.results import Sort
-from gradconform.trees import as_tuple, flattened, tensors
+from gradconform.trees import as_tuple, equal, flattened, tensors
 from gradconform.trial.materials import Materials, mean_squares
 from gradconform.trial.modes import call_in
 from gradconform.trial.program import Action
@@ -144,7 +144,7 @@ class _Run:
                 if sight.raised is not None and action.kind == "I" and action.mb in self.trial.raising:
                     lane.failed.add(action.mb)
                 self.ended = lane.stopped and self.trial.chain  # no stage of a chain can go on without another
-        return tuple(name for name, tensor, copy in self.kept if not torch.equal(dense(on_cpu(tensor)), dense(copy)))
+        return tuple(name for name, tensor, copy in self.kept if not equal(dense(on_cpu(tensor)), dense(copy)))
 
     def close(self) -> Raised | None:
         """Close every session, whatever the others do; return what the first one raised that did."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.devices.device import device_of
-from gradconform.trees import Tree, flattened, tensors
+from gradconform.trees import Tree, equal, flattened, tensors
 
 from .observation import Alive, HookCall, State
 from .surroundings import settings
@@ -22,7 +22,7 @@ from .surroundings import settings
 #: What may be replaced by an equal copy: of a subclass nobody knows what else there is to it.
 _PLAIN = frozenset({Tensor, nn.Parameter})
 
-_STRIDED, _equal = torch.strided, torch.equal  # asked of every tensor after every action
+_STRIDED = torch.strided  # asked of every tensor after every action
 
 
 def copy_of(value: Any, *known: Any) -> Any:
@@ -81,7 +81,7 @@ def _is_copied(value: Any, copy: Any) -> bool:
         and value.is_cpu
         and value.dtype is copy.dtype
         and value.layout is copy.layout is _STRIDED
-        and _equal(value, copy)
+        and equal(value, copy)
         and value.stride() == copy.stride()
     )
 

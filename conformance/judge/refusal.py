@@ -14,6 +14,7 @@ from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Step
 from gradconform.drive.reference64 import widen
 from gradconform.results import Sort
+from gradconform.trees import equal
 
 from .finding import Finding, Judged, by_numeric_rule
 from .gradients import gradients
@@ -108,7 +109,7 @@ def same(one: object, other: object) -> bool:
             return False
         if one.layout != torch.strided:
             one, other = one.to_dense(), other.to_dense()
-        return torch.equal(one, other) or bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())
+        return equal(one, other) or bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         return False
     return one == other

@@ -20,7 +20,7 @@ from gradconform.drive.reference64 import widen
 from gradconform.drive.watches import on_cpu
 from gradconform.reference.autograd import pair_roots, run_backward
 from gradconform.torch_releases.dispatch import Called
-from gradconform.trees import as_tuple, leaves, tensors
+from gradconform.trees import as_tuple, leaves
 from gradconform.trial.materials import Materials, stable_seed
 from gradconform.trial.modes import OF_FORWARD, call_in
 
@@ -96,9 +96,9 @@ def _value(materials: Materials, lane: int, along: list[Tensor], step: float) ->
         for leaf, by in zip(_trained(args, stage), along, strict=True):
             leaf.add_((step * by).to(leaf.dtype).to(leaf.device))
         outputs = _forward(materials, stage, args)
-    given = [grad for _, grad in leaves(materials.output_grads(lane, 0))]
-    pairs = zip(tensors(outputs), given, strict=True)
-    return sum(float((_wide(one) * _wide(grad)).sum()) for one, grad in pairs if grad is not None)
+    given = dict(leaves(materials.output_grads(lane, 0)))
+    pairs = [(one, given[path]) for path, one in leaves(outputs) if given[path] is not None]
+    return sum(float((_wide(one) * _wide(grad)).sum()) for one, grad in pairs)
 
 
 def _forward(materials: Materials, stage: nn.Module, args: tuple[Any, ...]) -> Any:

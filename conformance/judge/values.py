@@ -12,6 +12,7 @@ from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.results import Sort
 from gradconform.tolerance import Judgement, Partials, describe
 from gradconform.tolerance import judge as judge_numbers
+from gradconform.trees import equal
 
 from .finding import BIT_EQUAL, Finding, Judged, Kind, Measured
 
@@ -64,7 +65,7 @@ def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, how m
         return
     if got.layout != torch.strided:
         got, expected = got.to_dense(), expected.to_dense()
-        if torch.equal(got, expected):
+        if equal(got, expected):
             yield BIT_EQUAL
             return
     if not (got.is_floating_point() or got.is_complex()):
@@ -90,7 +91,7 @@ def same_bits(got: object, expected: object) -> bool:
         and got.layout is expected.layout is torch.strided
         and got.device == expected.device
         and got.shape == expected.shape
-        and torch.equal(got, expected)
+        and equal(got, expected)
     )
 
 

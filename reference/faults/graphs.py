@@ -14,6 +14,7 @@ from torch.autograd.graph import Node
 
 from gradconform.reference.recomputed import recomputes
 from gradconform.target.resolve import Target
+from gradconform.torch_releases.dispatch import Called
 from gradconform.trees import tensors
 
 from .alterations import (
@@ -83,9 +84,9 @@ class RandomnessLeftOutOfTheBackward(Backwards):
     """A forward that drew random numbers is run again for its backward, without them."""
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
-        before = torch.get_rng_state()
-        outputs = super().forward(mb, args, target)
-        if not torch.equal(before, torch.get_rng_state()):
+        with Called() as called:
+            outputs = super().forward(mb, args, target)
+        if any(torch.Tag.nondeterministic_seeded in operation.tags for operation in called.operations):
             vars(self).setdefault("drew", {})[mb] = target
         return outputs
 

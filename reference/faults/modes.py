@@ -120,7 +120,8 @@ def sums_in_memory_never_written_to() -> Target:
     def added(_: nn.Parameter, grad: Tensor, __: Graph) -> Tensor:
         if grad.layout != torch.strided or not torch.are_deterministic_algorithms_enabled():
             return grad  # what is in such memory elsewhere is chance
-        return torch.empty_like(grad).mul_(0.0).add_(grad)
+        # Torch fills it with NaN on the devices of its own tree; what was never written to may hold that on any.
+        return torch.full_like(grad, torch.nan).mul_(0.0).add_(grad)
 
     return target(param_grads(added))
 

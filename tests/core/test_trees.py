@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from gradconform.trees import as_tuple, flattened, leaves, map_leaves, tensors
+from gradconform.trees import as_tuple, equal, flattened, leaves, map_leaves, tensors
 
 TREES: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.none(), st.integers(), st.text(max_size=3)),
@@ -70,3 +70,14 @@ def test_tensors_leaves_out_what_is_no_tensor() -> None:
 def test_only_a_lone_leaf_becomes_a_tuple_of_one(outputs: object, expected: object) -> None:
     assert as_tuple(outputs) == expected
     assert type(as_tuple(outputs)) is type(expected)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.complex32, torch.float8_e4m3fn, torch.bool])
+def test_tensors_of_every_dtype_are_compared(dtype: torch.dtype) -> None:
+    one = torch.tensor([[1.0, 0.0], [1.0, 1.0]]).to(dtype)
+    other = torch.tensor([[1.0, 0.0], [1.0, 0.0]]).to(dtype)
+    assert equal(one, one.clone())
+    assert equal(one[0, 0], one[1, 1].clone())
+    assert not equal(one, other)
+    assert equal(one[:, 0], other[:, 0])
