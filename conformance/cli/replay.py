@@ -7,6 +7,8 @@ import shlex
 from dataclasses import dataclass
 
 from gradconform.contract import checks_of
+from gradconform.devices.choice import choose
+from gradconform.devices.ready import ready
 from gradconform.exits import EXIT_CONFORMS
 from gradconform.naming import SelectionError, current_folder_first, nearest
 from gradconform.pipeline.options import STEPS
@@ -82,8 +84,10 @@ def _result(report: Report, which: str, name: str) -> Result:
 
 
 def _run_of(wanted: _Wanted) -> Run:
-    known = checks_of(wanted.options.contract)
     options = wanted.options
+    # Before the checks are made, which takes a backward: a device has to be known to torch before the first one.
+    ready(choose(options.device, options.dtype, plugins=options.device_plugins))
+    known = checks_of(wanted.options.contract)
     if wanted.check not in known and not (options.stage or options.operation or options.block):
         near = nearest(wanted.check, known)[:200]
         msg = f"{wanted.check!r} is no check of contract {wanted.options.contract}; nearest: {near}"

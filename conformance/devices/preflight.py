@@ -155,6 +155,28 @@ def _drawn(device: Device, seed: int) -> list[list[float]]:
     return [device.to_cpu(draw).tolist() for draw in draws]
 
 
+class _RaisedError(Exception):
+    """What :func:`backward_raises` raises in a backward."""
+
+
+def backward_raises(device: Device) -> bool:
+    """Tell whether an error that a hook raises comes out of the backward; it may end the process."""
+    leaf = _put(device, torch.ones(2)).requires_grad_()
+    output = leaf * 2
+    output.register_hook(_raised)
+    try:
+        output.sum().backward()
+    except _RaisedError:
+        return True
+    except Exception:  # noqa: BLE001 (another one is told by the checks that ask for it)
+        return False
+    return False
+
+
+def _raised(grad: Tensor) -> NoReturn:
+    raise _RaisedError(grad)
+
+
 def draws_as_the_cpu(device: Device) -> bool:
     """Tell whether dropout after one seed drops what it drops on the CPU."""
     cpu = Device("cpu")

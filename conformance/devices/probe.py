@@ -88,6 +88,11 @@ class Probe:
         """Whether the device's object says that there is no hardware behind it."""
         return bool(self.limits.get("simulated"))
 
+    @property
+    def ends_where_a_backward_raises(self) -> bool:
+        """Whether a process has ended over an error that a backward raised; False where that was not asked."""
+        return self.facts.get("backward_raises", False) is None
+
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON values."""
         return as_json(self)

@@ -28,12 +28,14 @@ _LONGEST = 400
 class Asker:
     """Asks questions; a question that an earlier process has asked is not asked again.
 
-    ``known`` holds its answers, by question. ``begin`` and ``end`` are told of every question that is asked.
+    ``known`` holds its answers, by question. ``begin`` and ``end`` are told of every question that is asked. ``apart``
+    says that this process is there for the questions alone, so that one of them may end it.
     """
 
     known: Mapping[str, Answer] = field(default_factory=dict)
     begin: Callable[[str], None] = lambda _: None
     end: Callable[[str, Answer], None] = lambda _, __: None
+    apart: bool = False
 
     def ask(self, question: str, call: Callable[[], Any], *, again: bool = False) -> Answer:
         """Return the answer to ``question``, which is written as the call that it is.
@@ -74,6 +76,7 @@ def answer(orders: Orders, tell: Tell) -> None:
         known={question: Answer(**answer) for question, answer in asked.pop("known").items()},
         begin=lambda question: tell({"asks": question}),
         end=lambda _, answer: tell({"answer": asdict(answer)}),
+        apart=True,
     )
     tell({"probes": [probe.to_dict() for probe in probes(Request(**tupled(asked)), asker)]})
 
@@ -204,7 +207,7 @@ def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
     """Return what is told besides; a fact that could not be found out is told as None."""
     from .dtypes import product_keeps_digits  # noqa: PLC0415 (it imports torch)
     from .environment import description  # noqa: PLC0415 (as above)
-    from .preflight import draws_as_the_cpu  # noqa: PLC0415 (as above)
+    from .preflight import backward_raises, draws_as_the_cpu  # noqa: PLC0415 (as above)
 
     asked: dict[str, Callable[[], Any]] = {
         "counts_memory": lambda: device.counts_memory,
@@ -214,6 +217,8 @@ def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
         "tolerance": lambda: dict(device.tolerances),
         "known_limits": lambda: {str(key): _plain(value) for key, value in device.known_limits.items()},
     }
+    if asker.apart:
+        asked["backward_raises"] = lambda: backward_raises(device)
     return {fact: asker.ask(f"{fact} of {name}", call).value for fact, call in asked.items()}
 
 

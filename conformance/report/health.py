@@ -83,6 +83,8 @@ def _facts(probe: Probe) -> Iterator[str]:
         yield "a float32 product is rounded to fewer digits, as in TF32"
     if facts.get("draws_as_the_cpu") is False:
         yield "its random numbers are not the CPU's"
+    if probe.ends_where_a_backward_raises:
+        yield "an error that a backward raises ends the process"
 
 
 def _target(target: TargetState, column: int, width: int) -> list[Line]:

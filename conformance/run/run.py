@@ -37,6 +37,7 @@ from .canaries import withdrawn
 from .execution import OnResult, OnStart
 from .guard import Guard
 from .options import RunOptions
+from .raising import left_out
 from .runner import Runner, one_thread
 
 _SEEDS = 2**63 - 1  # the loss's target is drawn from the next one
@@ -94,6 +95,9 @@ class Run:
             self.guard.before_item()
             if self.guard.problem is not None:
                 return withdrawn(self._begun(item), self.guard.problem)
+        unasked = left_out(item, self.choice.probe_of(str(device_here(self.choice, item.device))))
+        if unasked is not None:
+            return unasked
         key = (item.device, item.dtype)
         if key not in self._runners:
             device, dtype = device_here(self.choice, item.device), dtype_named(item.dtype)
