@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,6 +78,17 @@ def test_a_line_holds_on_the_cpu_and_fails_on_its_fault(line: Callable[[Device],
         line(CPU)
     with Faulty(FAULTS[line]), pytest.raises((WrongAnswerError, RuntimeError)):  # torch itself may notice first
         line(CPU)
+
+
+def test_a_device_is_seeded_by_its_module_alone_and_the_cpu_beside_it() -> None:
+    device, seeds = Device("meta"), list[int]()
+    vars(device)["_module"] = SimpleNamespace(manual_seed_all=seeds.append)
+    torch.manual_seed(3)
+    drawn = torch.rand(4)
+    before = len(torch.cuda._queued_calls)  # torch.manual_seed would add a call of each kind of device
+    device.seed(3)
+    assert torch.equal(torch.rand(4), drawn)
+    assert (seeds, len(torch.cuda._queued_calls)) == ([3], before)
 
 
 def test_a_seed_that_is_not_heeded_is_found() -> None:

@@ -112,6 +112,29 @@ gradconform.check_stage_backward("autograd", device="abacus", device_plugins="ab
     assert "A device has to be known to torch before the first backward of a process" in done.stderr
 
 
+@pytest.mark.usefixtures("abacus")
+def test_a_check_that_ends_the_process_on_it_is_not_asked_and_one_check_can_be_replayed(process: Process) -> None:
+    raising, plain = "errors.surface.raising-hook-full", "full.gradients.mlp"
+    done = process("gradconform", "replay", raising, "reference-split", *HERE)
+    assert f"{raising}: unsupported" in done.stdout, done.stderr
+    assert "plain autograd on this device ends the process where a backward raises" in " ".join(done.stdout.split())
+    assert process("gradconform", "replay", plain, "reference-split", *HERE).returncode == 0
+    assert "an error that a backward raises ends the process" in process("gradconform", "doctor", *HERE).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("abacus")
+def test_the_whole_contract_is_run_on_it_without_a_crash_a_failure_or_a_warning(process: Process) -> None:
+    done = process("gradconform", "run", "reference-split", *HERE, "--profile", "standard")
+    assert (done.returncode, done.stderr) == (5, "")  # no check of the area errors can be asked
+    assert "none failed" in done.stdout
+    assert "crashed" not in done.stdout
+    unsupported = done.stdout.partition(" unsupported: ")[2]
+    for reason in ("no sparse gradients", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "where a backward raises"):
+        unsupported = unsupported.replace(reason, "", 1)
+    assert " raised " not in unsupported.replace("plain autograd on this device raised NotImplementedError", "")
+
+
 def test_the_examples_for_vendors_compile(documented: Callable[[str], list[str]]) -> None:
     blocks = documented("compiles")
     assert len(blocks) == 2
