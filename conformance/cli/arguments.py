@@ -229,11 +229,15 @@ examples:
 
 
 #: What ``gradconform device`` does where nothing is said, other than a run.
-DEVICE_DEFAULTS = {"dtype": "all", "profile": "quick", "operation": "all", "block": "all"}
+DEVICE_DEFAULTS = {
+    "dtype": "all", "profile": "quick", "operation": "all", "block": "all", "setting": "all", "fault": "all",
+}  # fmt: skip
 
 _SAID_OF_DEVICE = {
     "operation": "which operations of torch, by names or globs",
     "block": "which blocks of models, by names or globs; --sizes says how large",
+    "setting": "under which settings of torch some stages are judged, by names or globs",
+    "fault": "which known faults have to be found there, by names or globs",
 }
 
 
@@ -247,13 +251,15 @@ def _device(one: argparse.ArgumentParser) -> None:
     """
     one.add_argument("device", metavar="DEVICE", nargs="*", type=names_given, help="which, named as for run")
     options = (
-        "device_plugins", "dtype", "flags", "profile", "operation", "block", "sizes", "checks", "exclude_checks",
-        "seed", "shard",
+        "device_plugins", "dtype", "flags", "profile", "operation", "block", "sizes", "setting", "fault", "checks",
+        "exclude_checks", "seed", "shard",
     )  # fmt: skip
     for name in options:
         add_option(one, name, unset=DEVICE_DEFAULTS.get(name), help=_SAID_OF_DEVICE.get(name))
     _add_records_and_workers(one)
     add_output(one, "--json", help="write the report there as JSON")
+    add_output(one, "--html", help="write it there as an HTML page")
+    add_output(one, "--junit", help="write it there as XML in the form of JUnit, a test per check")
 
 
 @command("doctor", "doctor:doctor")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gradconform.contract.beside import BLOCKS, OPERATIONS, named_in
@@ -12,13 +11,12 @@ from gradconform.exits import EXIT_DOES_NOT
 from gradconform.report.device_verdict import device_verdict
 
 from .arguments import DEVICE_DEFAULTS
-from .console import write
+from .console import hand_over_all, width, write
+from .reports import FORMS
 from .run import begin, judge, records
 
 if TYPE_CHECKING:
-    from gradconform.records import Header
     from gradconform.results import Place
-    from gradconform.run.execution import Execution, OnResult, OnStart
 
 #: What is right, so that whatever is wrong is the device's.
 _RIGHT = "reference-split"
@@ -34,36 +32,16 @@ def device(arguments: argparse.Namespace) -> int:
         vars(arguments).update(target=_RIGHT, waivers=None, no_waivers=True, with_contract=True)
         for name, usual in DEVICE_DEFAULTS.items():
             setattr(arguments, name, getattr(arguments, name) or usual)
-    planned: Counter[str] = Counter()
-
-    def widest_first(run: Execution) -> Execution:
-        planned.update(place.device for place in run.header.places)
-        return WidestFirst(run)
-
     with records(arguments) as file:
-        report, code = judge(arguments, file, around=widest_first)
-    told = device_verdict(report, planned)
+        found = judge(arguments, file, order=_widest_first)
+    wanted = {path: FORMS[name](found.report) for name in ("html", "junit") if (path := getattr(arguments, name))}
+    code = hand_over_all(wanted, code=found.code, what="report")
+    told = device_verdict(found.report, Counter(place.device for place in found.planned), width())
     write(list(told.lines))
     return EXIT_DOES_NOT if told.wrong else code
 
 
-class WidestFirst:
-    """A run that begins with what says most: the contract in every dtype, then the rest in float32, then the others."""
-
-    def __init__(self, run: Execution) -> None:
-        """Take the run."""
-        self._run = run
-        self.header: Header = run.header
-
-    def run(self, on_result: OnResult, *, on_start: OnStart, places: Iterable[Place]) -> None:
-        """Run the items at ``places``, those that say most first."""
-        self._run.run(on_result, on_start=on_start, places=sorted(places, key=_late))
-
-    def close(self) -> None:
-        """Let go of what was made ready."""
-        self._run.close()
-
-
-def _late(place: Place) -> int:
+def _widest_first(place: Place) -> int:
+    """Order by what says most: the contract, settings and faults, then the rest in float32, then the others."""
     beside = any(named_in(place.check, area) is not None for area in (OPERATIONS, BLOCKS))
     return 0 if not beside else 1 if place.dtype == "float32" else 2

@@ -36,8 +36,10 @@ class Stop:
     exit_code: int | None
 
 
-def perform(run: Execution, file: RecordFile | None = None) -> tuple[Report, Stop | None]:
-    """Run with progress what has no result yet; write each record to ``file``.
+def perform(
+    run: Execution, file: RecordFile | None = None, order: Callable[[Place], int] | None = None
+) -> tuple[Report, Stop | None]:
+    """Run with progress what has no result yet, in the plan's ``order`` or another; write each record to ``file``.
 
     Returns the report and, where the run ended early, why; what had run by then is in the report.
     """
@@ -76,7 +78,8 @@ def perform(run: Execution, file: RecordFile | None = None) -> tuple[Report, Sto
             take(result)
 
         try:
-            run.run(on_result, on_start=on_start, places=[place for place in places if place not in results])
+            left = [place for place in places if place not in results]
+            run.run(on_result, on_start=on_start, places=left if order is None else sorted(left, key=order))
         except KeyboardInterrupt:
             stopped = Stop(f"interrupted {_where(at, complete=len(results) == len(places))}", EXIT_INTERRUPTED)
         except RunStoppedError as error:

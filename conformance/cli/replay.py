@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass
 
 from gradconform.contract import checks_of
+from gradconform.contract.on_fault import FaultCheck
 from gradconform.devices.choice import choose
 from gradconform.devices.ready import ready
 from gradconform.exits import EXIT_CONFORMS
@@ -88,7 +89,7 @@ def _run_of(wanted: _Wanted) -> Run:
     # Before the checks are made, which takes a backward: a device has to be known to torch before the first one.
     ready(choose(options.device, options.dtype, plugins=options.device_plugins))
     known = checks_of(wanted.options.contract)
-    if wanted.check not in known and not (options.stage or options.operation or options.block):
+    if wanted.check not in known and not (options.stage or any(asked_by(wanted.check).values())):
         near = nearest(wanted.check, known)[:200]
         msg = f"{wanted.check!r} is no check of contract {wanted.options.contract}; nearest: {near}"
         raise SelectionError(msg)
@@ -110,6 +111,11 @@ def _told(run: Run, wanted: _Wanted) -> int:
 
 def _write_script(run: Run, wanted: _Wanted, path: str) -> int:
     (item,) = run.plan.items
+    if isinstance(item.check, FaultCheck):
+        msg = (
+            f"--script: {wanted.check} judges the kit by a fault of its own, so there is no script of an implementation"
+        )
+        raise SelectionError(msg)
     options, trial = run.options, failing_trial(run, item)
     replayed = Replayed(trial, run.target, item.dtype, item.device, options.seed, options.contract)
     replace_file(path, replayed.text())

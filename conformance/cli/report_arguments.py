@@ -150,6 +150,7 @@ def _report(one: argparse.ArgumentParser) -> None:
     one.add_argument("reports", metavar="RUN.json", nargs="+", help="what run --json wrote")
     add_output(one, "--html", help="write an HTML page there; - is the standard output")
     add_output(one, "--markdown", help="write Markdown there; - is the standard output")
+    add_output(one, "--junit", help="write XML in the form of JUnit there, a test per check; - is the standard output")
     one.add_argument(
         "--intersection", action="store_true", help="of several, only checks that all have; the contracts may differ"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from gradconform.exits import EXIT_CONFORMS, EXIT_REGRESSED
@@ -11,11 +11,17 @@ from gradconform.reading.comparison import CompareError, compare
 from gradconform.reading.merging import merge
 from gradconform.reading.report import read_report
 from gradconform.report.comparison import comparison_lines, comparison_markdown, comparison_values
+from gradconform.report.junit import junit
 from gradconform.report.page import pages
 from gradconform.report.terminal import opening
 from gradconform.results import Report
 
 from .console import conclude, hand_over, width, write, write_json, write_text
+
+#: What a report is written as, by the option that names the file.
+FORMS: dict[str, Callable[[Report], str]] = {
+    "html": pages.report_page, "markdown": pages.report_markdown, "junit": junit,
+}  # fmt: skip
 
 
 def compare_reports(arguments: argparse.Namespace) -> int:
@@ -56,10 +62,13 @@ def merge_reports(arguments: argparse.Namespace) -> int:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Write the pages that are wanted; return 4 where one cannot be written."""
-    wanted = {name: path for name in ("html", "markdown") if (path := getattr(arguments, name)) is not None}
+    """Write what is wanted; return 4 where one cannot be written."""
+    wanted = {name: path for name in FORMS if (path := getattr(arguments, name)) is not None}
     if not wanted:
-        arguments.parser.error("expected --html PATH or --markdown PATH; - is the standard output")
+        options = " or ".join(f"--{name} PATH" for name in FORMS)
+        arguments.parser.error(f"expected {options}; - is the standard output")
+    if arguments.junit is not None and len(arguments.reports) > 1:
+        arguments.parser.error("--junit is of one report, and several are named; write one file for each")
     reports = [read_report(path) for path in arguments.reports]
     with _named(arguments.reports):
         made = {path: _page(name, reports, intersection=arguments.intersection) for name, path in wanted.items()}
@@ -68,7 +77,7 @@ def report(arguments: argparse.Namespace) -> int:
 
 def _page(form: str, reports: list[Report], *, intersection: bool) -> str:
     if len(reports) == 1:
-        return pages.report_page(reports[0]) if form == "html" else pages.report_markdown(reports[0])
+        return FORMS[form](reports[0])
     runs = pages.side_by_side(reports, intersection=intersection)
     return pages.runs_page(runs) if form == "html" else pages.runs_markdown(runs)
 

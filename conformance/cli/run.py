@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         return _list_plan(arguments)
     with records(arguments) as file:
-        return judge(arguments, file)[1]
+        return judge(arguments, file).code
 
 
 def _read_elsewhere(arguments: argparse.Namespace) -> None:
@@ -73,16 +74,19 @@ def records(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[
     return contextlib.closing(RecordFile(arguments.resume or arguments.ndjson, resume=arguments.resume is not None))
 
 
-def judge(
-    arguments: argparse.Namespace,
-    file: RecordFile | None,
-    *,
-    around: Callable[[Execution], Execution] = lambda run: run,
-) -> tuple[Report, int]:
-    """Make the run that the arguments ask for, and tell it; return its report and the exit code of its verdict.
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What came of a run: its report, the exit code of its verdict, and the places of all that was planned."""
 
-    ``around`` is put around the run before it begins.
-    """
+    report: Report
+    code: int
+    planned: tuple[Place, ...]
+
+
+def judge(
+    arguments: argparse.Namespace, file: RecordFile | None, *, order: Callable[[Place], int] | None = None
+) -> Judged:
+    """Make the run that the arguments ask for, and tell it; what ``order`` gives the least comes first."""
     found = None if file is None else file.found
     options = options_of(arguments) if found is None else resumed_options(arguments, found)
     with contextlib.closing(_execution(arguments, options)) as execution:
@@ -90,13 +94,14 @@ def judge(
             refuse_another_run(found, execution.header)
         if file is not None:
             file.begin(execution.header)
-        report, stop = perform(around(execution), file)
+        report, stop = perform(execution, file, order)
+        planned = execution.header.places
     if stop is None:
-        return report, conclude(report, arguments.json)
+        return Judged(report, conclude(report, arguments.json), planned)
     code = conclude(report, arguments.json, code=stop.exit_code, stopped=stop.reason.partition("\n")[0])
     if "\n" in stop.reason:
         complain(stop.reason)
-    return report, code
+    return Judged(report, code, planned)
 
 
 def _execution(arguments: argparse.Namespace, options: RunOptions) -> Execution:

@@ -1,4 +1,7 @@
-"""The ids of checks on operations and on blocks, which stand beside the contract. Nothing here imports torch."""
+"""The ids of the checks that stand beside the contract: on operations, blocks, settings of torch and known faults.
+
+Nothing here imports torch.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,22 @@ from gradconform.naming import SelectionError, nearest
 _T = TypeVar("_T")
 
 #: The first parts of the ids.
-OPERATIONS, BLOCKS = "ops", "blocks"
+OPERATIONS, BLOCKS, SETTINGS, FAULTS = "ops", "blocks", "settings", "faults"
 
 #: How much is told of what is near, in letters: of a name that is like none, that is all there are.
 _NEAR = 200
 
-#: What names all operations, or all blocks.
+#: What names all operations, or all of the others.
 ALL = "all"
 
-#: The second parts: in B, and in I and W.
-FULL, SPLIT = "full", "split"
+#: The second parts: in B, and in I and W; of faults, that they are found.
+FULL, SPLIT, FOUND = "full", "split", "found"
 
 
 def named_in(check: str, area: str) -> str | None:
-    """Return the name in the id of a check of an area, ``area.full.name``; None for another check."""
+    """Return the name in the id of a check of an area, such as ``area.full.name``; None for another check."""
     before, way, name = [*check.split(".", 2), "", ""][:3]
-    return name if before == area and way in {FULL, SPLIT} and name else None
+    return name if before == area and way in {FULL, SPLIT, FOUND} and name else None
 
 
 def chosen(patterns: Sequence[str], known: Mapping[str, _T], none: str) -> list[_T]:

@@ -29,7 +29,8 @@ class Check(Clause):
     ``catches`` names a mistake that it finds. ``needs`` are the capabilities without which it is ``unsupported``.
     ``pooled`` is how its trials are judged together, where they are. ``seed`` is the row of torch's own suite
     (test_backward.py) that it covers, if any. ``since`` is the first version
-    of the contract that has the check, and ``until`` the first that has it no more.
+    of the contract that has the check, and ``until`` the first that has it no more. ``dtypes`` are those that it says
+    something in, none where that is every one.
     """
 
     profile: Profile
@@ -42,6 +43,7 @@ class Check(Clause):
     seed: str | None = None
     since: str = FIRST_VERSION
     until: str | None = None
+    dtypes: tuple[str, ...] = ()
 
     @property
     def area(self) -> str:

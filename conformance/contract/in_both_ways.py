@@ -1,4 +1,4 @@
-"""Checks of one thing in B, and in I and W, two micro-batches in flight: what is asked of operations and of blocks."""
+"""Checks of one thing in B, and in I and W, two micro-batches in flight: of operations, blocks and settings."""
 
 from __future__ import annotations
 
@@ -40,11 +40,22 @@ def in_split() -> Judge:
 _WAYS = {FULL: (in_full, full_all_forwards_first(2)), SPLIT: (in_split, split_all_forwards_first(2))}
 
 
-def checks_on(area: str, name: str, what: str, cases: Sequence[StageCase]) -> Iterator[Check]:
-    """Yield the checks ``area.full.name`` and ``area.split.name``, on all of ``cases``; ``what`` says what they are."""
+def checks_on(  # noqa: PLR0913 (what is asked, and how it is run)
+    area: str,
+    name: str,
+    what: str,
+    cases: Sequence[StageCase],
+    *,
+    modes: frozenset[str] = frozenset(),
+    dtypes: tuple[str, ...] = (),
+) -> Iterator[Check]:
+    """Yield the checks ``area.full.name`` and ``area.split.name``, on all of ``cases``; ``what`` says what they are.
+
+    They run in ``modes``, and in ``dtypes`` alone where some are named.
+    """
     for way, (said, program) in _WAYS.items():
         head, why, catches = paragraphs(said)
-        trials = tuple(Trial(stages=(case,), program=program) for case in cases)
+        trials = tuple(Trial(stages=(case,), program=program, modes=modes) for case in cases)
         yield Check(
             id=f"{area}.{way}.{name}",
             level="MUST",
@@ -56,4 +67,5 @@ def checks_on(area: str, name: str, what: str, cases: Sequence[StageCase]) -> It
             judge=said(),
             needs=frozenset[str]().union(*(trial.needs for trial in trials)),
             source=f"{said.__module__}:{said.__qualname__}",
+            dtypes=dtypes,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gradconform.judge import gradients
-from gradconform.trial.modes import MODES
 from gradconform.trial.trial import Trial
 
 from .cases import ways
@@ -11,7 +10,8 @@ from .check import Judge, family
 
 _FULL, _SPLIT = "F0 F1 B0 B1", "F0 F1 I0 I1 W0 W1"
 
-#: The stages that a mode is tried on: those on which it makes a difference, beside a plain one.
+#: The modes, and the stages that each is tried on: those on which it makes a difference, beside a plain one. What else
+#: changes numbers is asked of devices (:mod:`gradconform.contract.on_setting`).
 _STAGES = {
     "eval": ("dropout", "batch-norm"),
     "autocast": ("mlp", "linear-3d"),
@@ -27,7 +27,7 @@ def _trials(mode: str) -> dict[str, Trial]:
     return {f"{mode.replace('_', '-')}-{name}": trial for name, trial in trials.items()}
 
 
-@family("mode.gradients", {name: trial for mode in MODES for name, trial in _trials(mode).items()})
+@family("mode.gradients", {name: trial for mode in _STAGES for name, trial in _trials(mode).items()})
 @family(
     "mode.gradients",
     {

@@ -12,6 +12,7 @@ import torch
 from gradconform.fixtures.blocks.block import Block
 from gradconform.fixtures.blocks.size import LADDER, Size, rungs
 from gradconform.fixtures.blocks.zoo import BLOCKS
+from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.shown_traits import shown
 from gradconform.naming import Sizes
 
@@ -66,10 +67,15 @@ def asked_of(patterns: Sequence[str], sizes: Sizes) -> OnBlocks:
             if needed > most:
                 left_out[f"{block.name} {size.name}"] = needed
                 continue
-            case = replace(block.at(size), traits=_traits(block))
+            case = case_of(block, size)
             words = f"the block {block.name} ({block.special.lower()}) at {size.rows} × {size.positions}"
             checks += checks_on(AREA, f"{block.name}.{size.name}", f"{words} × {size.hidden}", [case])
     return OnBlocks(tuple(checks), len(named), len(checks) // 2, left_out)
+
+
+def case_of(block: Block, size: Size) -> StageCase:
+    """Return the stage of a block at a size."""
+    return replace(block.at(size), traits=_traits(block))
 
 
 def memory_of(block: Block, size: Size) -> int:

@@ -82,9 +82,23 @@ def make_plan(  # noqa: PLR0913 (these are the options a user has)
     if not cells:
         msg = "nothing to run on: name at least one device and one dtype"
         raise SelectionError(msg)
-    items = tuple(Item(check, device, dtype) for device, dtype in cells for check in selected)
-    plan = Plan(items, len(manifest) * len(cells), known)
+    items = _items(selected, cells)
+    if not items:
+        told = ", ".join(dict.fromkeys(dtype for _, dtype in cells))
+        msg = f"no check that is left says anything in {told}; name another dtype"
+        raise SelectionError(msg)
+    plan = Plan(items, len(_items(manifest, cells)), known)
     return plan if shard is None else _part(plan, shard)
+
+
+def _items(checks: Sequence[Check], cells: Sequence[tuple[str, str]]) -> tuple[Item, ...]:
+    """Return each check on each device, in each dtype in which it says something."""
+    return tuple(
+        Item(check, device, dtype)
+        for device, dtype in cells
+        for check in checks
+        if not check.dtypes or dtype in check.dtypes
+    )
 
 
 def _part(plan: Plan, shard: Shard) -> Plan:

@@ -10,6 +10,7 @@ import torch
 from gradconform.adapter import Capabilities
 from gradconform.tolerance import FAR
 from gradconform.trial.materials import Materials
+from gradconform.trial.modes import LESS_PRECISE
 from gradconform.trial.trial import Trial
 
 from .observation import Observation, Step
@@ -69,9 +70,13 @@ class Evidence:
     def factor(self) -> float:
         """How much wider the bound is than the rule's: a device has more room than an implementation on it.
 
-        So has what runs under autocast, where rounding between the dtypes is up to the kernels that are chosen.
+        So has what runs in a mode in which less precision is allowed than the dtype has, where rounding is up to the
+        kernels that are chosen. A device is held against the CPU, which may have chosen to round nothing.
         """
-        return FAR if self.device is not None or "autocast" in self.trial.modes else 1.0
+        lower = [LESS_PRECISE[mode] for mode in self.trial.modes & LESS_PRECISE.keys()]
+        if self.device is None:
+            return FAR if lower else 1.0
+        return FAR * max([1.0, *(eps / torch.finfo(self.materials.dtype).eps for eps in lower)])
 
     @property
     def draws(self) -> bool:

@@ -22,6 +22,8 @@ from gradconform.drive.oracle import Oracle, OracleError, replaced
 from gradconform.drive.reference64 import References
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.tolerance import FAR, Partials, judge
+from gradconform.trees import equal
+from gradconform.trial.modes import AUTOCAST
 
 from .finding import Finding, Judged, Measured, error_in, findings_in
 from .gradients import gradients
@@ -101,6 +103,8 @@ class DeviceTrust:
         if here.raised is not None:
             msg = f"{here.raised.raised} on the CPU, so that there is nothing to hold {self._device} against"
             raise OracleError(msg, here.raised.raised)
+        if references.materials.trial.modes & AUTOCAST:
+            found = _in_the_dtypes_of(here, found)
         evidence = self._evidence(references, found, here)
         faults = tuple(findings_in(device_faults(evidence)))
         if faults:
@@ -137,6 +141,22 @@ class DeviceTrust:
 
     def _place(self, dtype: torch.dtype) -> str:
         return f"{self._device} in {str(dtype).removeprefix('torch.')}"
+
+
+def _in_the_dtypes_of(here: Observation, found: Observation) -> Observation:
+    """Return what was found with the outputs in the dtypes that they have here."""
+    steps = [
+        replace(step, outputs=tuple(map(_cast, step.outputs, known.outputs)))
+        if step.outputs is not None and known.outputs is not None and len(step.outputs) == len(known.outputs)
+        else step
+        for step, known in zip(found.steps, here.steps, strict=False)
+    ]
+    return replace(found, steps=tuple(steps))
+
+
+def _cast(got: Any, known: Any) -> Any:
+    both = isinstance(got, Tensor) and isinstance(known, Tensor)
+    return got.to(known.dtype) if both and got.is_floating_point() and known.is_floating_point() else got
 
 
 def device_faults(evidence: Evidence) -> Judged:
@@ -209,7 +229,7 @@ def _apart(one: Tensor, other: Tensor) -> float:
     """Return max|one - other| over the elements that are finite in both."""
     if one.layout != torch.strided or other.layout != torch.strided:
         one, other = one.to_dense(), other.to_dense()
-    if one.shape != other.shape or torch.equal(one, other) or not one.numel():
+    if one.shape != other.shape or equal(one, other) or not one.numel():
         return 0.0
     wide = torch.complex128 if one.is_complex() else torch.float64
     apart = (one.to(wide) - other.to(wide)).abs()

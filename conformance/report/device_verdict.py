@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from gradconform.contract.beside import FAULTS, named_in
 from gradconform.results import Report, Result
 
-from .lines import Line, count
+from .lines import Line, count, wrapped
+from .sections import devices
 from .to_mend import culprits
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceVerdict:
-    """What is said at the end, one line per device, and whether anything ``wrong`` was found."""
+    """What is said at the end of each device, and whether anything ``wrong`` was found."""
 
     lines: tuple[Line, ...]
     wrong: bool
 
 
-def device_verdict(report: Report, planned: Mapping[str, int]) -> DeviceVerdict:
-    """Return the verdict on each device; ``planned`` are all of them, with how many checks were to run there."""
+def device_verdict(report: Report, planned: Mapping[str, int], width: int) -> DeviceVerdict:
+    """Return the verdict on each device; ``planned`` are all of them, with how many checks were to run there.
+
+    Above it stands what it rests on, and what is no matter of right and wrong.
+    """
     by_device: dict[str, list[Result]] = {name: [] for name in planned}
     for result in report:
         by_device.setdefault(result.device, []).append(result)
-    lines = [_line(name, results, planned.get(name, len(results)), report) for name, results in by_device.items()]
+    lines: list[Line] = []
+    for name, results in by_device.items():
+        lines += wrapped("; ".join(_besides(name, results, report)), width, role="faint")
+    lines += [_line(name, results, planned.get(name, len(results)), report) for name, results in by_device.items()]
     return DeviceVerdict(tuple(lines), any(map(_accuses, report)))
 
 
@@ -62,3 +70,49 @@ def _standing(result: Result) -> str:
     if result.status == "error":
         return "not judged"
     return {"passed": "right", "unsupported": "not done"}.get(result.status, "left")
+
+
+def _besides(name: str, results: list[Result], report: Report) -> Iterator[str]:
+    """Yield what else is known of a device: its pre-flight, whether faults are found there, repeats, host, memory."""
+    told = [*_found_out(name, results, report), *_repeated(results), *_executed(results)]
+    if told:
+        yield f"{name}: {told[0]}"
+        yield from told[1:]
+
+
+def _found_out(name: str, results: list[Result], report: Report) -> Iterator[str]:
+    for probe in devices(report):
+        if probe.name == name and probe.lines:
+            yield f"pre-flight {probe.held} of {probe.lines}"
+    faults = [one for one in results if named_in(one.check, FAULTS) is not None and one.status != "unsupported"]
+    if faults:
+        yield f"{sum(one.status == 'passed' for one in faults)} of {len(faults)} known faults found"
+
+
+def _repeated(results: list[Result]) -> Iterator[str]:
+    """Yield in how many checks two runs from one seed were bit-equal."""
+    twice = [one for one in results if one.headroom is not None and one.device.partition(":")[0] != "cpu"]
+    if not twice:  # the CPU runs plain autograd twice where a check asks for repeats alone
+        twice = [one for one in results if one.repeats_bit_equal is not None]
+    apart = [one.oracle_spread for one in twice if one.oracle_spread]
+    other = sum(one.repeats_bit_equal is False and not one.oracle_spread for one in twice)
+    if not twice:
+        return
+    if not apart and not other:
+        yield f"two runs from one seed bit-equal in all {count(len(twice), 'check')} that ran twice"
+        return
+    far = f", apart by up to {max(apart):.2g} of the largest element" if apart else ""
+    yield f"two runs from one seed differ in {len(apart) + other} of {len(twice)} checks{far}"
+
+
+def _executed(results: list[Result]) -> Iterator[str]:
+    """Yield what was left to the host, and how much memory the device took."""
+    left = [one.off_device_share for one in results if one.off_device_share]
+    if left:
+        yield f"{count(len(left), 'check')} left operations to the host, up to {max(left):.0%} of them"
+    elif any(one.off_device_share is not None for one in results):
+        yield "nothing was left to the host"
+    ratios = {one.check: one.memory["peak"] / one.memory["plain_autograd"] for one in results if one.memory}
+    if ratios:
+        most = max(ratios, key=lambda check: ratios[check])
+        yield f"peak memory at most {ratios[most]:.2f} times plain autograd's ({most})"

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradconform.contract.beside import BLOCKS, OPERATIONS, named_in
+from gradconform.contract.beside import BLOCKS, FAULTS, OPERATIONS, SETTINGS, named_in
 
 #: What asks for none of them.
-_NONE: dict[str, Any] = {"operation": (), "block": (), "sizes": None, "with_contract": None}
+_NONE: dict[str, Any] = {
+    "operation": (), "block": (), "sizes": None, "setting": (), "fault": (), "with_contract": None,
+}  # fmt: skip
 
 
 def asked_by(check: str) -> dict[str, Any]:
-    """Return the options with which a run has a check, and none of the operations and blocks that it stood beside."""
+    """Return the options with which a run has a check, and none of what it stood beside."""
     operation, block = named_in(check, OPERATIONS), named_in(check, BLOCKS)
+    setting, fault = named_in(check, SETTINGS), named_in(check, FAULTS)
     if operation is not None:
         return {**_NONE, "operation": (operation,)}
     if block is not None:
         name, _, _ = block.partition(".")
         return {**_NONE, "block": (name,), "sizes": "full"}
+    if setting is not None:
+        name, _, _ = setting.partition(".")
+        return {**_NONE, "setting": (name,)}
+    if fault is not None:
+        return {**_NONE, "fault": (fault,)}
     return _NONE

@@ -241,9 +241,18 @@ class RunOptions:
         default="small",
         check=sizes_named,
     )
-    with_contract: bool = _option(
-        "judge the contract too, beside the operations, blocks, stages or schedules that are named", default=False
+    setting: tuple[str, ...] = _option(
+        "judge TARGET under settings of torch, such as autocast-bfloat16 or deterministic, in place of the contract: a "
+        "name, a glob, or all",
+        "NAME",
+        default=(),
     )
+    fault: tuple[str, ...] = _option(
+        "see whether faults that the kit knows are found here, in place of the contract: a name, a glob, or all",
+        "NAME",
+        default=(),
+    )
+    with_contract: bool = _option("judge the contract too, beside whatever else is named", default=False)
     shard: Shard | None = _option(  # noqa: RUF009 (it returns a field)
         "run part I of N of the plan, such as 1/4; 'gradconform merge' puts the N reports together",
         "I/N",

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from gradconform.adapter import is_option
-from gradconform.contract import checks_of, on_block, on_operation
+from gradconform.contract import checks_of, on_block, on_fault, on_operation, on_setting
 from gradconform.contract.check import Check
+from gradconform.contract.on_fault import FaultCheck
 from gradconform.contract.on_stage import asked_on
 from gradconform.contract.plan import Given, Item, Plan, check_of, make_plan, schedules_of
 from gradconform.contract.shard import Shard
@@ -30,12 +31,14 @@ from gradconform.named_stages.named import described, stages_of
 from gradconform.records import Header, header_of
 from gradconform.results import Place, Report, Result
 from gradconform.target.resolve import Target, resolve
+from gradconform.trial.trial import Trial
 from gradconform.version import CONTRACT_VERSION
 from gradconform.waivers.waiver import Waivers, read_waivers, refuse_unknown_checks
 
 from .canaries import withdrawn
 from .execution import OnResult, OnStart
 from .guard import Guard
+from .known_faults import KnownFaults
 from .options import RunOptions
 from .raising import left_out
 from .runner import Runner, one_thread
@@ -86,6 +89,7 @@ class Run:
         self.waivers = None if options.waivers is None else self._waivers(options.waivers)
         self._diagnose, self._oracles = diagnose, oracles
         self._runners: dict[tuple[str, str], Runner] = {}
+        self._known_faults: dict[tuple[str, str], KnownFaults] = {}
         #: Whether failures of planned rows are looked into by trials beside those of the checks.
         self.puts_back = diagnose
 
@@ -95,12 +99,23 @@ class Run:
             self.guard.before_item()
             if self.guard.problem is not None:
                 return withdrawn(self._begun(item), self.guard.problem)
-        unasked = left_out(item, self.choice.probe_of(str(device_here(self.choice, item.device))))
+        device = device_here(self.choice, item.device)
+        unasked = left_out(item, self.choice.probe_of(str(device)))
         if unasked is not None:
             return unasked
-        key = (item.device, item.dtype)
+        with flags_set(self.flags, device.type):
+            result = self._result(item, device)
+        # Whichever index a worker has taken, the result is that of the device that was named.
+        result = result if result.device == item.device else replace(result, device=item.device)
+        return result if self.waivers is None else self.waivers.apply(result)
+
+    def _result(self, item: Item, device: torch.device) -> Result:
+        key, dtype = (item.device, item.dtype), dtype_named(item.dtype)
+        if isinstance(item.check, FaultCheck):
+            if key not in self._known_faults:
+                self._known_faults[key] = KnownFaults(device, dtype, self.options.seed)
+            return self._known_faults[key].run(item.check)
         if key not in self._runners:
-            device, dtype = device_here(self.choice, item.device), dtype_named(item.dtype)
             self._runners[key] = Runner(
                 self.target,
                 device=device,
@@ -110,14 +125,15 @@ class Run:
                 diagnose=self._diagnose,
                 oracles=self._oracles,
                 require_device_execution=self.options.require_device_execution,
-                readers=Counter(t for i in self.plan.items if (i.device, i.dtype) == key for t in i.check.trials),
+                readers=self._readers(key),
             )
         self._runners[key].puts_back = self.puts_back
-        with flags_set(self.flags, self._runners[key].device.type):
-            result = self._runners[key].run(item.check)
-        # Whichever index a worker has taken, the result is that of the device that was named.
-        result = result if result.device == item.device else replace(result, device=item.device)
-        return result if self.waivers is None else self.waivers.apply(result)
+        return self._runners[key].run(item.check)
+
+    def _readers(self, cell: tuple[str, str]) -> Counter[Trial]:
+        """Return how many checks on a device in a dtype read each trial."""
+        own = [item.check for item in self.plan.items if (item.device, item.dtype) == cell]
+        return Counter(trial for check in own if not isinstance(check, FaultCheck) for trial in check.trials)
 
     def _waivers(self, path: str) -> Waivers:
         """Return the waivers as this run applies them; refuse those of checks that do not exist."""
@@ -236,6 +252,14 @@ def _checks_of(options: RunOptions) -> tuple[Mapping[str, Check], tuple[str, ...
         of_blocks = on_block.asked_of(options.block, options.sizes)
         own += of_blocks.checks
         extra.append(f"blocks: {of_blocks.told}")
+    if options.setting:
+        under = on_setting.asked_of(options.setting)
+        own += under.checks
+        extra.append(f"settings: {under.told}")
+    if options.fault:
+        known = on_fault.asked_of(options.fault, checks_of(options.contract))
+        own += known.checks
+        extra.append(f"known faults: {known.told}")
     contract = checks_of(options.contract) if options.with_contract or not own else {}
     return {**contract, **{check.id: check for check in own}}, tuple(extra)
 
@@ -261,6 +285,8 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     operation: Sequence[str] | str = (),
     block: Sequence[str] | str = (),
     sizes: str = "small",
+    setting: Sequence[str] | str = (),
+    fault: Sequence[str] | str = (),
     with_contract: bool = False,
     shard: Shard | str | None = None,
     waivers: str | os.PathLike[str] | None = None,
@@ -274,8 +300,9 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     judged in place of the contract. ``stage`` names stages of your own, or has stage cases: what the contract asks on a
     plain stage is asked on them, in its place. ``operation`` names operations of torch, or ``all`` that it lists as
     differentiable: each is judged in a stage of its own, in place of the contract; ``block`` names blocks of models,
-    at ``sizes`` up to ``small``, ``large`` or ``full``. ``with_contract`` judges the contract beside what is named.
-    ``shard`` takes a part of the plan, such as ``"1/4"``.
+    at ``sizes`` up to ``small``, ``large`` or ``full``; ``setting`` names settings of torch, under each of which some
+    stages are judged; ``fault`` names faults that the kit knows: each has to be found here. ``with_contract`` judges
+    the contract beside what is named. ``shard`` takes a part of the plan, such as ``"1/4"``.
     ``waivers`` is a TOML file of failures that are expected; none is looked for where none is named.
     ``device`` may be ``auto`` or ``all``, ``dtype`` may be ``all``; ``device_plugins`` are modules that make devices
     usable, and ``flags`` sets those of :mod:`gradconform.devices.flags`, such as ``{"tf32": "on"}``.

@@ -13,6 +13,9 @@ import torch
 MODES = {
     "eval": "the stage is in evaluation mode",
     "autocast": "F runs under autocast to bfloat16",
+    "autocast_float16": "F runs under autocast to float16",
+    "float32_high": "products of float32 may be computed in TF32 or alike",
+    "float32_medium": "products of float32 may be computed in bfloat16",
     "no_grad": "B, I and W are called under no_grad, as from a custom function's backward",
     "thread": "B, I and W are each called from another thread than F",
     "deterministic": "torch is told to use deterministic algorithms, and memory that is not written to holds NaN",
@@ -20,10 +23,18 @@ MODES = {
 }
 
 #: What a mode asks of an implementation, where it may rightly do without.
-NEEDED_BY = {"autocast": "autocast", "no_grad": "called_without_grad"}
+NEEDED_BY = {"autocast": "autocast", "autocast_float16": "autocast", "no_grad": "called_without_grad"}
 
 #: The modes that a stage's outputs depend on.
-OF_FORWARD = frozenset({"eval", "autocast"})
+OF_FORWARD = frozenset({"eval", "autocast", "autocast_float16", "float32_high", "float32_medium"})
+
+#: The modes in which a type of device chooses the dtype of an output by lists of its own.
+AUTOCAST = frozenset({"autocast", "autocast_float16"})
+
+#: The eps of what is computed in, by the modes in which that may be less than the dtype says.
+LESS_PRECISE = {
+    "autocast": 2.0**-7, "autocast_float16": 2.0**-10, "float32_high": 2.0**-10, "float32_medium": 2.0**-7,
+}  # fmt: skip
 
 _Found = TypeVar("_Found")
 
@@ -34,14 +45,22 @@ def call_in(modes: frozenset[str], kind: str, device: torch.device, call: Callab
         return call()
     backward = kind in {"B", "I", "W"}
     with set_to(modes):
-        if kind == "F" and "autocast" in modes:
-            with torch.autocast(device.type, torch.bfloat16):
+        lower = _lower(modes)
+        if kind == "F" and lower is not None:
+            with torch.autocast(device.type, lower):
                 return call()
         run = _without_grad(call) if backward and "no_grad" in modes else call
         if backward and "thread" in modes:
             with ThreadPoolExecutor(1) as thread:
                 return thread.submit(run).result()
         return run()
+
+
+def _lower(modes: frozenset[str]) -> torch.dtype | None:
+    """Return the dtype of autocast, None where there is none."""
+    if "autocast" in modes:
+        return torch.bfloat16
+    return torch.float16 if "autocast_float16" in modes else None
 
 
 def _without_grad(call: Callable[[], _Found]) -> Callable[[], _Found]:
@@ -54,7 +73,7 @@ def _without_grad(call: Callable[[], _Found]) -> Callable[[], _Found]:
 
 @contextlib.contextmanager
 def set_to(modes: frozenset[str]) -> Iterator[None]:
-    """Set the process to its default dtype and to deterministic algorithms, as ``modes`` say, and back."""
+    """Set the process as ``modes`` say, and back: its default dtype, deterministic algorithms, float32's products."""
     dtype = torch.get_default_dtype()
     deterministic = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -63,9 +82,29 @@ def set_to(modes: frozenset[str]) -> Iterator[None]:
             torch.set_default_dtype(torch.float64)
         if "deterministic" in modes:
             torch.use_deterministic_algorithms(mode=True, warn_only=True)
-        yield
+        with contextlib.ExitStack() as undo:
+            if modes & {"float32_high", "float32_medium"}:
+                undo.enter_context(_products_in("high" if "float32_high" in modes else "medium"))
+            yield
     finally:
         if "default_dtype" in modes:
             torch.set_default_dtype(dtype)
         if "deterministic" in modes:
             torch.use_deterministic_algorithms(mode=deterministic, warn_only=warns)
+
+
+@contextlib.contextmanager
+def _products_in(precision: str) -> Iterator[None]:
+    """Set how precise products of float32 have to be, and put it back with what torch derives from it."""
+    before = torch.get_float32_matmul_precision()
+    owners = [
+        one for one in (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul) if hasattr(one, "fp32_precision")
+    ]
+    derived = [one.fp32_precision for one in owners]
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        for owner, value in zip(owners, derived, strict=True):
+            owner.fp32_precision = value

@@ -7,7 +7,7 @@ from typing import Literal
 
 from gradconform.fixtures.stages.case import StageCase
 
-from .modes import MODES, NEEDED_BY
+from .modes import AUTOCAST, MODES, NEEDED_BY
 from .program import (
     CHANGES,
     OF_ONE,
@@ -86,7 +86,7 @@ class Trial:
         if unknown := sorted(self.modes - MODES.keys()):
             msg = f"unknown modes {unknown}; expected some of {sorted(MODES)}"
             raise ProgramError(msg)
-        if "autocast" in self.modes and self.loss:
+        if AUTOCAST & self.modes and self.loss:
             msg = "a loss is computed in F or later, under autocast or not; expected output gradients beside autocast"
             raise ProgramError(msg)
         if self.loss and "send" in {action.kind for action in self.actions}:

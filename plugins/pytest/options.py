@@ -221,6 +221,8 @@ def parametrize_checks(  # noqa: PLR0913 (these are the options a user has)
     operation: Sequence[str] | str | None = None,
     block: Sequence[str] | str | None = None,
     sizes: str | None = None,
+    setting: Sequence[str] | str | None = None,
+    fault: Sequence[str] | str | None = None,
     with_contract: bool | None = None,
     shard: Shard | str | None = None,
     waivers: str | os.PathLike[str] | None = None,

@@ -36,6 +36,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "operation": ('["sin", "linalg.*"]', ["sin", "linalg.*"]),
     "block": ('"all"', ["all"]),
     "sizes": ('"large"', "large"),
+    "setting": ('"autocast-*"', ["autocast-*"]),
+    "fault": ('["overwrite", "doubled"]', ["overwrite", "doubled"]),
     "with-contract": ("true", True),
     "waivers": ('"known.toml"', "known.toml"),
     "ndjson": ('"run.ndjson"', "run.ndjson"),

@@ -45,3 +45,36 @@ def test_the_cpu_and_a_device_that_is_right_have_a_line_each_in_every_dtype(tmp_
     assert [line.partition(" ")[0] for line in lines[-2:]] == ["cpu", "simx:0"]
     assert all("is right in all" in line for line in lines[-2:])
     assert {result["dtype"] for result in report["results"]} == {"float64", "float32", "bfloat16", "float16"}
+
+
+@pytest.mark.slow
+def test_less_precise_products_are_a_fault_where_nobody_has_allowed_them(tmp_path: Path) -> None:
+    some = ("--setting", "float32-high,deterministic", "--operation", "sin", "--block", "lora", "--fault", "overwrite")
+    words = ("simx:0", "--dtype", "float32", *some, "--checks", "settings.*.mlp")
+    code, lines, report = device(tmp_path, *words, SIMX_TF32="1")
+    assert code == 1
+    accused = {result["check"] for result in report["results"] if result["status"] == "error"}
+    assert accused == {"settings.full.deterministic.mlp", "settings.split.deterministic.mlp"}
+    assert lines[-1].startswith("simx:0 is WRONG in 2 checks of 4 in float32; mend aten::")
+
+
+@pytest.mark.slow
+def test_every_known_fault_is_found_there_and_no_setting_is_wrong(tmp_path: Path) -> None:
+    words = ("simx:0", "--operation", "sin", "--block", "lora", "--dtype", "float32,float16", "-n", "2")
+    code, lines, report = device(tmp_path, *words, "--checks", "settings.*", "--checks", "faults.*")
+    assert code == 5
+    statuses = {result["status"] for result in report["results"] if result["check"].startswith(("set", "fau"))}
+    assert statuses <= {"passed", "unsupported", "not_run"}
+    told = " ".join(" ".join(lines).split())
+    assert " known faults found; two runs from one seed bit-equal in all " in told
+    assert "is right in all" in lines[-1]
+
+
+@pytest.mark.slow
+def test_products_in_float8_are_tried_where_a_device_has_them(tmp_path: Path) -> None:
+    words = ("simx:0", "--dtype", "bfloat16", "--block", "float8-linear", "--operation", "sin", "--checks", "blocks.*")
+    assert "is right in all 16" in device(tmp_path, *words)[1][-1]
+    code, lines, _ = device(tmp_path, *words, SIMX_WRONG="aten::_scaled_mm:index")
+    assert (code, lines[-1]) == (1, "simx:0 is WRONG in 16 checks of 16 in bfloat16; mend aten::_scaled_mm first")
+    code, lines, _ = device(tmp_path, *words, SIMX_NO_OPS="aten::_scaled_mm")
+    assert (code, lines[-1]) == (5, "simx:0: no verdict: nothing was judged in bfloat16; 16 not done there")

@@ -44,6 +44,8 @@ TYPED: dict[str, Any] = {
     "operation": "sin",
     "block": "lora",
     "sizes": "large",
+    "setting": "deterministic",
+    "fault": "overwrite",
     "with_contract": None,
     "shard": "1/2",
     "waivers": "waivers.toml",

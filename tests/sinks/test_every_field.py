@@ -31,6 +31,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "compare markdown": ("compare", "--format", "markdown", *READ),
     "report markdown": ("report", "--markdown", "-", READ[0]),
     "report html": ("report", "--html", "-", READ[0]),
+    "report junit": ("report", "--junit", "-", READ[0]),
     "runs markdown": ("report", "--markdown", "-", *READ),
     "runs html": ("report", "--html", "-", *READ),
     "merge": ("merge", "shard.json"),

@@ -1,0 +1,67 @@
+"""Whether a green run means something where it ran: known faults, each held against checks that have to find it.
+
+Extra checks beside the contract. What is judged by them is the kit on a device in a dtype, not a target: a fault that
+no check finds there may be one that a target has, and passes with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from gradconform.naming import PROFILES
+from gradconform.reference.faults import FAULTS, Fault
+
+from .beside import FAULTS as AREA
+from .beside import FOUND, chosen
+from .check import Check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultCheck(Check):
+    """A check that passes where one of ``finders``, tried in their order, fails the ``fault``."""
+
+    fault: Fault
+    finders: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OnFaults:
+    """What is asked."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def told(self) -> str:
+        """What a report says of them before anything runs."""
+        return f"{len(self.checks)}, each to be found by a check that names it"
+
+
+def asked_of(patterns: Sequence[str], contract: Mapping[str, Check]) -> OnFaults:
+    """Return the checks on the faults that ``patterns`` name: names, globs, or ``all``.
+
+    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none.
+    """
+    return OnFaults(tuple(_check(fault, contract) for fault in chosen(patterns, FAULTS, "fault {} is none")))
+
+
+def _check(fault: Fault, contract: Mapping[str, Check]) -> FaultCheck:
+    finders = [check for check in contract.values() if any(fnmatchcase(check.id, named) for named in fault.named)]
+    finders.sort(key=lambda check: (PROFILES.index(check.profile), len(check.trials), check.id))
+    first = finders[0]
+    return FaultCheck(
+        id=f"{AREA}.{FOUND}.{fault.name}",
+        level="MUST",
+        profile="quick",
+        requirement=f"A backward that is wrong on purpose MUST be found wrong: {fault.idea}",
+        why="What passes where a known fault passes says nothing.",
+        catches="a device or dtype in which the kit is blind: values that are all alike, or far from exact.",
+        trials=first.trials,
+        judge=first.judge,
+        needs=frozenset(),
+        source=f"{fault.make.__module__}:{fault.make.__qualname__}",
+        dtypes=fault.dtypes or (),
+        fault=fault,
+        finders=tuple(finders),
+    )

@@ -1,0 +1,79 @@
+"""Settings of torch that allow less precision or another kernel, each on stages whose kernels they choose.
+
+Extra checks beside the contract: the contract runs in torch's usual settings, and a device may be right in these alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from gradconform.fixtures.blocks.size import LADDER
+from gradconform.fixtures.blocks.zoo import BLOCKS
+from gradconform.fixtures.stages import ZOO
+from gradconform.trial.modes import MODES
+
+from .beside import SETTINGS as AREA
+from .beside import chosen
+from .check import Check
+from .in_both_ways import checks_on
+from .on_block import case_of
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A mode of trials, and the dtypes in which it changes what is computed; none where that is every one."""
+
+    mode: str
+    dtypes: tuple[str, ...] = ()
+
+
+#: By the name that a user types. What less precise products are, and autocast, concerns float32 alone.
+SETTINGS: Mapping[str, Setting] = MappingProxyType(
+    {
+        "autocast-bfloat16": Setting("autocast", ("float32",)),
+        "autocast-float16": Setting("autocast_float16", ("float32",)),
+        "deterministic": Setting("deterministic"),
+        "float32-high": Setting("float32_high", ("float32",)),
+        "float32-medium": Setting("float32_medium", ("float32",)),
+    }
+)
+
+#: Stages of the zoo, and blocks at the lowest rung: products, convolutions, normalisations, lookups, recurrences.
+_STAGES = (
+    "mlp", "linear-3d", "conv2d", "layer-norm", "group-norm", "batch-norm", "embedding", "gathered-parameter",
+    "max-indices", "lstm", "tied-apart",
+)  # fmt: skip
+_BLOCKS = ("attention-causal", "rms-norm", "swiglu", "experts", "decoder-layer", "vision-block", "conv-stem")
+
+
+@dataclass(frozen=True, slots=True)
+class OnSettings:
+    """What is asked, under which ``settings``."""
+
+    checks: tuple[Check, ...]
+    settings: tuple[str, ...]
+
+    @property
+    def told(self) -> str:
+        """What a report says of them before anything runs."""
+        return f"{', '.join(self.settings)}, each on {len(_STAGES) + len(_BLOCKS)} stages"
+
+
+def asked_of(patterns: Sequence[str]) -> OnSettings:
+    """Return the checks under the settings that ``patterns`` name.
+
+    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none.
+    """
+    cases = {name: ZOO[name] for name in _STAGES}
+    cases |= {name: case_of(BLOCKS[name], LADDER["small"][0]) for name in _BLOCKS}
+    names = chosen(patterns, {name: name for name in SETTINGS}, "setting {} is none")
+    checks: list[Check] = []
+    for name in names:
+        setting = SETTINGS[name]
+        for stage, case in cases.items():
+            what = f"the stage {stage} while {MODES[setting.mode]}"
+            in_mode = {"modes": frozenset({setting.mode}), "dtypes": setting.dtypes}
+            checks += checks_on(AREA, f"{name}.{stage}", what, [case], **in_mode)
+    return OnSettings(tuple(checks), tuple(names))

@@ -1,0 +1,57 @@
+"""Holds a known fault against the checks that have to find it, in place of the target."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from gradconform.contract.on_fault import FaultCheck
+from gradconform.drive.reference64 import OracleCache
+from gradconform.results import Result
+
+from .runner import Runner
+
+
+class KnownFaults:
+    """Those of one device and dtype; what plain autograd shows there is computed once for all of them."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
+        """Hold nothing yet."""
+        self._device, self._dtype, self._seed = device, dtype, seed
+        self._oracles = OracleCache()
+
+    def run(self, check: FaultCheck) -> Result:
+        """Return whether the fault is found: passed where it fails a check, an error of the kit where it passes all."""
+        started = time.perf_counter()
+        runner = Runner(
+            check.fault.make(),
+            device=self._device,
+            dtype=self._dtype,
+            seed=self._seed,
+            diagnose=False,
+            oracles=self._oracles,
+        )
+        held: list[Result] = []
+        for finder in check.finders:
+            held.append(runner.run(finder))
+            if held[-1].status == "failed":
+                break
+        dtype = str(self._dtype).removeprefix("torch.")
+        taken = round(time.perf_counter() - started, 6)
+        return check.result(str(self._device), dtype, duration_s=taken, **_verdict(check, held))
+
+
+def _verdict(check: FaultCheck, held: list[Result]) -> dict[str, Any]:
+    if held[-1].status == "failed":
+        return {"status": "passed"}
+    for result in held:
+        if result.status == "error":
+            return {"status": "error", "kind": result.kind, "message": f"{result.check}: {result.message}"}
+    passed = [result.check for result in held if result.status == "passed"]
+    if not passed:
+        return {"status": "unsupported", "kind": held[0].kind, "message": held[0].message}
+    told = ", ".join(passed)
+    text = f"not found: {check.fault.idea} It passed {told}; what passes here may be as wrong"
+    return {"status": "error", "kind": "kit", "message": text}

@@ -1,0 +1,137 @@
+"""``--setting`` and ``--fault``: settings of torch, and faults that have to be found, in place of the contract."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradconform import check_stage_backward
+from gradconform.contract.on_setting import SETTINGS
+from gradconform.reference import faults
+from gradconform.reference.autograd import AutogradAdapter
+from gradconform.reference.faults.alterations import each_input_grad, target
+from gradconform.target.resolve import resolve
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_setting_is_judged_in_the_dtypes_that_it_changes(command: Command) -> None:
+    words = ("--setting", "autocast-bfloat16,deterministic", "--dtype", "float32,bfloat16")
+    done = command("run", "reference-split", *words, "--json", "report.json")
+    assert done.code == 0
+    results = json.loads(Path("report.json").read_text(encoding="utf-8"))["results"]
+    tried = {(result["check"].split(".")[2], result["dtype"]) for result in results}
+    assert tried == {
+        ("autocast-bfloat16", "float32"), ("deterministic", "float32"), ("deterministic", "bfloat16"),
+    }  # fmt: skip
+    ran = {result["check"].split(".")[3] for result in results if result["status"] == "passed"}
+    assert {"mlp", "conv2d", "lstm", "decoder-layer", "experts"} <= ran
+
+
+def test_a_setting_stands_around_the_implementation() -> None:
+    seen: dict[str, set[Any]] = {name: set() for name in SETTINGS}
+
+    class Watching(AutogradAdapter):
+        def open(self, stage: Any, spec: Any) -> Any:
+            session = super().open(stage, spec)
+            forward = session.forward
+
+            def watched(*given: Any) -> Any:
+                lower = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+                deterministic = torch.are_deterministic_algorithms_enabled()
+                seen[now].add((torch.get_float32_matmul_precision(), deterministic, lower))
+                return forward(*given)
+
+            session.forward = watched
+            return session
+
+    before = torch.get_float32_matmul_precision()
+    for now in SETTINGS:
+        report = check_stage_backward(Watching(), setting=now, checks="settings.full.*.mlp")
+        assert [result.status for result in report] == ["passed"]
+    of_its_preflight = ("highest", False, None)
+    assert {name: found - {of_its_preflight} for name, found in seen.items()} == {
+        "autocast-bfloat16": {("highest", False, torch.bfloat16)},
+        "autocast-float16": {("highest", False, torch.float16)},
+        "deterministic": {("highest", True, None)},
+        "float32-high": {("high", False, None)},
+        "float32-medium": {("medium", False, None)},
+    }
+    assert torch.get_float32_matmul_precision() == before
+
+
+def _doubled(_: Any, grad: Tensor) -> Tensor:
+    return grad * 2.0 if torch.get_float32_matmul_precision() == "high" else grad
+
+
+@pytest.mark.parametrize(
+    ("made", "setting"),
+    [
+        (faults.FAULTS["gradients-in-the-dtype-of-autocast"].make, "autocast-bfloat16"),
+        (faults.FAULTS["sums-in-memory-never-written-to"].make, "deterministic"),
+        (lambda: target(each_input_grad(_doubled)), "float32-high"),
+    ],
+)
+def test_what_is_wrong_under_one_setting_alone_fails_there_alone(made: Callable[[], Any], setting: str) -> None:
+    others = ["float32-medium", setting]
+    report = check_stage_backward(made(), setting=others, checks="settings.*.mlp")
+    assert {result.check.split(".")[2] for result in report if result.status == "failed"} == {setting}
+    assert {result.check.split(".")[2] for result in report} == set(others)
+
+
+def test_every_known_fault_is_found_on_the_cpu(command: Command) -> None:
+    done = command("run", "reference-split", "--fault", "all", "--dtype", "bfloat16", "--json", "report.json")
+    assert done.code == 0
+    results = json.loads(Path("report.json").read_text(encoding="utf-8"))["results"]
+    apart = {name for name, fault in faults.FAULTS.items() if fault.dtypes and "bfloat16" not in fault.dtypes}
+    assert {result["check"].removeprefix("faults.found.") for result in results} == set(faults.FAULTS) - apart
+    assert {result["status"] for result in results} <= {"passed", "unsupported"}
+    assert "known faults: 252, each to be found by a check that names it" in done.out
+
+
+def test_a_fault_that_nothing_finds_says_that_the_kit_is_blind_there(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none = replace(faults.FAULTS["overwrite"], make=lambda: resolve("reference-split"))
+    monkeypatch.setattr("gradconform.contract.on_fault.FAULTS", {"overwrite": none})
+    done = command("run", "reference-split", "--fault", "overwrite", "--no-isolation")
+    assert done.code == 3
+    told = " ".join(done.out.split())
+    assert "not found: Each micro-batch's parameter gradients replace those that stand. It passed accumulate." in told
+    assert "what passes here may be as wrong" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--setting", "autocast"), "setting 'autocast' is none; nearest: autocast-bfloat16, autocast-float16"),
+        (("--fault", "overwrit"), "fault 'overwrit' is none; nearest: overwrite"),
+        (("--setting", "float32-high", "--dtype", "float64"), "no check that is left says anything in float64"),
+    ],
+)
+def test_a_name_that_is_none_is_refused(command: Command, words: tuple[str, ...], told: str) -> None:
+    done = command("run", "torch", *words)
+    assert done.code == 2
+    assert told in done.err
+
+
+def test_one_is_replayed_by_its_id_alone(command: Command) -> None:
+    again = command("replay", "settings.split.autocast-bfloat16.mlp", "reference-split")
+    assert again.code == 0
+    assert "settings.split.autocast-bfloat16.mlp: passed" in again.out
+    again = command("replay", "faults.found.overwrite", "reference-split")
+    assert again.code == 0
+    refused = command("replay", "faults.found.overwrite", "reference-split", "--script", "fault.py")
+    assert (refused.code, "judges the kit by a fault of its own" in refused.err) == (2, True)
