@@ -15,6 +15,9 @@ WAYS = ("full", "split")
 #: The share of an area, and of all checks, that may be left unjudged on one device and dtype.
 AREA_SHARE, WHOLE_SHARE = 0.5, 0.25
 
+#: The kind of an unsupported result on what was left out because a list of operations says so.
+WITHHELD = "withheld"
+
 #: Claims in words that say more than their names.
 _WORDS = {"global_state=False": "more than one stage at a time in a process (global_state=False)"}
 
@@ -143,12 +146,12 @@ def extent(results: Sequence[Judged]) -> Extent:
 
 
 def impossible_shares(results: Sequence[Judged]) -> tuple[Lack, ...]:
-    """Return where plain autograd could do too little: the rule for what is no run of the contract."""
+    """Return where plain autograd could do, or was let do, too little: the rule for what is no run of the contract."""
     return tuple(_shares(results, [result for result in results if _impossible(result)]))
 
 
 def _impossible(result: Judged) -> bool:
-    return result.status == "unsupported" and result.kind == "environment"
+    return result.status == "unsupported" and result.kind in {"environment", WITHHELD}
 
 
 def _of_core(asked: Iterable[Judged], results: Iterable[Judged]) -> Iterator[Lack]:

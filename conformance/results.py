@@ -70,14 +70,14 @@ class Result:
     ``headroom`` is the largest ratio of error to bound that was met (0 where everything was bit-equal to plain
     autograd, above 1 where a value was wrong), None where no value was compared. ``kind`` is the kind of the first
     finding, or of the error (``kit``, ``environment``, ``adapter``, ``device``); of what is unsupported it is
-    ``environment`` where plain autograd raised. ``bit_equal`` says whether all values were those
-    of plain autograd bit by bit, ``repeats_bit_equal`` whether the repeats of a trial were those of the first; None
-    where nothing was compared. ``findings`` holds every difference with its numbers,
-    ``programs`` what the check runs. ``waiver`` is the entry of the
-    waiver file that expects a failure of the check here, as JSON values. ``core`` says that no claim can withhold the
-    check, ``unclaimed`` which capabilities it needs that the target does not claim. ``exhausted`` is what was raised
-    where memory was used up: for the process that ran the check, and not written. ``ended`` is how the check ended its
-    process, whoever is charged with that, None where it did not.
+    ``environment`` where plain autograd raised, and :data:`~gradconform.extent.WITHHELD` where a list leaves it out.
+    ``bit_equal`` says whether all values were those of plain autograd bit by bit, ``repeats_bit_equal`` whether the
+    repeats of a trial were those of the first; None where nothing was compared. ``findings`` holds every difference
+    with its numbers, ``programs`` what the check runs. ``waiver`` is the entry of the waiver file that expects a
+    failure of the check here, as JSON values. ``core`` says that no claim can withhold the check, ``unclaimed`` which
+    capabilities it needs that the target does not claim. ``exhausted`` is what was raised where memory was used up: for
+    the process that ran the check, and not written. ``ended`` is how the check ended its process, whoever is charged
+    with that, None where it did not.
 
     Off the CPU: ``off_device_share`` is the share of the implementation's operations that did not run on the device;
     ``memory`` its peak there in bytes, plain autograd's, and plain autograd's with B in place of I and W

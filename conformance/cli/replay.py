@@ -94,7 +94,8 @@ def _run_of(wanted: _Wanted) -> Run:
         msg = f"{wanted.check!r} is no check of contract {wanted.options.contract}; nearest: {near}"
         raise SelectionError(msg)
     # What chooses checks, and what is made of their results, is not asked of one that is chosen by hand.
-    run = Run(wanted.options.but(checks=wanted.check, exclude_checks=(), shard=None, schedule=(), waivers=None))
+    alone = {"checks": wanted.check, "exclude_checks": (), "skip_operations": (), "shard": None}
+    run = Run(wanted.options.but(**alone, schedule=(), waivers=None))
     if len(run.plan.items) > 1:
         msg = f"{' and '.join(item.name for item in run.plan.items)}: name one device and one dtype"
         raise SelectionError(msg)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gradconform.contract.beside import FAULTS, named_in
+from gradconform.extent import WITHHELD
 from gradconform.results import Report, Result
 
 from .lines import Line, count, wrapped
@@ -46,6 +47,7 @@ def _line(name: str, results: list[Result], planned: int, report: Report) -> Lin
     counts = Counter(map(_standing, results))
     rest = [
         (counts["not done"], "not done there"),
+        (counts["withheld"], "withheld"),
         (counts["not judged"], "could not be judged"),
         (counts["left"] + planned - len(results), "not tried"),
     ]
@@ -69,6 +71,8 @@ def _standing(result: Result) -> str:
         return "wrong"
     if result.status == "error":
         return "not judged"
+    if result.kind == WITHHELD:
+        return "withheld"
     return {"passed": "right", "unsupported": "not done"}.get(result.status, "left")
 
 

@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from gradconform.contract.beside import OPERATIONS, named_in
+from gradconform.extent import WITHHELD
 from gradconform.results import Report, Result
 
 from .to_mend import operations_in
 
 #: From the worst to the best. ``rounding`` is what is beyond the rule by less than :data:`_LITTLE` times its bound;
-#: ``not done`` is what plain autograd raises in; ``not judged`` is an error of the adapter, the kit or the environment.
+#: ``not done`` is what plain autograd raises in; ``not judged`` is an error of the adapter, the kit or the environment;
+#: ``withheld`` is what a list left out.
 Standing = Literal[
-    "wrong", "crashed", "hung", "rounding", "not judged", "not done", "not claimed", "partly on the host", "right"
-]
+    "wrong", "crashed", "hung", "rounding", "not judged", "not done", "withheld", "not claimed", "partly on the host",
+    "right",
+]  # fmt: skip
 STANDINGS: tuple[Standing, ...] = get_args(Standing)
 
 _LITTLE = 16.0
@@ -22,32 +25,52 @@ _LITTLE = 16.0
 
 def standings(report: Report) -> dict[str, tuple[Standing, Result]]:
     """Return how each operation that was asked stands, by name, with the result that says so."""
-    found: dict[str, tuple[Standing, Result]] = {}
+    return {name: _worst(several) for name, several in _by_operation(report).items()}
+
+
+def standings_by_place(report: Report) -> dict[str, dict[tuple[str, str], tuple[Standing, Result]]]:
+    """Return the same by type of device and dtype, the indices of a type taken together."""
+    found = {}
+    for name, several in _by_operation(report).items():
+        places: dict[tuple[str, str], list[Result]] = {}
+        for result in several:
+            places.setdefault((result.device.partition(":")[0], result.dtype), []).append(result)
+        found[name] = {place: _worst(there) for place, there in places.items()}
+    return found
+
+
+def _by_operation(report: Report) -> dict[str, list[Result]]:
+    found: dict[str, list[Result]] = {}
     for result in report:
         name = named_in(result.check, OPERATIONS)
-        if name is None or result.status == "not_run":
-            continue
-        standing = _standing(result)
-        if name not in found or STANDINGS.index(standing) < STANDINGS.index(found[name][0]):
-            found[name] = standing, result
+        if name is not None and result.status != "not_run":
+            found.setdefault(name, []).append(result)
     return found
+
+
+def _worst(several: list[Result]) -> tuple[Standing, Result]:
+    return min(((_standing(one), one) for one in several), key=lambda found: STANDINGS.index(found[0]))
 
 
 def told(name: str, standing: Standing, result: Result) -> str:
     """Return the name of an operation, and where it is wrong which of the dispatcher's is, on what sample, how far."""
-    if standing not in {"wrong", "rounding"} or not result.findings:
-        return name
-    finding = result.findings[0]
-    parts = [_kernel(finding), _sample(finding), _size(finding)]
-    inner = ", ".join(filter(None, parts))
+    inner = how_wrong(result) if standing in {"wrong", "rounding"} else ""
     return f"{name} ({inner})" if inner else name
+
+
+def how_wrong(result: Result) -> str:
+    """Return which of the dispatcher's operations is wrong, on what sample, how far; nothing where nobody found out."""
+    if not result.findings:
+        return ""
+    finding = result.findings[0]
+    return ", ".join(filter(None, [_kernel(finding), _sample(finding), _size(finding)]))
 
 
 def _standing(result: Result) -> Standing:
     if result.ended is not None or result.kind in {"crash", "hang"}:
         return "hung" if "hang" in {result.ended, result.kind} else "crashed"
     if result.status == "unsupported":
-        return "not claimed" if result.unclaimed else "not done"
+        return "withheld" if result.kind == WITHHELD else "not claimed" if result.unclaimed else "not done"
     if result.status in {"failed", "waived"} or (result.status, result.kind) == ("error", "device"):
         little = [f["kind"] == "mismatch" and (f["headroom"] or 0.0) <= _LITTLE for f in result.findings]
         return "rounding" if little and all(little) else "wrong"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gradconform.extent import WITHHELD
 from gradconform.finding_text import alike, letter_of, named, needed, numberless
 from gradconform.results import Report, Result
 
@@ -204,14 +205,19 @@ def _passed_and_waived(report: Report) -> Section:
 
 
 def _unsupported(report: Report) -> Section:
-    results = _with_status(report.results, "unsupported")
-    reasons = Counter(" ".join(result.message.split()) for result in results).most_common()
+    results = [result for result in _with_status(report.results, "unsupported") if result.kind != WITHHELD]
     return Section(
         heading=f"unsupported: {count(len(results), 'check')}, neither passed nor failed",
         note="The target does not claim what they ask, or plain autograd cannot do it.",
         causes=tuple(by_cause(results)),
-        items=tuple(Item(text=reason, number=number) for reason, number in reasons),
+        items=_by_message(results),
     )
+
+
+def _withheld(report: Report) -> Section:
+    results = [result for result in report if result.kind == WITHHELD]
+    heading = f"withheld: {count(len(results), 'check')} that a list leaves out"
+    return Section(heading=heading, role="warning", causes=tuple(by_cause(results)), items=_by_message(results))
 
 
 #: So many operations are named of those that stand alike, of more the count alone.
@@ -250,7 +256,7 @@ def _mended(number: int, one: Culprit) -> str:
 #: All sections on results, in their order; one that is added here is told wherever a report is.
 SECTIONS: tuple[Callable[[Report], Section], ...] = (
     _device_faults, _not_judged, _failed_must, _failed_should, _waived, _passed_and_waived, _unsupported,
-    _operations, _to_mend,
+    _withheld, _operations, _to_mend,
 )  # fmt: skip
 
 
@@ -270,6 +276,12 @@ def _counted(causes: Iterable[Cause]) -> str:
     times = f", {len(results)} results," if len(results) > checks else ""
     by = f" by {count(len(groups), 'cause')}" if len(groups) < checks else ""
     return f"{count(checks, 'check')}{times}{by}".rstrip(",")
+
+
+def _by_message(results: Iterable[Result]) -> tuple[Item, ...]:
+    """Return each message with how many results have it, the one of most first."""
+    messages = Counter(" ".join(result.message.split()) for result in results).most_common()
+    return tuple(Item(text=message, number=number) for message, number in messages)
 
 
 def _by_waiver(results: Iterable[Result]) -> tuple[Item, ...]:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gradconform.extent import WITHHELD
 from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.results import Report, Result
@@ -38,6 +39,13 @@ def tone(report: Report) -> Role:
 
 def verdict(report: Report) -> str:
     """Return the verdict on the target in one sentence, without a full stop."""
+    withheld = sum(result.kind == WITHHELD for result in report)
+    files = report.options.get("skip_operations") or ["a list"]
+    told = f"; {withheld} withheld by {', '.join(map(str, files))}" if withheld else ""
+    return f"{_verdict(report)}{told}"
+
+
+def _verdict(report: Report) -> str:
     counts, name = report.summary, title(report)
     kinds = sorted({str(result.kind) for result in report.results if result.status == "error"})
     failed = _failed(report)

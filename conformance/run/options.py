@@ -113,6 +113,10 @@ def _path(given: Any) -> str:
         raise SelectionError(msg) from error
 
 
+def _paths(given: Any) -> tuple[str, ...]:
+    return tuple(map(_path, _objects(given)))
+
+
 def _shard(given: Any) -> Shard | None:
     return given if isinstance(given, Shard) else Shard.parse(str(given))
 
@@ -192,6 +196,15 @@ class RunOptions:
     )
     exclude_checks: tuple[str, ...] = _option(
         "leave out the checks whose id matches", "GLOB", default=(), changes="plan"
+    )
+    skip_operations: tuple[str, ...] = _option(
+        "leave out the operations that a list names for the device and dtype, in the form of torch's device tests or a "
+        "plain one",
+        "FILE",
+        default=(),
+        kind="paths",
+        changes="plan",
+        check=_paths,
     )
     seed: int = _option("what all values are drawn from", "N", default=DEFAULT_SEED, read=seed_read, check=seed_named)
     strict: bool = _option("let a failed SHOULD decide the verdict as well", default=False, changes="verdict")

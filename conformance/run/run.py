@@ -42,6 +42,7 @@ from .known_faults import KnownFaults
 from .options import RunOptions
 from .raising import left_out
 from .runner import Runner, one_thread
+from .skip_lists import withheld_from
 
 _SEEDS = 2**63 - 1  # the loss's target is drawn from the next one
 
@@ -82,6 +83,8 @@ class Run:
             cells=self.choice.cells,
             shard=options.shard,
         )
+        self._withheld = withheld_from(self.plan.items, options.skip_operations)
+        self._extra += self._withheld.told
         #: What looks after this process; None where the target is one of the kit's own.
         self.guard: Guard | None = Guard()
         self.target: Target = resolve(options.target, extra=adapters)
@@ -100,7 +103,7 @@ class Run:
             if self.guard.problem is not None:
                 return withdrawn(self._begun(item), self.guard.problem)
         device = device_here(self.choice, item.device)
-        unasked = left_out(item, self.choice.probe_of(str(device)))
+        unasked = self._withheld.result(item) or left_out(item, self.choice.probe_of(str(device)))
         if unasked is not None:
             return unasked
         with flags_set(self.flags, device.type):
@@ -275,6 +278,7 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     profile: str = "standard",
     checks: Sequence[str] | str | None = None,
     exclude_checks: Sequence[str] | str = (),
+    skip_operations: Sequence[str | os.PathLike[str]] | str | os.PathLike[str] = (),
     seed: int | None = None,
     strict: bool = False,
     probe: bool = False,
@@ -295,7 +299,8 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
 
     ``target`` is anything that ``gradconform run`` takes, or an object: an adapter, or a namespace with torch's
     functions. ``contract`` names a version of the contract, where it is not to be the newest. ``checks`` narrows by
-    globs over check ids, less ``exclude_checks``; a narrowed run never conforms.
+    globs over check ids, less ``exclude_checks``; a narrowed run never conforms. ``skip_operations`` names files with
+    operations that are left out, as :mod:`gradconform.run.skip_lists` reads them; each is told.
     ``schedule`` names CSV files in torch's format, or schedules of :mod:`gradconform.fixtures.schedules`: they are
     judged in place of the contract. ``stage`` names stages of your own, or has stage cases: what the contract asks on a
     plain stage is asked on them, in its place. ``operation`` names operations of torch, or ``all`` that it lists as

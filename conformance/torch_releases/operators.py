@@ -6,8 +6,10 @@ judged one by one, and all else can.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -24,12 +26,13 @@ _FREEZE = Name("torch:backends", ("disable_global_flags",), "is put off")
 _CALLS = tuple(Name(f"torch:_C.{kind}", ("__call__",), "is put back") for kind in ("ScriptFunction", "ScriptMethod"))
 
 
-@lru_cache(maxsize=1)
-def listed() -> tuple[list[Any], list[Any]]:
-    """Return torch's lists of operations and of modules; the process is as it was.
+#: The class and the name of the tests of torch that ask for gradients of operations, and of modules.
+GRADIENT_TESTS = (("TestBwdGradients", "test_fn_grad"), ("TestModule", "test_grad"))
 
-    Raises :class:`~gradconform.torch_releases.names.UnavailableError` where this torch has none.
-    """
+
+@contextlib.contextmanager
+def process_kept() -> Iterator[None]:
+    """Leave the process as it was, whatever of torch's tests is imported meanwhile, and keep its warnings back."""
     changed = [(one, one.find()) for one in (_FREEZE, *_CALLS) if one.there()]
     variables = dict(os.environ)
     try:
@@ -37,9 +40,34 @@ def listed() -> tuple[list[Any], list[Any]]:
             setattr(_FREEZE.home(), _FREEZE.spellings[0], lambda: None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return list(OPERATIONS.find()), list(MODULES.find())
+            yield
     finally:
         for name, value in changed:
             setattr(name.home(), name.spellings[0], value)
         os.environ.clear()
         os.environ.update(variables)
+
+
+@lru_cache(maxsize=1)
+def listed() -> tuple[list[Any], list[Any]]:
+    """Return torch's lists of operations and of modules; the process is as it was.
+
+    Raises :class:`~gradconform.torch_releases.names.UnavailableError` where this torch has none.
+    """
+    with process_kept():
+        return list(OPERATIONS.find()), list(MODULES.find())
+
+
+def skipped_by(decorators: Iterable[Callable[[Any], Any]]) -> str | None:
+    """Return why decorators of a test skip it, or expect it to fail; None where they do neither.
+
+    They are tried on a test: one may set a tolerance, or decide only when the test runs.
+    """
+    for decorator in decorators:
+        with contextlib.suppress(Exception):  # one that is for other tests than this
+            marked = decorator(lambda _: None)
+            if getattr(marked, "__unittest_skip__", False):
+                return str(marked.__unittest_skip_why__)
+            if getattr(marked, "__unittest_expecting_failure__", False):
+                return "expected to fail"
+    return None

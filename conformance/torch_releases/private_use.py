@@ -54,6 +54,11 @@ def at_key(operation: Any, key: str, *args: Any, **kwargs: Any) -> Any:
     return AT_KEY.find(operation)(getattr(KEYS.find(), key), *args, **kwargs)
 
 
+def is_private_use(device_type: str) -> bool:
+    """Tell whether a type of device is the one of one's own that this process knows."""
+    return TAKEN.there() and bool(TAKEN.find()() == device_type)
+
+
 def has_kernel(operation: str, key: str) -> bool:
     """Tell whether an overload, by its name in a schema, has a kernel of its own for a dispatch key.
 

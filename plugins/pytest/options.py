@@ -160,7 +160,8 @@ def _read_paths(config: pytest.Config, found: dict[str, Any], folders: Mapping[s
     here = config.invocation_params.dir
     for name in ("json", "ndjson"):
         found[name] = None if found[name] is None else folders[name] / found[name]
-    found["schedule"] = [os.path.relpath(folders["schedule"] / path, here) for path in found["schedule"] or ()]
+    for name in ("schedule", "skip_operations"):
+        found[name] = [os.path.relpath(folders[name] / path, here) for path in found[name] or ()]
     found["target"] = None if found["target"] is None else _named_from(found["target"], folders["target"], here)
     found["stage"] = [_named_from(stage, folders["stage"], here) for stage in found["stage"] or ()]
     found["waivers"] = _waivers(here, found["waivers"], folders["waivers"])
@@ -211,6 +212,7 @@ def parametrize_checks(  # noqa: PLR0913 (these are the options a user has)
     profile: str | None = None,
     checks: Sequence[str] | str | None = None,
     exclude_checks: Sequence[str] | str | None = None,
+    skip_operations: Sequence[str | os.PathLike[str]] | str | os.PathLike[str] | None = None,
     seed: int | None = None,
     strict: bool | None = None,
     probe: bool | None = None,

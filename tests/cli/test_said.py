@@ -26,6 +26,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "profile": ('"full"', "full"),
     "checks": ('["full.*", "split.*"]', ["full.*", "split.*"]),
     "exclude-checks": ('["*.lstm"]', ["*.lstm"]),
+    "skip-operations": ('["skips.py"]', ["skips.py"]),
     "seed": ("7", 7),
     "strict": ("true", True),
     "probe": ('"on"', True),

@@ -42,6 +42,7 @@ def report_of(*results: Result) -> Report:
         ({"off_device_share": 0.25}, "partly on the host"),
         ({"status": "unsupported", "unclaimed": ("split",)}, "not claimed"),
         ({"status": "unsupported", "kind": "environment"}, "not done"),
+        ({"status": "unsupported", "kind": "withheld"}, "withheld"),
         ({"status": "error", "kind": "kit"}, "not judged"),
         ({"status": "error", "kind": "environment", "ended": "crash"}, "crashed"),
         ({"status": "error", "kind": "environment", "ended": "hang"}, "hung"),

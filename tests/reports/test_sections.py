@@ -30,6 +30,7 @@ def test_every_layout_tells_every_section_by_its_heading(real: Report) -> None:
         {"status": "waived", "waiver": waiver},
         {"status": "unexpectedly_passed", "waiver": waiver},
         {"status": "unsupported", "findings": ()},
+        {"status": "unsupported", "kind": "withheld", "findings": ()},
         {"level": "MUST"},
         {"status": "passed", "findings": (), "check": "ops.full.sin"},
     )

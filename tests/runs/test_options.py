@@ -34,6 +34,7 @@ TYPED: dict[str, Any] = {
     "profile": "full",
     "checks": "full.gradients.mlp",
     "exclude_checks": "hooks.*",
+    "skip_operations": "skips.py",
     "seed": "7",
     "strict": None,
     "probe": None,

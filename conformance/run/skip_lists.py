@@ -1,0 +1,222 @@
+"""Operations that are left out of a run because a file says so: in the form of torch's own device tests, or plainly.
+
+A file of Python holds, under names of its own, mappings from names of operations to lists of ``DecorateInfo``, as
+``op_overrides`` of torch's classes of device tests are, or lists of ``skip(…)`` and ``xfail(…)``, as ``skipOps`` takes
+them. In place of a ``DecorateInfo`` a dtype may stand, and in place of a list nothing, for all dtypes and devices. A
+file of JSON holds one mapping to lists of names of dtypes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import runpy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradconform.contract.beside import OPERATIONS, named_in
+from gradconform.contract.plan import Item
+from gradconform.devices.dtypes import dtype_named
+from gradconform.extent import WITHHELD
+from gradconform.fixtures.operations.entries import entries, short_name
+from gradconform.naming import SelectionError
+from gradconform.results import Place, Result
+from gradconform.torch_releases.operators import GRADIENT_TESTS, process_kept, skipped_by
+from gradconform.torch_releases.private_use import is_private_use
+
+_EXPECTED = (
+    "expected a mapping from names of operations to lists of DecorateInfo or of dtypes, such as OP_OVERRIDES of what "
+    "'gradconform report --skip-list' writes, or a list of torch's skip(…) and xfail(…)"
+)
+#: So many names that are none are told.
+_NAMED = 3
+#: So many parts has what torch's ``skip`` and ``xfail`` return.
+_PARTS = 5
+
+#: Returns why a line of a list leaves an operation out on a type of device in a dtype; None where it does not.
+Line = Callable[[str, torch.dtype], str | None]
+
+
+class SkipListError(SelectionError):
+    """A file of operations to leave out cannot be read; the message names it and says what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkipList:
+    """The lines of a file, by what the kit calls the operation."""
+
+    file: str
+    lines: Mapping[str, Sequence[Line]]
+
+    def reason(self, name: str, device_type: str, dtype: torch.dtype) -> str | None:
+        """Return why an operation is left out, or None where it is not."""
+        found = (line(device_type, dtype) for line in self.lines.get(name, ()))
+        return next((self.reason_of(why) for why in found if why is not None), None)
+
+    def reason_of(self, why: str) -> str:
+        """Return what is said of what a line leaves out."""
+        return f"withheld by {self.file}: {why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """What a run leaves out: why, by place; ``told`` says it before anything runs."""
+
+    reasons: Mapping[Place, str]
+    told: tuple[str, ...]
+
+    def result(self, item: Item) -> Result | None:
+        """Return the result of an item that is left out, or None for one that is run."""
+        why = self.reasons.get(item.place)
+        if why is None:
+            return None
+        return item.check.result(item.device, item.dtype, status="unsupported", kind=WITHHELD, message=why)
+
+
+def withheld_from(items: Iterable[Item], files: Sequence[str]) -> Withheld:
+    """Return which of ``items`` the files leave out.
+
+    Raises :class:`SkipListError` for a file that cannot be read, and for files where no item is of an operation.
+    """
+    if not files:
+        return Withheld({}, ())
+    lists = [read_skip_list(file) for file in files]
+    of_operations = {item.place: name for item in items if (name := named_in(item.check.id, OPERATIONS)) is not None}
+    if not of_operations:
+        msg = f"--skip-operations {files[0]}: there is no operation to leave out; name some by --operation, or all"
+        raise SkipListError(msg)
+    reasons: dict[Place, str] = {}
+    for place, name in of_operations.items():
+        dtype = entries()[name].dtype_for(dtype_named(place.dtype))
+        device_type = place.device.partition(":")[0]
+        found = filter(None, (one.reason(name, device_type, dtype) for one in lists))
+        why = next(found, None)
+        if why is not None:
+            reasons[place] = why
+    return Withheld(reasons, tuple(_told(one, of_operations, reasons) for one in lists))
+
+
+def _told(one: SkipList, of_operations: Mapping[Place, str], reasons: Mapping[Place, str]) -> str:
+    prefix = one.reason_of("")
+    names = {of_operations[place] for place, why in reasons.items() if why.startswith(prefix)}
+    told = f"{prefix}{len(names)} of {len({*of_operations.values()})} operations"
+    unknown = sorted(one.lines.keys() - entries().keys())
+    if not unknown:
+        return told
+    some = f"{', '.join(unknown[:_NAMED])}{', …' if len(unknown) > _NAMED else ''}"
+    return f"{told}; names that torch does not list as differentiable: {len(unknown)}, {some}"
+
+
+def read_skip_list(file: str) -> SkipList:
+    """Return what a file says; raise :class:`SkipListError` where it says nothing that is understood."""
+    path = Path(file)
+    if not path.is_file():
+        msg = f"--skip-operations {file}: there is no such file; {_EXPECTED}"
+        raise SkipListError(msg)
+    found = _lists(_values(path, file))
+    if not found:
+        msg = f"--skip-operations {file}: nothing in it is a list of operations; {_EXPECTED}"
+        raise SkipListError(msg)
+    lines: dict[str, list[Line]] = {}
+    for where, several in found.items():
+        for name, given in several.items():
+            of_name = _lines(given, f"--skip-operations {file}: {where}[{name!r}]")
+            lines.setdefault(short_name(name), []).extend(of_name)
+    return SkipList(file, lines)
+
+
+def _values(path: Path, file: str) -> Mapping[str, Any]:
+    """Return what is in a file, by its name there."""
+    try:
+        if path.suffix == ".json":
+            return {"the file": json.loads(path.read_text(encoding="utf-8"))}
+        with process_kept():
+            return runpy.run_path(str(path), run_name=path.stem)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # it is a program: SystemExit is one way for it to fail
+        msg = f"--skip-operations {file}: reading it raised {type(error).__name__}: {error}; {_EXPECTED}"
+        raise SkipListError(msg) from error
+
+
+def _lists(values: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return each list under the name that it has, by name of the operation; each once, whatever names it has."""
+    lists: dict[str, Mapping[str, Any]] = {}
+    for where, value in {id(value): (where, value) for where, value in values.items() if where[:1] != "_"}.values():
+        if isinstance(value, Mapping) and _names_operations(value):
+            lists[where] = value
+        elif isinstance(value, (list, tuple)) and value and all(map(_is_spec, value)):
+            lists[where] = of_name = dict[str, list[_Spec]]()
+            for name, variant, device_type, dtypes, _ in value:
+                full_name = ".".join(filter(None, (name, variant)))
+                of_name.setdefault(full_name, []).append(_Spec(device_type, dtypes))
+    return lists
+
+
+def _names_operations(value: Mapping[Any, Any]) -> bool:
+    several = (list, tuple, set, frozenset, type(None))
+    return all(isinstance(name, str) and isinstance(given, several) for name, given in value.items())
+
+
+def _is_spec(one: Any) -> bool:
+    """Tell whether it is what torch's ``skip`` and ``xfail`` return: names, a type of device, dtypes, and which."""
+    return isinstance(one, tuple) and len(one) == _PARTS and all(isinstance(part, str) for part in one[:2])
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """Of which type of device and of which dtypes a line is, None for any."""
+
+    device_type: str | None = None
+    dtypes: Sequence[torch.dtype] | None = None
+
+    def __call__(self, device_type: str, dtype: torch.dtype) -> str | None:
+        of_device = self.device_type is None or self.device_type in _names_of(device_type)
+        return "listed" if of_device and (self.dtypes is None or dtype in self.dtypes) else None
+
+
+def _lines(given: Any, where: str) -> Iterator[Line]:
+    if not given:
+        yield _Spec()
+    for one in given or ():
+        if isinstance(one, _Spec):
+            yield one
+        elif hasattr(one, "is_active") and hasattr(one, "decorators"):
+            why = skipped_by(one.decorators)
+            if why is not None:
+                yield _decorated(one, why)
+        elif isinstance(one, (str, torch.dtype)):
+            yield _Spec(dtypes=(_dtype(one, where),))
+        else:
+            msg = f"{where} holds {one!r}; expected a DecorateInfo or a dtype, such as torch.float32"
+            raise SkipListError(msg)
+
+
+def _decorated(info: Any, why: str) -> Line:
+    """Return the line of a ``DecorateInfo``: it leaves out what it skips of torch's own tests of gradients."""
+
+    def line(device_type: str, dtype: torch.dtype) -> str | None:
+        names = _names_of(device_type)
+        tests = ((*test, name) for test in GRADIENT_TESTS for name in names)
+        with contextlib.suppress(LookupError):  # one that decides by parameters of a test
+            return why if any(info.is_active(*test, dtype, {}) for test in tests) else None
+        return None
+
+    return line
+
+
+def _dtype(given: str | torch.dtype, where: str) -> torch.dtype:
+    found = getattr(torch, given.removeprefix("torch."), None) if isinstance(given, str) else given
+    if not isinstance(found, torch.dtype):
+        msg = f"{where} holds {given!r}, which is no dtype of torch; expected one such as 'float32'"
+        raise SkipListError(msg)
+    return found
+
+
+def _names_of(device_type: str) -> tuple[str, ...]:
+    """Return what torch's tests may call a type of device."""
+    return (device_type, "privateuse1") if is_private_use(device_type) else (device_type,)
