@@ -78,6 +78,11 @@ class Markdown(str):
     __slots__ = ()
 
 
+def in_docstring(text: str) -> str:
+    """Return text for one line in a docstring of Python: no quote ends it, and no backslash begins an escape."""
+    return printable(" ".join(text.split())).replace("\\", "/").replace('"', "'")
+
+
 def for_markdown(value: object) -> Markdown:
     """Return text for a line or a table of Markdown: no markup, link, HTML or line break, no bar that ends a cell."""
     text = " ".join(str(value).split())

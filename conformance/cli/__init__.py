@@ -56,7 +56,7 @@ def _code(argv: Sequence[str] | None) -> int:
     try:
         arguments = parser().parse_args(argv)
         for option in getattr(arguments, "outputs", ()):
-            path = getattr(arguments, option.removeprefix("--"))
+            path = getattr(arguments, option.removeprefix("--").replace("-", "_"))
             if path not in {None, "-"}:  # the standard output
                 refuse_unwritable(path, option)
         with end_seen(_ended):

@@ -252,7 +252,7 @@ def _device(one: argparse.ArgumentParser) -> None:
     one.add_argument("device", metavar="DEVICE", nargs="*", type=names_given, help="which, named as for run")
     options = (
         "device_plugins", "dtype", "flags", "profile", "operation", "block", "sizes", "setting", "fault", "checks",
-        "exclude_checks", "seed", "shard",
+        "exclude_checks", "skip_operations", "seed", "shard",
     )  # fmt: skip
     for name in options:
         add_option(one, name, unset=DEVICE_DEFAULTS.get(name), help=_SAID_OF_DEVICE.get(name))
@@ -260,6 +260,7 @@ def _device(one: argparse.ArgumentParser) -> None:
     add_output(one, "--json", help="write the report there as JSON")
     add_output(one, "--html", help="write it there as an HTML page")
     add_output(one, "--junit", help="write it there as XML in the form of JUnit, a test per check")
+    add_output(one, "--skip-list", help="write there what is wrong or not done, in the form of torch's device tests")
 
 
 @command("doctor", "doctor:doctor")

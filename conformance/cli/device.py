@@ -34,7 +34,8 @@ def device(arguments: argparse.Namespace) -> int:
             setattr(arguments, name, getattr(arguments, name) or usual)
     with records(arguments) as file:
         found = judge(arguments, file, order=_widest_first)
-    wanted = {path: FORMS[name](found.report) for name in ("html", "junit") if (path := getattr(arguments, name))}
+    forms = ("html", "junit", "skip_list")
+    wanted = {path: FORMS[name](found.report) for name in forms if (path := getattr(arguments, name))}
     code = hand_over_all(wanted, code=found.code, what="report")
     told = device_verdict(found.report, Counter(place.device for place in found.planned), width())
     write(list(told.lines))

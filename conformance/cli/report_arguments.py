@@ -151,6 +151,12 @@ def _report(one: argparse.ArgumentParser) -> None:
     add_output(one, "--html", help="write an HTML page there; - is the standard output")
     add_output(one, "--markdown", help="write Markdown there; - is the standard output")
     add_output(one, "--junit", help="write XML in the form of JUnit there, a test per check; - is the standard output")
+    add_output(
+        one,
+        "--skip-list",
+        help="write there, in the form that torch's device tests read, the operations that are wrong, crash, hang or "
+        "are not done; run --skip-operations reads it",
+    )
     one.add_argument(
         "--intersection", action="store_true", help="of several, only checks that all have; the contracts may differ"
     )

@@ -12,7 +12,9 @@ from gradconform.reading.merging import merge
 from gradconform.reading.report import read_report
 from gradconform.report.comparison import comparison_lines, comparison_markdown, comparison_values
 from gradconform.report.junit import junit
+from gradconform.report.operations import standings
 from gradconform.report.page import pages
+from gradconform.report.skip_list import skip_list
 from gradconform.report.terminal import opening
 from gradconform.results import Report
 
@@ -20,8 +22,15 @@ from .console import conclude, hand_over, width, write, write_json, write_text
 
 #: What a report is written as, by the option that names the file.
 FORMS: dict[str, Callable[[Report], str]] = {
-    "html": pages.report_page, "markdown": pages.report_markdown, "junit": junit,
+    "html": pages.report_page, "markdown": pages.report_markdown, "junit": junit, "skip_list": skip_list,
 }  # fmt: skip
+
+#: The forms that can show several reports side by side.
+_OF_SEVERAL = {"html", "markdown"}
+
+
+def _flag(form: str) -> str:
+    return f"--{form.replace('_', '-')}"
 
 
 def compare_reports(arguments: argparse.Namespace) -> int:
@@ -65,11 +74,14 @@ def report(arguments: argparse.Namespace) -> int:
     """Write what is wanted; return 4 where one cannot be written."""
     wanted = {name: path for name in FORMS if (path := getattr(arguments, name)) is not None}
     if not wanted:
-        options = " or ".join(f"--{name} PATH" for name in FORMS)
+        options = " or ".join(f"{_flag(name)} PATH" for name in FORMS)
         arguments.parser.error(f"expected {options}; - is the standard output")
-    if arguments.junit is not None and len(arguments.reports) > 1:
-        arguments.parser.error("--junit is of one report, and several are named; write one file for each")
+    of_one = [name for name in wanted if name not in _OF_SEVERAL]
+    if of_one and len(arguments.reports) > 1:
+        arguments.parser.error(f"{_flag(of_one[0])} is of one report, and several are named; write one file for each")
     reports = [read_report(path) for path in arguments.reports]
+    if "skip_list" in wanted and not standings(reports[0]):
+        arguments.parser.error(f"--skip-list: {arguments.reports[0]} judged no operation; run with --operation all")
     with _named(arguments.reports):
         made = {path: _page(name, reports, intersection=arguments.intersection) for name, path in wanted.items()}
     return max([_write_one(path, text) for path, text in made.items()])
