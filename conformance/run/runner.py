@@ -38,6 +38,7 @@ from gradconform.trial.program import UNDER_PLAIN_AUTOGRAD
 from gradconform.trial.trial import Trial
 
 from . import samples
+from .departures import Departures
 from .measurements import Measurements
 from .needs import Needs
 from .pieces import Pieces
@@ -102,6 +103,7 @@ class Runner:
         self._readers = None if readers is None else Counter(readers)
         self._shown_withheld: frozenset[str] | None = None
         self._needs, self._pieces = Needs(self._tried), Pieces(self._tried)
+        self._departures = Departures(target.adapter, dtype, device, seed, {})
         #: Whether to find out which values of its row a failure needs, by trials beside those of the checks.
         self.puts_back = diagnose
 
@@ -165,6 +167,7 @@ class Runner:
             found = findings_in(judged)
             if self.puts_back:
                 found = self._pieces.told(check, trial, self._needs.told(check, found))
+                found = self._departures.told(check, trial, found)
             by_trial.append((trial, found))
             silent += [] if any(finding.kind == "error" for finding in found) else found
             measured.add(evidence, headrooms_in(judged))

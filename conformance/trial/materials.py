@@ -39,6 +39,8 @@ class Materials:
     def __init__(self, trial: Trial, *, dtype: torch.dtype, device: torch.device, seed: int) -> None:
         """Draw nothing yet: each part is drawn when first asked for, from a seed of its own."""
         self.trial, self.dtype, self.device = trial, dtype, device
+        #: The seed that was given; ``seed`` is that of the trial's own draw.
+        self.given_seed = seed
         self.seed = stable_seed(seed, "draw", trial.draw) if trial.draw else seed
         self._example_args: dict[int, tuple[Any, ...]] = {}
         self._prior: dict[int, list[Tensor]] = {}

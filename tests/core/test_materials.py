@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gradconform.drive.oracle import replaced
 from gradconform.fixtures.inputs import Integers, Normal, ParameterNamed, SameAs
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.trees import leaves, tensors
@@ -202,3 +203,11 @@ def test_the_loss_of_a_complex_output_is_real() -> None:
     loss = mean_squares(torch.tensor([3 + 4j]), (torch.tensor([0j]),))
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(25.0)
+
+
+def test_what_is_replaced_has_the_draw_of_the_trial() -> None:
+    trial = Trial(stages=(LINEAR,), program="F0 B0", draw=3)
+    materials = Materials(trial, dtype=torch.float64, device=torch.device("cpu"), seed=20)
+    other = replaced(materials, torch.device("cpu"), watch=frozenset({"state"}))
+    assert torch.equal(other.drawn(0, 0)[0], materials.drawn(0, 0)[0])
+    assert other.seed == materials.seed

@@ -1,0 +1,122 @@
+"""Where the backward of a user's stage departs from plain autograd's: the first module on its way that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gradconform.adapter import Adapter
+from gradconform.contract.check import Check
+from gradconform.contract.on_stage import is_named
+from gradconform.drive.boundaries import Boundaries, Call, WatchedMaterials
+from gradconform.drive.driver import drive
+from gradconform.finding_text import alike
+from gradconform.judge.finding import Finding
+from gradconform.process.interrupts import pass_on_an_interrupt
+from gradconform.reference.autograd import AutogradAdapter
+from gradconform.tolerance import FAR, Partials, judge
+from gradconform.trial.trial import Trial
+
+#: What a finding is about where gradients at boundaries say more of it.
+_OF_VALUES = {"mismatch", "missing", "nonfinite", "unexpected"}
+
+#: So many modules are named of those that share the tensor whose gradient is wrong.
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Departures:
+    """Looks for them on one device and dtype, once for findings that are alike on a stage."""
+
+    adapter: Adapter
+    dtype: torch.dtype
+    device: torch.device
+    seed: int
+    known: dict[tuple[str, ...], str]
+
+    def told(self, check: Check, trial: Trial, findings: list[Finding]) -> list[Finding]:
+        """Return the findings of a check with the module in which they begin, where the boundaries show one."""
+        if not is_named(check) or trial.chain or not any(one.kind in _OF_VALUES for one in findings):
+            return findings
+        key = (trial.stages[0].name, trial.program, *alike(findings[0].to_dict()))
+        if key not in self.known:
+            self.known[key] = self._where(trial, findings)
+        path = self.known[key]
+        if not path:
+            return findings
+        return [
+            replace(one, needs={**(one.needs or {}), "departs": path}) if one.kind in _OF_VALUES else one
+            for one in findings
+        ]
+
+    def _where(self, trial: Trial, findings: Sequence[Finding]) -> str:
+        wrong = {one.where for one in findings if one.sort == "parameter gradient"}
+        try:
+            right, got = self._noted(AutogradAdapter(), trial), self._noted(self.adapter, trial)
+        except BaseException as error:  # noqa: BLE001 (the failure itself is told all the same)
+            pass_on_an_interrupt(error)
+            return ""
+        return departure(right, got, wrong)
+
+    def _noted(self, adapter: Adapter, trial: Trial) -> Boundaries:
+        materials = WatchedMaterials(trial, dtype=self.dtype, device=self.device, seed=self.seed)
+        drive(adapter, materials)
+        return materials.boundaries
+
+
+def departure(right: Boundaries, got: Boundaries, parameters: set[str]) -> str:
+    """Return in which module gradients first depart, and how; nothing where none is wrong at a boundary.
+
+    ``parameters`` are the names of those whose gradient is wrong.
+    """
+    for forward, calls in right.calls.items():
+        if got.calls.get(forward) != calls:
+            continue  # another forward, such as one that is run again
+        wrong = dict(_wrong(right.gradients[forward], got.gradients[forward]))
+        found = [call for call in reversed(calls) if call.path and _departs(call, wrong, parameters)]
+        innermost = [call for call in found if not any(other.path.startswith(f"{call.path}.") for other in found)]
+        if innermost:
+            return _told(innermost, wrong, parameters)
+    return ""
+
+
+def _wrong(right: Mapping[int, list[Tensor]], got: Mapping[int, list[Tensor]]) -> Iterator[tuple[int, str]]:
+    """Yield the numbers of tensors whose gradient is wrong, and what it is."""
+    for number, gradients in right.items():
+        several = got.get(number)
+        if not several:
+            yield number, "missing"
+        elif not any(_near(one, gradients[0]) for one in (*several, torch.stack(several).sum(0))):
+            yield number, "wrong"
+
+
+def _near(got: Tensor, right: Tensor) -> bool:
+    if got.shape != right.shape or got.dtype != right.dtype:
+        return False
+    finite = torch.isfinite(right.abs())
+    return bool((torch.isfinite(got.abs()) == finite).all()) and judge(got, right, None, Partials(), factor=FAR).passed
+
+
+def _departs(call: Call, wrong: Mapping[int, str], parameters: set[str]) -> bool:
+    """Tell whether the gradients of a call's outputs are right, and one of its inputs or own parameters is not."""
+    if not call.outputs or any(number in wrong for number in call.outputs):
+        return False
+    return any(number in wrong for number in call.inputs) or not parameters.isdisjoint(call.parameters)
+
+
+def _told(calls: Sequence[Call], wrong: Mapping[int, str], parameters: set[str]) -> str:
+    """Return what is said of the first of ``calls``, and of those that share its wrong input."""
+    first = calls[0]
+    own = [name for name in first.parameters if name in parameters]
+    inputs = [number for number in first.inputs if number in wrong]
+    if own and not inputs:
+        names = ", ".join(name.removeprefix(f"{first.path}.") for name in own)
+        return f"{first.path} (right at its output and its input, wrong in its {names})"
+    sharing = [call for call in calls if set(inputs) & set(call.inputs)]
+    with_own = [call for call in sharing if not parameters.isdisjoint(call.parameters)]
+    paths = list(dict.fromkeys(call.path for call in with_own or sharing))
+    more = f" or {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return f"{' or '.join(paths[:_NAMED])}{more} (right at its output, {wrong[inputs[0]]} at its input)"

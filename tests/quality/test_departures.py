@@ -1,0 +1,126 @@
+"""A wrong gradient in the middle of a user's stage is localised to the module in which the backward departs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gradconform.fixtures.inputs import Normal
+from gradconform.fixtures.stages import StageCase
+from gradconform.reference.faults.alterations import param_grads, target, with_session
+from gradconform.results import Report
+from gradconform.target.functions import FunctionsSession
+
+Judge = Callable[..., Report]
+CHECKS = ("stage.*.full.gradients", "stage.*.split.gradients")
+
+
+class Block(nn.Module):
+    """Two layers, of which nobody else has the width."""
+
+    def __init__(self, inner: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(6, inner), nn.Linear(inner, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Model(nn.Module):
+    """Three blocks, each a little wider, the middle one ``twice`` over where that is asked for."""
+
+    def __init__(self, *, twice: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Block(7), Block(8), Block(9)])
+        self.twice = twice
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        first, middle, last = self.layers
+        x = middle(first(x))
+        return last(middle(x) if self.twice else x), None
+
+
+def case(*, twice: bool = False) -> StageCase:
+    return StageCase("model", "a model of ours", lambda: Model(twice=twice), (Normal((3, 6)),), own_values=True)
+
+
+def scaled(shape: tuple[int, ...], by: float) -> Any:
+    """Return a backward that is wrong in the parameters of one shape."""
+    return target(param_grads(lambda parameter, grad, _: grad * by if tuple(parameter.shape) == shape else grad))
+
+
+def hooked(path: str) -> Any:
+    """Return a backward that doubles the gradient of what one module is given."""
+
+    class Session(FunctionsSession):
+        def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+            def double(_: nn.Module, given: tuple[Any, ...]) -> None:
+                given[0].register_hook(lambda grad: grad * 2)
+
+            handle = self._stage.get_submodule(path).register_forward_pre_hook(double)
+            try:
+                return super().forward(mb, args, target)
+            finally:
+                handle.remove()
+
+    return with_session(Session)
+
+
+def departs(report: Report) -> set[str | None]:
+    findings = [finding for result in report for finding in result.findings]
+    return {(finding["needs"] or {}).get("departs") for finding in findings}
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_wrong_parameter_gradient_is_in_its_module(judge: Judge, twice: bool) -> None:  # noqa: FBT001 (a parameter)
+    report = judge(scaled((8, 6), 1.5), stage=case(twice=twice), checks=CHECKS)
+    assert [result.status for result in report] == ["failed", "failed"]
+    assert departs(report) == {"layers.1.up (right at its output and its input, wrong in its weight)"}
+    assert "departs=layers.1.up (right at its output" in report.results[0].message
+
+
+def test_a_wrong_gradient_on_the_way_is_in_the_module_that_it_comes_out_of(judge: Judge) -> None:
+    report = judge(hooked("layers.1.down"), stage=case(), checks=CHECKS)
+    assert [result.status for result in report] == ["failed", "failed"]
+    assert departs(report) == {"layers.1.down (right at its output, wrong at its input)"}
+
+
+def test_what_fails_without_a_wrong_gradient_at_a_boundary_is_left_as_it_is(judge: Judge) -> None:
+    everything = target(param_grads(lambda _, grad, __: grad * 2))
+    report = judge(
+        everything, stage=StageCase("one", "one layer", lambda: nn.Linear(3, 2), (Normal((4, 3)),)), checks=CHECKS
+    )
+    assert departs(report) == {None}
+
+
+def test_a_right_backward_departs_nowhere(judge: Judge) -> None:
+    report = judge("reference-split", stage=case(twice=True), checks=CHECKS)
+    assert [result.status for result in report] == ["passed", "passed"]
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "path"),
+    [
+        ("LlamaForCausalLM", "llama-for-causal-lm", "model.layers.1.mlp.down_proj"),
+        ("MixtralForCausalLM", "mixtral-for-causal-lm", "model.layers.1.self_attn.o_proj"),
+        ("ViTForImageClassification", "vi-tfor-image-classification", "vit.layers.1.mlp.activation_fn"),
+        (
+            "T5ForConditionalGeneration",
+            "t5-for-conditional-generation",
+            "decoder.block.1.layer.2.DenseReluDense.dropout",
+        ),
+    ],
+)
+def test_a_fault_in_the_middle_of_a_model_by_name_is_localised(name: str, stage: str, path: str, judge: Judge) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'gradconform[transformers]'")
+    # What is given to the next module is what this one puts out, where nothing is between them.
+    given_to = {"activation_fn": "fc2", "dropout": "wo"}
+    owner, _, last = path.rpartition(".")
+    report = judge(
+        hooked(f"{owner}.{given_to.get(last, last)}"), stage=f"hf:{name}", checks=f"stage.{stage}.full.gradients"
+    )
+    assert departs(report) == {f"{path} (right at its output, wrong at its input)"}
