@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING
 
 from gradconform.contract.beside import BLOCKS, OPERATIONS, named_in
 from gradconform.exits import EXIT_DOES_NOT
-from gradconform.report.device_verdict import device_verdict
+from gradconform.report.device_verdict import RIGHT, device_verdict
 
 from .arguments import DEVICE_DEFAULTS
-from .console import hand_over_all, width, write
+from .console import hand_over_all, write
 from .reports import FORMS
 from .run import begin, judge, records
 
 if TYPE_CHECKING:
     from gradconform.results import Place
-
-#: What is right, so that whatever is wrong is the device's.
-_RIGHT = "reference-split"
 
 
 def device(arguments: argparse.Namespace) -> int:
@@ -29,7 +26,7 @@ def device(arguments: argparse.Namespace) -> int:
     if arguments.device is None and arguments.resume is None:
         arguments.parser.error("name a device, such as cuda, npu:0 or auto; 'gradconform doctor' shows those there are")
     if arguments.resume is None:
-        vars(arguments).update(target=_RIGHT, waivers=None, no_waivers=True, with_contract=True)
+        vars(arguments).update(target=RIGHT, waivers=None, no_waivers=True, with_contract=True)
         for name, usual in DEVICE_DEFAULTS.items():
             setattr(arguments, name, getattr(arguments, name) or usual)
     with records(arguments) as file:
@@ -37,7 +34,7 @@ def device(arguments: argparse.Namespace) -> int:
     forms = ("html", "junit", "skip_list")
     wanted = {path: FORMS[name](found.report) for name in forms if (path := getattr(arguments, name))}
     code = hand_over_all(wanted, code=found.code, what="report")
-    told = device_verdict(found.report, Counter(place.device for place in found.planned), width())
+    told = device_verdict(found.report, Counter(place.device for place in found.planned))
     write(list(told.lines))
     return EXIT_DOES_NOT if told.wrong else code
 

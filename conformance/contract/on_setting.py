@@ -74,6 +74,6 @@ def asked_of(patterns: Sequence[str]) -> OnSettings:
         setting = SETTINGS[name]
         for stage, case in cases.items():
             what = f"the stage {stage} while {MODES[setting.mode]}"
-            in_mode = {"modes": frozenset({setting.mode}), "dtypes": setting.dtypes}
-            checks += checks_on(AREA, f"{name}.{stage}", what, [case], **in_mode)
+            modes = frozenset({setting.mode})
+            checks += checks_on(AREA, f"{name}.{stage}", what, [case], modes=modes, dtypes=setting.dtypes)
     return OnSettings(tuple(checks), tuple(names))

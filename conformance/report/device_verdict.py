@@ -10,8 +10,8 @@ from gradconform.contract.beside import FAULTS, named_in
 from gradconform.extent import WITHHELD
 from gradconform.results import Report, Result
 
-from .lines import Line, count, wrapped
-from .sections import devices
+from .lines import Line, count
+from .probed import devices
 from .to_mend import culprits
 
 
@@ -23,19 +23,37 @@ class DeviceVerdict:
     wrong: bool
 
 
-def device_verdict(report: Report, planned: Mapping[str, int], width: int) -> DeviceVerdict:
-    """Return the verdict on each device; ``planned`` are all of them, with how many checks were to run there.
+#: What is run on a device so that whatever is wrong is the device's.
+RIGHT = "reference-split"
 
-    Above it stands what it rests on, and what is no matter of right and wrong.
-    """
-    by_device: dict[str, list[Result]] = {name: [] for name in planned}
+
+def is_of_devices(report: Report) -> bool:
+    """Tell whether a report is of devices, and not of an implementation: by what was run there, and beside what."""
+    return report.target["name"] == RIGHT and report.with_contract
+
+
+def device_verdict(report: Report, planned: Mapping[str, int]) -> DeviceVerdict:
+    """Return the verdict on each device; ``planned`` are all of them, with how many checks were to run there."""
+    by_device = {**{name: [] for name in planned}, **_by_device(report)}
+    lines = [_line(name, results, planned.get(name, len(results)), report) for name, results in by_device.items()]
+    broken = any(probe.broken for probe in devices(report))
+    return DeviceVerdict(tuple(lines), broken or any(map(_accuses, report)))
+
+
+def standing_of_devices(report: Report) -> list[Line]:
+    """Return of each device the verdict with what it rests on, and what is no matter of right and wrong."""
+    found = []
+    for name, results in _by_device(report).items():
+        line = _line(name, results, len(results), report)
+        found.append(Line("; ".join([line.text, *_besides(name, results, report)]), line.role))
+    return found
+
+
+def _by_device(report: Report) -> dict[str, list[Result]]:
+    found: dict[str, list[Result]] = {}
     for result in report:
-        by_device.setdefault(result.device, []).append(result)
-    lines: list[Line] = []
-    for name, results in by_device.items():
-        lines += wrapped("; ".join(_besides(name, results, report)), width, role="faint")
-    lines += [_line(name, results, planned.get(name, len(results)), report) for name, results in by_device.items()]
-    return DeviceVerdict(tuple(lines), any(map(_accuses, report)))
+        found.setdefault(result.device, []).append(result)
+    return found
 
 
 def _accuses(result: Result) -> bool:
@@ -53,10 +71,12 @@ def _line(name: str, results: list[Result], planned: int, report: Report) -> Lin
     ]
     more = "".join(f"; {number} {what}" for number, what in rest if number)
     dtypes = ", ".join(dict.fromkeys(result.dtype for result in results))
-    if counts["wrong"]:
+    broken = sum(len(probe.broken) for probe in devices(report) if probe.name == name)
+    if counts["wrong"] or broken:
         mend = [one for one in culprits(report) if any(result.device == name for result in one.results)]
         first = f"; mend {mend[0].name} first" if mend else ""
-        told = f"{name} is WRONG in {count(counts['wrong'], 'check')} of {len(results)} in {dtypes}{first}{more}"
+        lines = f"{count(broken, 'line')} of its pre-flight and " if broken else ""
+        told = f"{name} is WRONG in {lines}{count(counts['wrong'], 'check')} of {len(results)} in {dtypes}{first}{more}"
         return Line(told, "bad")
     if not results:
         return Line(f"{name}: no verdict: none of {planned} checks was run", "warning")
@@ -78,10 +98,9 @@ def _standing(result: Result) -> str:
 
 def _besides(name: str, results: list[Result], report: Report) -> Iterator[str]:
     """Yield what else is known of a device: its pre-flight, whether faults are found there, repeats, host, memory."""
-    told = [*_found_out(name, results, report), *_repeated(results), *_executed(results)]
-    if told:
-        yield f"{name}: {told[0]}"
-        yield from told[1:]
+    yield from _found_out(name, results, report)
+    yield from _repeated(results)
+    yield from _executed(results)
 
 
 def _found_out(name: str, results: list[Result], report: Report) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gradconform.torch_releases.tested import untested
 
 from .lines import Line, wrapped
-from .sections import Device
+from .probed import Device
 from .terminal import preflight_lines
 
 if TYPE_CHECKING:

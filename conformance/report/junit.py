@@ -19,10 +19,12 @@ def junit(report: Report) -> str:
     """Return the XML: what a failed SHOULD or a needless waiver is to a verdict, it is to its test as well."""
     cells = [list(group) for _, group in groupby(report, key=lambda result: (result.device, result.dtype))]
     told = [tuple(_told(report, result) for result in results) for results in cells]
-    whole = ET.Element("testsuites", name=printable(title(report)), **_counts([one for each in told for one in each]))
+    whole = ET.Element(
+        "testsuites", {"name": printable(title(report)), **_counts([one for each in told for one in each])}
+    )
     for results, elements in zip(cells, told, strict=True):
         name = f"{results[0].device} {results[0].dtype}"
-        suite = ET.SubElement(whole, "testsuite", name=printable(name), **_counts(elements))
+        suite = ET.SubElement(whole, "testsuite", {"name": printable(name), **_counts(elements)})
         suite.set("time", f"{sum(result.duration_s for result in results):.3f}")
         properties = ET.SubElement(suite, "properties")
         ET.SubElement(properties, "property", name="verdict", value=printable(verdict(report)))

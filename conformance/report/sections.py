@@ -15,7 +15,8 @@ from gradconform.extent import WITHHELD
 from gradconform.finding_text import alike, letter_of, named, needed, numberless
 from gradconform.results import Report, Result
 
-from .lines import Role, count
+from .device_verdict import is_of_devices, standing_of_devices
+from .lines import Line, Role, count
 from .operations import STANDINGS, standings, told
 from .to_mend import Culprit, culprits
 
@@ -164,6 +165,17 @@ def sections(report: Report) -> list[Section]:
     return [section for section in found if section.causes or section.items]
 
 
+def _devices(report: Report) -> Section:
+    lines = standing_of_devices(report) if is_of_devices(report) else []
+    right = sum(line.role != "bad" for line in lines)
+    heading = f"devices: {right} of {len(lines)} without anything wrong"
+    return Section(heading=heading, role="bad" if right < len(lines) else "heading", items=_texts(lines))
+
+
+def _texts(lines: Iterable[Line]) -> tuple[Item, ...]:
+    return tuple(Item(text=line.text) for line in lines)
+
+
 def _device_faults(report: Report) -> Section:
     causes = tuple(by_cause(result for result in _with_status(report.failures, "error") if result.kind == "device"))
     note = f"They are not charged to {report.target['name']}, of which these checks say nothing."
@@ -238,7 +250,8 @@ def _operations(report: Report) -> Section:
     return Section(heading=f"operations: {right} of {len(found)} right", items=tuple(items))
 
 
-def _to_mend(report: Report) -> Section:
+def to_mend(report: Report) -> Section:
+    """Return what is to be mended on the devices of a report, the worst first."""
     found = culprits(report)
     several = count(len(found), "operation")
     items = tuple(Item(text=_mended(number, one)) for number, one in enumerate(found, start=1))
@@ -255,8 +268,8 @@ def _mended(number: int, one: Culprit) -> str:
 
 #: All sections on results, in their order; one that is added here is told wherever a report is.
 SECTIONS: tuple[Callable[[Report], Section], ...] = (
-    _device_faults, _not_judged, _failed_must, _failed_should, _waived, _passed_and_waived, _unsupported,
-    _withheld, _operations, _to_mend,
+    _devices, _device_faults, _not_judged, _failed_must, _failed_should, _waived, _passed_and_waived, _unsupported,
+    _withheld, _operations, to_mend,
 )  # fmt: skip
 
 
@@ -356,44 +369,3 @@ def idle_waivers(report: Report) -> list[str]:
         "this whole run; remove it"
         for position in report.idle_waivers
     ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """What was found out of a device before the run: why it cannot be used, or the lines of its pre-flight.
-
-    ``broken`` are the lines that do not hold, as requirement and message; ``dtypes`` what cannot be used, and why.
-    """
-
-    name: str
-    problem: str | None
-    lines: int
-    broken: tuple[tuple[str, str], ...]
-    dtypes: tuple[tuple[str, str], ...]
-
-    @classmethod
-    def of(cls, probe: Mapping[str, Any], name: str | None = None) -> Device:
-        """Return what a probe says, as JSON values; of the device as it is called there, or by ``name``."""
-        return cls(
-            name=name or probe["device"],
-            problem=probe["reason"],
-            lines=len(probe["preflight"]),
-            broken=tuple((line["requirement"], line["message"]) for line in probe["preflight"] if not line["held"]),
-            dtypes=tuple((dtype, problem) for dtype, problem in probe["dtypes"].items() if problem),
-        )
-
-    @property
-    def held(self) -> int:
-        """How many lines hold."""
-        return self.lines - len(self.broken)
-
-
-def devices(report: Report) -> list[Device]:
-    """Return the devices of a run; none where the CPU alone was named."""
-    return [Device.of(probe) for probe in (report.devices or {}).get("probes", ())]
-
-
-def left_out(report: Report) -> list[str]:
-    """Return which devices and dtypes were found and left out, and why."""
-    skipped = (report.devices or {}).get("skipped", ())
-    return [f"{' '.join(filter(None, (one['device'], one['dtype'])))}: {one['reason']}" for one in skipped]

@@ -13,7 +13,8 @@ from gradconform.results import STATUSES, Report, Result
 from gradconform.version import KIT_VERSION
 
 from .lines import Line, Role, count, heading, listed, wrapped, wrapped_each
-from .sections import Cause, Device, Section, devices, idle_waivers, left_out, sections, waiver_file
+from .probed import Device, devices, left_out
+from .sections import Cause, Section, idle_waivers, sections, waiver_file
 from .sentences import (
     against_manifest,
     command_again,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -97,9 +97,8 @@ def set_to(modes: frozenset[str]) -> Iterator[None]:
 def _products_in(precision: str) -> Iterator[None]:
     """Set how precise products of float32 have to be, and put it back with what torch derives from it."""
     before = torch.get_float32_matmul_precision()
-    owners = [
-        one for one in (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul) if hasattr(one, "fp32_precision")
-    ]
+    of_torch = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
+    owners: list[Any] = [one for one in of_torch if hasattr(one, "fp32_precision")]  # no release before 2.9 has it
     derived = [one.fp32_precision for one in owners]
     torch.set_float32_matmul_precision(precision)
     try:

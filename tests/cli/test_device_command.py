@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gradconform import check_stage_backward
-from gradconform.report.device_verdict import device_verdict
+from gradconform.report.device_verdict import device_verdict, standing_of_devices
 from gradconform.report.to_mend import culprits
 from gradconform.results import Report, Result
 
@@ -39,8 +39,11 @@ def test_contract_operations_and_blocks_are_one_run_with_one_verdict(command: Co
     assert all(check.startswith(("ops.", "blocks.")) for check in checks[first_beside:])
     assert done.last == f"cpu is right in all {len(checks)} checks that it can do in float32"
     assert "of contract 1.0, profile quick, and beside it" in done.out
-    assert "\ncpu: 1 of 1 known faults found\n" in done.out
-    assert Path("cpu.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert "devices: 1 of 1 without anything wrong" in done.out
+    assert "checks that it can do in float32; 1 of 1 known faults found" in " ".join(done.out.split())
+    page = Path("cpu.html").read_text(encoding="utf-8")
+    assert "<h1>cpu, by reference-split" in page
+    assert f'<p class="verdict good">{done.last}; 1 of 1 known faults found</p>' in page
     assert Path("cpu.xml").read_text(encoding="utf-8").count("<testcase") == len(checks)
 
 
@@ -118,12 +121,12 @@ def test_what_most_checks_fail_by_is_to_be_mended_first_and_its_size_is_bounded(
     assert (mul.name, mul.checks, mul.places) == ("aten::mul", 2, ("npu float32",))
     assert (mul.right, mul.wrong) == (2**15, 2**15 + 64)
     assert (silu.name, silu.right, silu.wrong) == ("aten::silu", None, None)
-    told = device_verdict(report, {"npu": 6}, 100)
+    told = device_verdict(report, {"npu": 6})
     assert told.wrong
     assert [str(line) for line in told.lines] == ["npu is WRONG in 3 checks of 6 in float32; mend aten::mul first"]
 
 
-def test_what_else_is_known_of_a_device_stands_above_its_verdict() -> None:
+def test_what_else_is_known_of_a_device_stands_beside_its_verdict() -> None:
     more = {"headroom": 0.1, "memory": {"peak": 3, "plain_autograd": 2, "undeferred": 2}}
     report = report_of(
         result("full.gradients.mlp", off_device_share=0.25, oracle_spread=1e-7, **more),
@@ -131,13 +134,13 @@ def test_what_else_is_known_of_a_device_stands_above_its_verdict() -> None:
         result("faults.found.overwrite"),
         result("faults.found.doubled", status="error", kind="kit"),
     )
-    said = [str(line) for line in device_verdict(report, {"npu": 4}, 1000).lines]
     known = (
-        "npu: 1 of 2 known faults found; two runs from one seed differ in 1 of 2 checks, apart by up to 1e-07 of the "
-        "largest element; 1 check left operations to the host, up to 25% of them; peak memory at most 1.50 times plain "
-        "autograd's (full.gradients.mlp)"
+        "npu is right in all 3 checks that it can do in float32; 1 could not be judged; 1 of 2 known faults found; "
+        "two runs from one seed differ in 1 of 2 checks, apart by up to 1e-07 of the largest element; 1 check left "
+        "operations to the host, up to 25% of them; peak memory at most 1.50 times plain autograd's "
+        "(full.gradients.mlp)"
     )
-    assert said == [known, "npu is right in all 3 checks that it can do in float32; 1 could not be judged"]
+    assert [str(line) for line in standing_of_devices(report)] == [known]
 
 
 RIGHT = "npu is right in all 1 checks that it can do in float32"
@@ -158,14 +161,14 @@ NOTHING = "npu: no verdict: nothing was judged in float32"
     ],
 )  # fmt: skip
 def test_what_is_right_and_what_was_not_tried_are_in_one_line(results: list[Result], planned: int, said: str) -> None:
-    told = device_verdict(report_of(*results), {"npu": planned}, 100)
+    told = device_verdict(report_of(*results), {"npu": planned})
     assert [str(line) for line in told.lines] == [said]
     assert told.wrong == ("WRONG" in said)
 
 
 def test_each_device_has_a_line_of_its_own() -> None:
     made = report_of(result("a.b.c", device="cpu"), wrong("a.b.c"))
-    told = device_verdict(made, {"cpu": 2, "npu": 1, "xpu": 3}, 100)
+    told = device_verdict(made, {"cpu": 2, "npu": 1, "xpu": 3})
     assert [str(line) for line in told.lines] == [
         "cpu is right in all 1 checks that it can do in float32; 1 not tried",
         "npu is WRONG in 1 check of 1 in float32; mend aten::mul first",

@@ -35,10 +35,14 @@ def test_every_layout_tells_every_section_by_its_heading(real: Report) -> None:
         {"status": "passed", "findings": (), "check": "ops.full.sin"},
     )
     results = [replace(failed[0], **{"check": f"a.b.{n}", **change}) for n, change in enumerate(changes)]
-    report = replace(real, results=results)
+    of_devices = {
+        "target": {**real.target, "name": "reference-split"},
+        "options": {**real.options, "with_contract": True},
+    }
+    report = replace(real, results=results, **of_devices)
     found = sections.sections(report)
-    # What is wrong on the device is a fault of it, and to be mended.
-    assert len(found) == len(sections.SECTIONS) == len(changes) + 1
+    # What is wrong on the device is a fault of it, to be mended, and the standing of the device.
+    assert len(found) == len(sections.SECTIONS) == len(changes) + 2
     for made in layouts(report):
         assert [section.heading for section in found if section.heading not in made] == []
 

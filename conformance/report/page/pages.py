@@ -8,9 +8,10 @@ from string import ascii_uppercase
 from typing import Any
 
 from gradconform.reading.comparison import Comparison, compare, surroundings
-from gradconform.report import sections, sentences
+from gradconform.report import probed, sections, sentences
 from gradconform.report.comparison import TOLD
-from gradconform.report.lines import count
+from gradconform.report.device_verdict import is_of_devices, standing_of_devices
+from gradconform.report.lines import Line, count
 from gradconform.results import STATUSES, Report
 
 from .headroom import INSTALL, headroom_by_cell
@@ -46,19 +47,32 @@ def report_markdown(report: Report) -> str:
 def _of_one(report: Report) -> dict[str, Any]:
     return {
         "report": report,
-        "title": sentences.title(report),
-        "verdict": sentences.verdict(report),
-        "tone": sentences.tone(report),
+        "title": _title(report),
+        "headline": _headline(report),
         "manifest": sentences.against_manifest(report),
         "numbers": (*sentences.torch_untested(report), *sentences.numbers(report)),
         "sections": sections.sections(report),
-        "devices": sections.devices(report),
-        "left_out": sections.left_out(report),
+        "devices": probed.devices(report),
+        "left_out": probed.left_out(report),
         "waivers": sections.waivers(report),
         "counts": {status: report.summary[status] for status in STATUSES},
         "areas": areas_by_cell(report.results),
         "surroundings": {name: values[0] for name, values in surroundings(report).items()},
     }
+
+
+def _title(report: Report) -> str:
+    if not is_of_devices(report):
+        return sentences.title(report)
+    names = dict.fromkeys(result.device for result in report)
+    return f"{', '.join(names) or 'no device'}, by {sentences.title(report)}"
+
+
+def _headline(report: Report) -> list[Line]:
+    """Return the verdict, or that on each device and what is to be mended there."""
+    if not is_of_devices(report):
+        return [Line(sentences.verdict(report), sentences.tone(report))]
+    return [*standing_of_devices(report), *(Line(item.text) for item in sections.to_mend(report).items)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,76 @@
+"""What 'gradconform device' says of each fault of the simulated device: python benchmarks/device_faults.py [OPTION …].
+
+Runs the command on simx:0 in float32 with each option of simx switched on in turn, on part of what it would ask: some
+of the contract, six operations, a block at eight sizes, two settings and two known faults. Prints a row per option:
+the exit code, and the line of the verdict. What a right device may do as well, such as being slow, is to be "right".
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+
+#: By option of simx, the variable's value.
+VALUES = {
+    "devices": "1",
+    "memory_limit": "400000",
+    "no_memory_stats": "1",
+    "no_dtypes": "float32",
+    "narrow_float64": "1",
+    "no_ops": "aten::mm",
+    "cpu_result": "aten::mm",
+    "cpu_fallback": "aten::mm",
+    "tf32": "1",
+    "bfloat16_accumulate": "1",
+    "flush_denormals": "1",
+    "nondeterministic": "1",
+    "wrong": "aten::mm:transpose",
+    "wrong_above": "32768",
+    "copying_views": "1",
+    "mix_with_cpu": "1",
+    "one_index": "1",
+    "unseeded": "1",
+    "slow": "aten::mm:1",
+    "lost_at": "3000",
+    "hang_at": "3000",
+    "abort_at": "3000",
+    "segfault_at": "3000",
+    "abort_at_exit": "1",
+}
+#: What shows only on another index, in another dtype, or together with another option.
+WHERE = {"one_index": "simx:1"}
+DTYPES = {"narrow_float64": "float64", "bfloat16_accumulate": "bfloat16"}
+BESIDE = {"wrong_above": {"SIMX_WRONG": "aten::mul:index"}}
+
+ASKED = (
+    "--operation", "mm,mul,sum,nn.functional.dropout,nn.functional.layer_norm,sin", "--block", "rms-norm",
+    "--setting", "deterministic,float32-high", "--fault", "overwrite,doubled", "--check-timeout", "20",
+    "--checks", "*.mlp,ops.*,blocks.*,faults.*,full.gradients.*,state.*",
+)  # fmt: skip
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("options", nargs="*", default=list(VALUES), metavar="OPTION")
+    with tempfile.TemporaryDirectory() as folder:
+        for option in parser.parse_args().options:
+            code, told = _verdict(option, folder)
+            print(f"| `{option}` | {code} | {told} |", flush=True)
+
+
+def _verdict(option: str, folder: str) -> tuple[int, str]:
+    variables = {f"SIMX_{option.upper()}": VALUES[option], **BESIDE.get(option, {})}
+    words = [WHERE.get(option, "simx:0"), "--dtype", DTYPES.get(option, "float32"), *ASKED]
+    done = subprocess.run(
+        [sys.executable, "-m", "gradconform", "device", *words],
+        cwd=folder, env={**os.environ, **variables, "COLUMNS": "120"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.returncode, (done.stderr.strip() or done.stdout.strip() or "nothing was said").splitlines()[-1]
+
+
+if __name__ == "__main__":
+    main()

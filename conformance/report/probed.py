@@ -1,0 +1,50 @@
+"""What was found out of devices before a run, and what of them was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gradconform.results import Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What was found out of a device before the run: why it cannot be used, or the lines of its pre-flight.
+
+    ``broken`` are the lines that do not hold, as requirement and message; ``dtypes`` what cannot be used, and why.
+    """
+
+    name: str
+    problem: str | None
+    lines: int
+    broken: tuple[tuple[str, str], ...]
+    dtypes: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, probe: Mapping[str, Any], name: str | None = None) -> Device:
+        """Return what a probe says, as JSON values; of the device as it is called there, or by ``name``."""
+        return cls(
+            name=name or probe["device"],
+            problem=probe["reason"],
+            lines=len(probe["preflight"]),
+            broken=tuple((line["requirement"], line["message"]) for line in probe["preflight"] if not line["held"]),
+            dtypes=tuple((dtype, problem) for dtype, problem in probe["dtypes"].items() if problem),
+        )
+
+    @property
+    def held(self) -> int:
+        """How many lines hold."""
+        return self.lines - len(self.broken)
+
+
+def devices(report: Report) -> list[Device]:
+    """Return the devices of a run; none where the CPU alone was named."""
+    return [Device.of(probe) for probe in (report.devices or {}).get("probes", ())]
+
+
+def left_out(report: Report) -> list[str]:
+    """Return which devices and dtypes were found and left out, and why."""
+    skipped = (report.devices or {}).get("skipped", ())
+    return [f"{' '.join(filter(None, (one['device'], one['dtype'])))}: {one['reason']}" for one in skipped]
