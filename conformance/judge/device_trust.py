@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradconform.adapter import Capabilities
 from gradconform.devices.device import device_of
-from gradconform.diagnosis.cause import Mistake
+from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Step
 from gradconform.drive.oracle import Oracle, OracleError, replaced
@@ -89,13 +89,15 @@ class DeviceTrust:
     def _raise_for_long_sums(self, dtype: torch.dtype) -> None:
         if dtype not in self._long_sums:
             fault = long_sum_fault(self._device, dtype)
-            self._long_sums[dtype] = fault and (
-                f"{fault[0]} is wrong on {self._place(dtype)}",
-                (Finding("mismatch", "a long sum", "", fault[1]),),
-            )
+            self._long_sums[dtype] = fault and self._of_long_sum(dtype, *fault)
         verdict = self._long_sums[dtype]
         if verdict is not None:
             raise DeviceFaultError(*verdict)
+
+    def _of_long_sum(self, dtype: torch.dtype, operation: str, told: str) -> Verdict:
+        cause = Cause(Mistake.OPERATION_WRONG, names=(operation, f"{_LENGTH} ones", told))
+        finding = Finding("mismatch", "a long sum", "", told, cause=cause)
+        return f"{operation} is wrong on {self._place(dtype)}", (finding,)
 
     def _verdict(self, references: References, found: Observation) -> Verdict | None:
         """Return what is wrong with the device: in one sentence, and the first wrong tensor."""
