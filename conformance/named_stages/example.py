@@ -94,11 +94,7 @@ def guessed(module: nn.Module, told: str) -> tuple[Any, ...]:
 
     Raises :class:`StageError` where it has to be told what it is fed.
     """
-    wanted = [
-        name
-        for name, one in inspect.signature(module.forward).parameters.items()
-        if one.default is one.empty and one.kind in {one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD}
-    ]
+    wanted = required(module)
     tried = list(_candidates(module)) if len(wanted) == 1 else []
     for candidate in tried:
         if _takes(module, candidate):
@@ -111,6 +107,15 @@ def guessed(module: nn.Module, told: str) -> tuple[Any, ...]:
         "it, its module or its file an attribute example_args: a tuple of tensors, or a function that returns one"
     )
     raise StageError(msg)
+
+
+def required(module: nn.Module) -> list[str]:
+    """Return the names of the arguments by position without which the forward of a module cannot be called."""
+    return [
+        name
+        for name, one in inspect.signature(module.forward).parameters.items()
+        if one.default is one.empty and one.kind in {one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD}
+    ]
 
 
 def _takes(module: nn.Module, candidate: Tensor) -> bool:

@@ -7,7 +7,6 @@ which nothing but the hidden states is handed on, are another.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,8 @@ from torch import Tensor, nn
 from gradconform.given_files import is_file
 from gradconform.naming import nearest
 
-from .error import StageError, StageNotInstalledError
+from .error import StageError
+from .libraries import Part, asked, imported
 
 #: What begins the name of such a stage.
 PREFIX = "hf:"
@@ -47,16 +47,13 @@ _AUTO = (
 )
 
 
-def models_of(text: str, told: str) -> Iterator[tuple[str, Callable[[], nn.Module], tuple[Any, ...]]]:
-    """Yield the stages of a model: the last part of a name, what builds it, and an example of what it is fed.
+def models_of(text: str, told: str) -> Iterator[Part]:
+    """Yield the stages of a model.
 
     Raises :class:`StageError` for a model that transformers has not, and where it is not installed.
     """
-    name, _, size = text.removeprefix(PREFIX).partition("?")
-    if size not in {"", "size=small", "size=full"}:
-        msg = f"{told}: {size!r} is no size; expected size=small or size=full"
-        raise StageError(msg)
-    make = _maker(name, told, small=size != "size=full")
+    name, small = asked(text, PREFIX, told)
+    make = _maker(name, told, small=small)
     model = make()
     example = _example(model)
 
@@ -150,11 +147,7 @@ class _Held:
 
 def _maker(name: str, told: str, *, small: bool) -> Callable[[], nn.Module]:
     """Return what makes a model."""
-    try:
-        library: Any = importlib.import_module("transformers")
-    except ImportError as error:
-        msg = f"{told} needs transformers, which cannot be imported: {error}; pip install 'gradconform[transformers]'"
-        raise StageNotInstalledError(msg) from error
+    library = imported("transformers", told)
     if name.endswith(".json"):
         if not is_file(name):
             msg = f"{told}: there is no file {name!r}"

@@ -22,10 +22,10 @@ from gradconform.fixtures.stages.case import StageCase
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.target.loading import Named, load
 
+from . import hugging_face, timm, torchvision
 from .error import StageError
 from .example import guessed, recipes_of
-from .hugging_face import PREFIX, models_of
-from .pieces import MARK, piece_of
+from .pieces import MARK, calls, piece_of
 from .shown import traits_of
 
 #: A stage, or the name of one.
@@ -33,6 +33,9 @@ Given = str | StageCase
 
 _EXAMPLE = "example_args"
 _CPU = torch.device("cpu")
+
+#: What yields the stages of a library's model, by what begins its name.
+_LIBRARIES = {library.PREFIX: library.models_of for library in (hugging_face, timm, torchvision)}
 
 
 def stages_of(given: Given | Sequence[Given]) -> dict[str, StageCase]:
@@ -68,14 +71,15 @@ def described(case: StageCase, left_out: Mapping[str, int]) -> str:
 def _named(text: str) -> Iterator[StageCase]:
     whole, mark, path = text.partition(MARK)
     if mark:
-        yield from (piece_of(case, path) for case in _named(whole))
+        cases = list(_named(whole))
+        yield from (piece_of(case, path) for case in [one for one in cases if calls(one, path)] or cases)
         return
     named = Named(text, text, word="stage")
-    if text.startswith(PREFIX):
-        for part, build, example in models_of(text, named.told):
-            whole_name = f"{text} {part}".strip()
-            yield _fed(build, example, whole_name, named.told)
-        return
+    for prefix, models_of in _LIBRARIES.items():
+        if text.startswith(prefix):
+            for part, build, example in models_of(text, named.told):
+                yield _fed(build, example, f"{text} {part}".strip(), named.told)
+            return
     made, module = load(named)
     if not isinstance(made, ModuleType):
         yield _case(made, module, named)

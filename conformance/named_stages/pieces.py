@@ -52,6 +52,11 @@ def piece_of(case: StageCase, path: str) -> StageCase:
     return replace(piece, traits=traits_of(piece, told))
 
 
+def calls(case: StageCase, path: str) -> bool:
+    """Tell whether the forward of a stage calls the module ``path``."""
+    return path in _calls(case)
+
+
 def pieces_of(case: StageCase, path: str = "") -> Iterator[tuple[str, StageCase]]:
     """Yield the stages right below the module ``path`` of a stage, the whole where it is empty, by their names.
 

@@ -36,6 +36,13 @@ def test_layers_between_others_stand_behind_themselves(judge: Judge) -> None:
     assert report.summary["passed"] == report.planned == 4
 
 
+def test_a_module_inside_is_one_of_the_whole_model_or_of_the_layers(judge: Judge) -> None:
+    whole = judge("reference-split", stage="hf:LlamaConfig#model.layers.1.mlp", checks="*.split.gradients")
+    layers = judge("reference-split", stage="hf:LlamaConfig#layers.1.mlp", checks="*.split.gradients")
+    assert whole.summary["passed"] == layers.summary["passed"] == 1
+    assert "hf:LlamaConfig#model.layers.1.mlp, " in whole.extra[0]
+
+
 def test_of_a_mixture_of_experts_the_auxiliary_loss_is_an_output(judge: Judge) -> None:
     report = judge("reference-split", stage="hf:MixtralConfig", checks="*.split.gradients")
     assert "multi_output" in report.extra[0]

@@ -1,0 +1,36 @@
+"""What builders of models of libraries share: what a name asks for, and the library, imported or missed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from .error import StageError, StageNotInstalledError
+
+#: A stage of a model: the last part of its name, what builds it, and an example of what it is fed.
+Part = tuple[str, Callable[[], nn.Module], tuple[Any, ...]]
+
+
+def asked(text: str, prefix: str, told: str) -> tuple[str, bool]:
+    """Return the name of a model, and whether it is to be small; raise :class:`StageError` for another size."""
+    name, _, size = text.removeprefix(prefix).partition("?")
+    if size not in {"", "size=small", "size=full"}:
+        msg = f"{told}: {size!r} is no size; expected size=small or size=full"
+        raise StageError(msg)
+    return name, size != "size=full"
+
+
+def imported(library: str, told: str) -> Any:
+    """Return a library, whose extra has its name; raise :class:`StageNotInstalledError` where it cannot be imported.
+
+    One that was built for another torch raises what it likes.
+    """
+    try:
+        return importlib.import_module(library)
+    except Exception as error:
+        why = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        msg = f"{told} needs {library}, which cannot be imported: {why}; pip install 'gradconform[{library}]'"
+        raise StageNotInstalledError(msg) from error

@@ -1,0 +1,33 @@
+"""Models of timm as stages: built with random weights, downloading nothing.
+
+``timm:vit_tiny_patch16_224`` is made small; ``timm:vit_tiny_patch16_224?size=full`` is as large as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradconform.naming import nearest
+
+from .error import StageError
+from .images import model_of_images
+from .libraries import Part, asked, imported
+
+#: What begins the name of such a stage.
+PREFIX = "timm:"
+
+
+def models_of(text: str, told: str) -> Iterator[Part]:
+    """Yield the model as one stage.
+
+    Raises :class:`StageError` for a model that timm has not, or that takes no images, and where timm is not installed.
+    """
+    name, small = asked(text, PREFIX, told)
+    library = imported("timm", told)
+    if not library.is_model(name):
+        msg = f"{told}: timm has no model {name!r}; nearest: {nearest(name, library.list_models())[:200]}"
+        raise StageError(msg)
+    known = library.models.get_pretrained_cfg(name)
+    side = (224 if known is None else known.input_size[-1],)
+    builder = library.models.model_entrypoint(name)
+    yield model_of_images(lambda: library.create_model(name, pretrained=False), builder, told, small=small, sides=side)

@@ -1,0 +1,37 @@
+"""Models of torchvision as stages: built with random weights, downloading nothing.
+
+``torchvision:resnet50`` is made small; ``torchvision:resnet50?size=full`` is as large as it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from gradconform.naming import nearest
+
+from .error import StageError
+from .images import model_of_images
+from .libraries import Part, asked, imported
+
+#: What begins the name of such a stage.
+PREFIX = "torchvision:"
+
+#: The arguments of a builder that ask for weights, which are downloaded unless they are None.
+_WEIGHTS = ("weights", "weights_backbone")
+
+
+def models_of(text: str, told: str) -> Iterator[Part]:
+    """Yield the model as one stage.
+
+    Raises :class:`StageError` for a model that torchvision has not, or that takes no images, and where torchvision is
+    not installed.
+    """
+    name, small = asked(text, PREFIX, told)
+    models = imported("torchvision", told).models
+    if name not in models.list_models():
+        msg = f"{told}: torchvision has no model {name!r}; nearest: {nearest(name, models.list_models())[:200]}"
+        raise StageError(msg)
+    builder = models.get_model_builder(name)
+    none = {one: None for one in _WEIGHTS if one in inspect.signature(builder).parameters}
+    yield model_of_images(lambda: builder(**none), builder, told, small=small)
