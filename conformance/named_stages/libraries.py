@@ -18,7 +18,7 @@ def asked(text: str, prefix: str, told: str) -> tuple[str, bool]:
     """Return the name of a model, and whether it is to be small; raise :class:`StageError` for another size."""
     name, _, size = text.removeprefix(prefix).partition("?")
     if size not in {"", "size=small", "size=full"}:
-        msg = f"{told}: {size!r} is no size; expected size=small or size=full"
+        msg = f"{told}: {size!r} is no size; expected size=small or size=full, and cut=MODULE,… last"
         raise StageError(msg)
     return name, size != "size=full"
 

@@ -1,8 +1,9 @@
 """Stages by name: ``package.module[:object]`` or ``path/to/file.py[:object]``, turned into stage cases.
 
 The object is a factory that returns a module, or a module with an example of what it is fed; a module class; or a
-module. Where none is named, all that the module defines and offers without arguments are stages. A module inside a
-stage is named behind it: ``model.py:build#layers.0``.
+module. Where none is named, all that the module defines and offers without arguments are stages. ``hf:``, ``timm:`` or
+``torchvision:`` begin the name of a library's model. A module inside a stage is named behind it:
+``model.py:build#layers.0``; so are the modules before which torch's tracer cuts one: ``model.py:build?cut=layers.1``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.target.loading import Named, load
 
 from . import hugging_face, timm, torchvision
+from .cut import stages_cut, without_cut
 from .error import StageError
 from .example import guessed, recipes_of
 from .pieces import MARK, calls, piece_of
@@ -69,6 +71,12 @@ def described(case: StageCase, left_out: Mapping[str, int]) -> str:
 
 
 def _named(text: str) -> Iterator[StageCase]:
+    whole, cuts = without_cut(text)
+    if cuts:
+        cases = list(_named(whole))
+        of_a_library = whole.startswith(tuple(_LIBRARIES))  # whose first stage is the whole model
+        yield from (stage for case in (cases[:1] if of_a_library else cases) for stage in stages_cut(case, cuts))
+        return
     whole, mark, path = text.partition(MARK)
     if mark:
         cases = list(_named(whole))
