@@ -31,6 +31,10 @@ _SMALL = {
     "num_hidden_layers": 3, "n_layer": 3, "num_layers": 2, "num_decoder_layers": 2, "vocab_size": 96,
     "max_position_embeddings": 32, "n_positions": 32, "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4,
     "num_experts_per_tok": 2, "image_size": 16, "patch_size": 4, "pooler_output_size": 32,
+    "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "ffn_dim": 48, "ffn_hidden_size": 48, "q_lora_rank": 16,
+    "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "first_k_dense_replace": 1,
+    "n_group": 2, "topk_group": 1,
 }  # fmt: skip
 
 _ROWS, _TOKENS = 2, 6
@@ -53,8 +57,14 @@ def models_of(text: str, told: str) -> Iterator[Part]:
     Raises :class:`StageError` for a model that transformers has not, and where it is not installed.
     """
     name, small = asked(text, PREFIX, told)
-    make = _maker(name, told, small=small)
-    model = make()
+    try:
+        make = _maker(name, told, small=small)
+        model = make()
+    except StageError:
+        raise
+    except Exception as error:
+        msg = f"{told} cannot be built{' small' if small else ''}: {type(error).__name__}: {error}"
+        raise StageError(msg) from error
     example = _example(model)
 
     def whole() -> nn.Module:
@@ -177,18 +187,19 @@ def _auto(library: Any, config: Any, told: str) -> nn.Module:
 def _shrunk(config: Any, *, small: bool) -> Any:
     """Return a configuration whose sizes are small, of the same class; a cache is of no use to a backward."""
     if small:
-        sizes = {name: min(getattr(config, name), most) for name, most in _SMALL.items() if _is_size(config, name)}
-        tokens = {name: 0 for name in ("pad_token_id", "bos_token_id", "eos_token_id") if _is_size(config, name)}
         kept = {name: one for name, one in config.to_dict().items() if name not in _SAID_BY_THE_CLASS}
-        config = type(config)(**{**kept, **sizes, **tokens})
+        sizes = {name: min(kept[name], most) for name, most in _SMALL.items() if type(kept.get(name)) is int}
+        if "kv_lora_rank" in sizes:  # latent attention knows no groups of heads
+            sizes["num_key_value_heads"] = sizes["num_attention_heads"]
+        tokens = {name: 0 for name in ("pad_token_id", "bos_token_id", "eos_token_id") if type(kept.get(name)) is int}
+        kinds = list(dict.fromkeys(kept.get("layer_types") or ()))
+        several = sizes.get("num_hidden_layers", 0)
+        layers = {"layer_types": (kinds * several)[:several]} if kinds else {}
+        config = type(config)(**{**kept, **sizes, **tokens, **layers})
     config._experts_implementation = "eager"  # noqa: SLF001 (grouped products have no float64; other releases ignore it)
     if getattr(config, "decoder_start_token_id", 0) is None:
         config.decoder_start_token_id = 0
     return config
-
-
-def _is_size(config: Any, name: str) -> bool:
-    return type(getattr(config, name, None)) is int
 
 
 def _example(model: Any) -> dict[str, Tensor]:

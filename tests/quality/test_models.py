@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable
 
 import pytest
+import torch
 
+from gradconform.named_stages.named import stages_of
 from gradconform.results import Report
 from gradconform.target.loading import TargetError
 
@@ -34,6 +36,19 @@ def test_layers_between_others_stand_behind_themselves(judge: Judge) -> None:
     schedules = ("stage.*-layers.schedule.gradients.zbv-*", "stage.*-layers.schedule.gradients.1f1b-*")
     report = judge("reference-split", stage="hf:LlamaConfig", checks=schedules)
     assert report.summary["passed"] == report.planned == 4
+
+
+@pytest.mark.parametrize("name", ["Qwen3", "Gemma3", "GptOss", "Falcon", "DeepseekV3", "Bart"])
+def test_configurations_that_hold_their_sizes_together_are_made_small(name: str) -> None:
+    whole, *_ = stages_of(f"hf:{name}ForCausalLM").values()
+    module = whole.make(dtype=torch.float32, device=torch.device("cpu"), seed=0)
+    assert sum(parameter.numel() for parameter in module.parameters()) < 150_000
+
+
+def test_of_several_kinds_of_layers_each_is_in_a_small_model() -> None:
+    whole, *_ = stages_of("hf:Gemma3ForCausalLM").values()
+    model = vars(whole.build())["model_itself"]
+    assert model.config.layer_types == ["sliding_attention", "full_attention", "sliding_attention"]
 
 
 def test_a_module_inside_is_one_of_the_whole_model_or_of_the_layers(judge: Judge) -> None:
