@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,38 +28,51 @@ _NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Departure:
+    """In which module gradients depart, and how; ``parameters`` are those that show it, all where that is none."""
+
+    told: str
+    parameters: frozenset[str] = frozenset()
+
+    def shows_in(self, finding: Finding) -> bool:
+        """Tell whether a finding comes of it: a wrong gradient on the way is in all that is behind it."""
+        of_parameter = finding.sort == "parameter gradient" and finding.where in self.parameters
+        return finding.kind in _OF_VALUES and (of_parameter or not self.parameters)
+
+
+@dataclass(frozen=True, slots=True)
 class Departures:
-    """Looks for them on one device and dtype, once for findings that are alike on a stage."""
+    """Looks for them on one device and dtype, once for findings on a stage that are alike and on the same tensors."""
 
     adapter: Adapter
     dtype: torch.dtype
     device: torch.device
     seed: int
-    known: dict[tuple[str, ...], str]
+    known: dict[tuple[Hashable, ...], Departure | None]
 
     def told(self, check: Check, trial: Trial, findings: list[Finding]) -> list[Finding]:
         """Return the findings of a check with the module in which they begin, where the boundaries show one."""
-        if not is_named(check) or trial.chain or not any(one.kind in _OF_VALUES for one in findings):
+        of_values = [one for one in findings if one.kind in _OF_VALUES]
+        if not is_named(check) or trial.chain or not of_values:
             return findings
-        key = (trial.stages[0].name, trial.program, *alike(findings[0].to_dict()))
+        wrong = frozenset(one.where for one in of_values if one.sort == "parameter gradient")
+        key = (trial.stages[0].name, trial.program, alike(of_values[0].to_dict()), wrong)
         if key not in self.known:
-            self.known[key] = self._where(trial, findings)
-        path = self.known[key]
-        if not path:
+            self.known[key] = self._departure(trial, wrong)
+        found = self.known[key]
+        if found is None:
             return findings
         return [
-            replace(one, needs={**(one.needs or {}), "departs": path}) if one.kind in _OF_VALUES else one
+            replace(one, needs={**(one.needs or {}), "departs": found.told}) if found.shows_in(one) else one
             for one in findings
         ]
 
-    def _where(self, trial: Trial, findings: Sequence[Finding]) -> str:
-        wrong = {one.where for one in findings if one.sort == "parameter gradient"}
+    def _departure(self, trial: Trial, wrong: frozenset[str]) -> Departure | None:
         try:
-            right, got = self._noted(AutogradAdapter(), trial), self._noted(self.adapter, trial)
+            return departure(self._noted(AutogradAdapter(), trial), self._noted(self.adapter, trial), wrong)
         except BaseException as error:  # noqa: BLE001 (the failure itself is told all the same)
             pass_on_an_interrupt(error)
-            return ""
-        return departure(right, got, wrong)
+            return None
 
     def _noted(self, adapter: Adapter, trial: Trial) -> Boundaries:
         materials = WatchedMaterials(trial, dtype=self.dtype, device=self.device, seed=self.seed)
@@ -67,20 +80,23 @@ class Departures:
         return materials.boundaries
 
 
-def departure(right: Boundaries, got: Boundaries, parameters: set[str]) -> str:
-    """Return in which module gradients first depart, and how; nothing where none is wrong at a boundary.
+def departure(right: Boundaries, got: Boundaries, parameters: frozenset[str]) -> Departure | None:
+    """Return in which module gradients first depart; nothing where none is wrong at a boundary.
 
-    ``parameters`` are the names of those whose gradient is wrong.
+    ``parameters`` are the names of those whose gradient is wrong. Of an implementation that runs more forwards than
+    plain autograd, such as each once more in its backward, nothing is known: which of them are the same is not.
     """
+    if got.calls.keys() != right.calls.keys():
+        return None
     for forward, calls in right.calls.items():
-        if got.calls.get(forward) != calls:
-            continue  # another forward, such as one that is run again
+        if got.calls[forward] != calls:
+            continue
         wrong = dict(_wrong(right.gradients[forward], got.gradients[forward]))
         found = [call for call in reversed(calls) if call.path and _departs(call, wrong, parameters)]
         innermost = [call for call in found if not any(other.path.startswith(f"{call.path}.") for other in found)]
         if innermost:
             return _told(innermost, wrong, parameters)
-    return ""
+    return None
 
 
 def _wrong(right: Mapping[int, list[Tensor]], got: Mapping[int, list[Tensor]]) -> Iterator[tuple[int, str]]:
@@ -100,23 +116,23 @@ def _near(got: Tensor, right: Tensor) -> bool:
     return bool((torch.isfinite(got.abs()) == finite).all()) and judge(got, right, None, Partials(), factor=FAR).passed
 
 
-def _departs(call: Call, wrong: Mapping[int, str], parameters: set[str]) -> bool:
+def _departs(call: Call, wrong: Mapping[int, str], parameters: frozenset[str]) -> bool:
     """Tell whether the gradients of a call's outputs are right, and one of its inputs or own parameters is not."""
     if not call.outputs or any(number in wrong for number in call.outputs):
         return False
     return any(number in wrong for number in call.inputs) or not parameters.isdisjoint(call.parameters)
 
 
-def _told(calls: Sequence[Call], wrong: Mapping[int, str], parameters: set[str]) -> str:
+def _told(calls: Sequence[Call], wrong: Mapping[int, str], parameters: frozenset[str]) -> Departure:
     """Return what is said of the first of ``calls``, and of those that share its wrong input."""
     first = calls[0]
     own = [name for name in first.parameters if name in parameters]
     inputs = [number for number in first.inputs if number in wrong]
     if own and not inputs:
         names = ", ".join(name.removeprefix(f"{first.path}.") for name in own)
-        return f"{first.path} (right at its output and its input, wrong in its {names})"
+        return Departure(f"{first.path} (right at its output and its input, wrong in its {names})", frozenset(own))
     sharing = [call for call in calls if set(inputs) & set(call.inputs)]
     with_own = [call for call in sharing if not parameters.isdisjoint(call.parameters)]
     paths = list(dict.fromkeys(call.path for call in with_own or sharing))
     more = f" or {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-    return f"{' or '.join(paths[:_NAMED])}{more} (right at its output, {wrong[inputs[0]]} at its input)"
+    return Departure(f"{' or '.join(paths[:_NAMED])}{more} (right at its output, {wrong[inputs[0]]} at its input)")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.fixtures.inputs import Normal
-from gradconform.fixtures.stages import StageCase
-from gradconform.reference.faults.alterations import param_grads, target, with_session
+from gradconform.fixtures.stages import ZOO, StageCase
+from gradconform.reference.faults.alterations import each_input_grad, param_grads, target, with_session
 from gradconform.results import Report
 from gradconform.target.functions import FunctionsSession
 
@@ -100,6 +100,51 @@ def test_what_fails_without_a_wrong_gradient_at_a_boundary_is_left_as_it_is(judg
 def test_a_right_backward_departs_nowhere(judge: Judge) -> None:
     report = judge("reference-split", stage=case(twice=True), checks=CHECKS)
     assert [result.status for result in report] == ["passed", "passed"]
+
+
+class Twice(FunctionsSession):
+    """Runs each forward once more before its backward, where the gradient of a layer's input is doubled."""
+
+    def backward(self, mb: int, output_grads: Any = None) -> Any:
+        self._stage(torch.zeros(3, 6))
+        return super().backward(mb, output_grads)
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        def double(_: nn.Module, given: tuple[Any, ...]) -> None:
+            if given[0].requires_grad:
+                given[0].register_hook(lambda grad: grad * 2)
+
+        handle = self._stage.get_submodule("layers.1.down").register_forward_pre_hook(double)
+        try:
+            return super().forward(mb, args, target)
+        finally:
+            handle.remove()
+
+
+def test_of_forwards_that_are_run_more_often_than_by_plain_autograd_nothing_is_said(judge: Judge) -> None:
+    report = judge(with_session(Twice), stage=case(), checks="stage.*.full.gradients")
+    assert [result.status for result in report] == ["failed"]
+    assert departs(report) == {None}
+
+
+def test_what_departs_in_a_parameter_is_not_said_of_another_gradient(judge: Judge) -> None:
+    returned = each_input_grad(lambda _, grad: grad / 2)
+    both = target(param_grads(lambda one, grad, _: grad * 1.5 if tuple(one.shape) == (8, 6) else grad, returned))
+    report = judge(both, stage=case(), checks="stage.*.full.gradients")
+    (result,) = report
+    told = {finding["where"]: (finding["needs"] or {}).get("departs") for finding in result.findings}
+    assert told == {
+        "input 0": None,
+        "layers.1.up.weight": "layers.1.up (right at its output and its input, wrong in its weight)",
+    }
+
+
+def test_torchs_split_departs_where_a_gradient_is_wrong_that_is_told(judge: Judge) -> None:
+    report = judge("torch", stage=[ZOO["penalty-output"], ZOO["merged-paths"], ZOO["dict-output"]], checks=CHECKS)
+    for result in report:
+        for finding in result.findings:
+            path = (finding["needs"] or {}).get("departs", finding["where"])
+            assert finding["where"].startswith(path.partition(" (")[0])
 
 
 @pytest.mark.parametrize(
