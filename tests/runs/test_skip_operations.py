@@ -117,7 +117,7 @@ def test_what_is_left_out_is_a_result_and_told_wherever_the_run_is(
     )
     assert verdict(report).endswith("14 of 16 checks passed; no verdict on contract 1.0, which was not run; "
                                     "2 withheld by skips.json")  # fmt: skip
-    (line,) = [line.text for line in device_verdict(report, {"cpu": 16}, 200).lines if line.text.startswith("cpu is")]
+    (line,) = [line.text for line in device_verdict(report, {"cpu": 16}).lines if line.text.startswith("cpu is")]
     assert line == "cpu is right in all 14 checks that it can do in float32, float64; 2 withheld"
     told = {section.heading: [item.text for item in section.items] for section in sections(report)}
     assert told["withheld: 2 checks that a list leaves out"] == ["withheld by skips.json: listed"]
