@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gradconform.contract import checks_of
 from gradconform.contract.on_fault import FaultCheck
 from gradconform.devices.choice import choose
+from gradconform.devices.flags import flags_named
 from gradconform.devices.ready import ready
 from gradconform.exits import EXIT_CONFORMS
 from gradconform.naming import SelectionError, current_folder_first, nearest
@@ -87,7 +88,8 @@ def _result(report: Report, which: str, name: str) -> Result:
 def _run_of(wanted: _Wanted) -> Run:
     options = wanted.options
     # Before the checks are made, which takes a backward: a device has to be known to torch before the first one.
-    ready(choose(options.device, options.dtype, plugins=options.device_plugins))
+    choice = choose(options.device, options.dtype, plugins=options.device_plugins)
+    ready(choice, flags_named(options.flags))
     known = checks_of(wanted.options.contract)
     if wanted.check not in known and not (options.stage or any(asked_by(wanted.check).values())):
         near = nearest(wanted.check, known)[:200]
@@ -95,7 +97,7 @@ def _run_of(wanted: _Wanted) -> Run:
         raise SelectionError(msg)
     # What chooses checks, and what is made of their results, is not asked of one that is chosen by hand.
     alone = {"checks": wanted.check, "exclude_checks": (), "skip_operations": (), "shard": None}
-    run = Run(wanted.options.but(**alone, schedule=(), waivers=None))
+    run = Run(wanted.options.but(**alone, schedule=(), waivers=None), choice=choice)
     if len(run.plan.items) > 1:
         msg = f"{' and '.join(item.name for item in run.plan.items)}: name one device and one dtype"
         raise SelectionError(msg)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from gradconform.naming import PROFILES
 from gradconform.reference.faults import FAULTS, Fault
@@ -47,7 +46,7 @@ def asked_of(patterns: Sequence[str], contract: Mapping[str, Check]) -> OnFaults
 
 
 def _check(fault: Fault, contract: Mapping[str, Check]) -> FaultCheck:
-    finders = [check for check in contract.values() if any(fnmatchcase(check.id, named) for named in fault.named)]
+    finders = [check for check in contract.values() if fault.names(check.id)]
     finders.sort(key=lambda check: (PROFILES.index(check.profile), len(check.trials), check.id))
     first = finders[0]
     return FaultCheck(

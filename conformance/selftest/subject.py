@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -153,7 +152,7 @@ def judge(options: SelftestOptions, subject: Subject, oracles: OracleCache) -> O
         "impossible": tuple((result.check, result.message) for result in report if _impossible(result)),
     }
     if role == "fault":
-        matching = [result for result in report if any(fnmatchcase(result.check, pattern) for pattern in made.named)]
+        matching = [result for result in report if made.names(result.check)]
         named = [result.check for result in matching if result.status != "unsupported"]
         values |= {"topic": made.topic, "idea": made.idea, "named": tuple(named)}
         values |= {"untried": bool(matching) and all(_impossible(one) or _of_other_torch(one) for one in matching)}
@@ -162,7 +161,7 @@ def judge(options: SelftestOptions, subject: Subject, oracles: OracleCache) -> O
 
 
 def _named(options: SelftestOptions, fault: Fault) -> list[str]:
-    return [check for check in options.checks if any(fnmatchcase(check, pattern) for pattern in fault.named)]
+    return [check for check in options.checks if fault.names(check)]
 
 
 def hold(options: SelftestOptions, outcome: Outcome, checks: Sequence[str], oracles: OracleCache) -> Outcome:

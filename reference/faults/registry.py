@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from gradconform.target.resolve import Target
@@ -37,6 +38,10 @@ class Fault:
     elsewhere: str | None = None
     dimension: str | None = None
     values: tuple[str, ...] = ()
+
+    def names(self, check: str) -> bool:
+        """Tell whether the check with this id is one that must fail."""
+        return any(fnmatchcase(check, pattern) for pattern in self.named)
 
 
 #: Every fault by name, in order of registration.

@@ -27,7 +27,7 @@ class Special(Model):
     """One that hands on what it is given."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type] # as a library hands it on
 
 
 @pytest.mark.parametrize("kind", [Model, Special])
@@ -47,7 +47,7 @@ def test_depths_are_made_small_alone_where_widths_cannot_be() -> None:
 def test_what_is_small_none_or_nested_stays_as_it_is() -> None:
     with smaller(Model, {**SMALLER[0], **for_images(64, 8)}):
         made = Model(depths=(1, 1), embed_dim=8, num_heads=1, img_size=None)
-        nested = Model(depths=((1, 4), (2, 5)))  # type: ignore[arg-type]
+        nested = Model(depths=((1, 4), (2, 5)))  # type: ignore[arg-type] # as a library hands it on
     assert made.given == ((1, 1), 8, 1, None, {})
     assert nested.given[0] == ((1, 4), (2, 5))
 
