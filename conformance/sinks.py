@@ -104,3 +104,13 @@ def fenced(text: str, language: str = "text") -> Markdown:
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return Markdown(f"{fence}{language}\n{printable(text)}\n{fence}")
+
+
+def for_github_data(text: str) -> str:
+    """Return text for the message of a workflow command of GitHub, whose line it does not end."""
+    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def for_github_property(text: str) -> str:
+    """Return text for a property of a workflow command of GitHub, which ends with it."""
+    return for_github_data(text).replace(":", "%3A").replace(",", "%2C")

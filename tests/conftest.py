@@ -42,6 +42,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=f"nightly: {_NIGHTLY} runs it"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _caches_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep which checks failed last in a folder of the tests, not in the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _lines_are_as_wide_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make what is printed independent of the terminal that the tests are run in, if any."""

@@ -26,6 +26,7 @@ from .parsing import (
     add_count,
     add_option,
     add_output,
+    add_telling,
     command,
     duration_given,
     names_given,
@@ -74,6 +75,11 @@ def _run(one: argparse.ArgumentParser) -> None:
         elif name != "target":
             add_option(one, name)
     _add_records_and_workers(one)
+    add_telling(one)
+    one.add_argument(
+        "--last-failed", "--lf", dest="last_failed", **SWITCH,
+        help="only the checks that failed when TARGET was last run from this folder, all where none did",
+    )  # fmt: skip
     only = one.add_mutually_exclusive_group()
     add_output(only, "--json", help="write the report there as JSON")
     only.add_argument("--list", **SWITCH, help="print what would run, and run nothing")
@@ -114,6 +120,9 @@ def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
         help="begin no check after so long, such as 90s, 10m or 1h; what is left is told, and --resume runs it "
         "(default: none)",
     )
+    limit = one.add_mutually_exclusive_group()
+    limit.add_argument("-x", "--exitfirst", dest="maxfail", action="store_const", const=1, help="as --maxfail 1")
+    add_count(limit, "--maxfail", help="run no more after so many checks that failed or could not be judged")
     add_count(one, "-n", "--workers", help="how many processes share the checks (default: 1)")
 
 
@@ -257,6 +266,7 @@ def _device(one: argparse.ArgumentParser) -> None:
     for name in options:
         add_option(one, name, unset=DEVICE_DEFAULTS.get(name), help=_SAID_OF_DEVICE.get(name))
     _add_records_and_workers(one)
+    add_telling(one, formats=False)
     add_output(one, "--json", help="write the report there as JSON")
     add_output(one, "--html", help="write it there as an HTML page")
     add_output(one, "--junit", help="write it there as XML in the form of JUnit, a test per check")
@@ -364,6 +374,7 @@ def _schedule_text(one: argparse.ArgumentParser) -> None:
         help="a recorded schedule, or the path of a CSV file in torch's format; may be given several times "
         "(default: all recorded ones)",
     )
+    add_telling(one)
     add_output(one, "--json", help="write the report there as JSON")
 
 
@@ -377,6 +388,7 @@ def _stage_objects(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "target", metavar="TARGET", help="torch, or package.module:object with the methods of StageObjects"
     )
+    add_telling(one)
     add_output(one, "--json", help="write the report there as JSON")
 
 

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 from gradconform.exits import EXIT_ENVIRONMENT, UsageError
 from gradconform.report.lines import Line, Role
-from gradconform.report.terminal import closing
-from gradconform.results import Report
 from gradconform.sinks import for_json, for_terminal, line_for_terminal
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ _STYLES: dict[Role, str] = {
 }  # fmt: skip
 
 #: The width of what is not written to a terminal, and the widest that is comfortable to read on one.
-PIPED_WIDTH, WIDEST = 100, 120
+PIPED_WIDTH, WIDEST = 80, 120
 
 
 def on_terminal() -> bool:
@@ -66,6 +64,12 @@ def write_text(text: str) -> None:
 def write_json(values: object) -> None:
     """Print values as JSON text, each as it is."""
     _print(for_json(json.dumps(values, indent=2)))
+
+
+def write_annotations(lines: Iterable[str]) -> None:
+    """Print workflow commands of GitHub, in which every text has been made fit for one."""
+    for line in lines:
+        _print(line)
 
 
 def complain(text: str) -> None:
@@ -153,24 +157,14 @@ def hand_over(path: str, content: str | bytes, *, code: int, what: str = "report
 
 def hand_over_all(contents: Mapping[str, str | bytes], *, code: int, what: str) -> int:
     """Write the files of a command, all or none, as :func:`hand_over` writes one."""
+    return code if written(contents, what=what) else EXIT_ENVIRONMENT
+
+
+def written(contents: Mapping[str, str | bytes], *, what: str) -> bool:
+    """Write files, all or none, and tell whether that could be done; where not, say why."""
     try:
         replace_files(contents)
     except OSError as error:
         complain(f"the {what} could not be written to {', '.join(map(repr, contents))}: {error}")
-        return EXIT_ENVIRONMENT
-    return code
-
-
-def conclude(
-    report: Report, path: str | None, *, head: Iterable[Line] = (), code: int | None = None, stopped: str | None = None
-) -> int:
-    """Write the report to its file, if it has one, print its end below ``head``, and return the exit code.
-
-    It is ``code``, else that of the verdict. ``stopped`` says why the run ended early. The file is written first: a
-    reader who goes away costs no file.
-    """
-    code = report.exit_code if code is None else code
-    if path is not None:
-        code = hand_over(path, report.to_json(), code=code)
-    write([*head, *closing(report, width(), stopped)])
-    return code
+        return False
+    return True

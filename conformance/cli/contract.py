@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+from collections.abc import Mapping
 
-from gradconform.contract import checks_of
-from gradconform.contract.freezing import freeze
-from gradconform.contract.frozen import file_of
-from gradconform.contract.plan import make_plan
+from gradconform.contract.explained import explained
+from gradconform.contract.frozen import FrozenCheck, file_of, frozen
+from gradconform.contract.selection import of_profile, selected
 from gradconform.contract.space.rows import made_anew
 from gradconform.covering.rows import text
 from gradconform.exits import EXIT_CONFORMS
 from gradconform.report.checks import as_json, explanation, lines, matching, rows
-from gradconform.report.contract_page import contract_page
-from gradconform.report.space_page import space_page
 
 from .console import on_terminal, width, write, write_text
 
@@ -24,22 +22,28 @@ _MOST = 40
 
 def list_checks(arguments: argparse.Namespace) -> int:
     """List the checks of the contract."""
-    version = arguments.contract
-    plan = make_plan(checks_of(version), profile=arguments.profile, include=arguments.checks)
-    checks = [item.check for item in plan.items]
+    version, profile = arguments.contract, arguments.profile
+    known = _checks(version)
+    checks = selected(known, profile, [*arguments.pattern, *(arguments.checks or ())])
     if arguments.json:
-        write_text(as_json(checks, version))
+        write_text(as_json(checks, explained(version), version))
     elif on_terminal():
-        write(lines(checks, width(), contract=version, profile=arguments.profile, manifest=plan.manifest))
+        manifest = len(of_profile(known, profile))
+        write(lines(checks, width(), contract=version, profile=profile, manifest=manifest))
     else:
         write_text("\n".join(rows(checks)))
     return EXIT_CONFORMS
 
 
+def _checks(version: str) -> Mapping[str, FrozenCheck]:
+    found = frozen(version)
+    return {} if found is None else found.checks
+
+
 def explain(arguments: argparse.Namespace) -> int:
     """Explain one check, or the few that a glob matches."""
-    for check in matching(arguments.check, checks_of(arguments.contract)):
-        write(explanation(check, width()))
+    for check in matching(arguments.check, _checks(arguments.contract)):
+        write(explanation(check, explained(arguments.contract), width()))
     return EXIT_CONFORMS
 
 
@@ -49,6 +53,9 @@ def contract(arguments: argparse.Namespace) -> int:
         return _cover()
     if arguments.freeze is not False:
         return _freeze(arguments.contract, arguments.freeze)
+    from gradconform.report.contract_page import contract_page  # noqa: PLC0415 (it imports torch, a list of checks does not)
+    from gradconform.report.space_page import space_page  # noqa: PLC0415 (likewise)
+
     write_text(space_page() if arguments.space else contract_page(arguments.contract))
     return EXIT_CONFORMS
 
@@ -62,12 +69,14 @@ def _cover() -> int:
 
 
 def _freeze(version: str, released: dt.date | None) -> int:
-    """Write the file of a version, and say what it has now that it had not."""
-    frozen, differences = freeze(version, released)
+    """Write the files of a version, and say what it has now that it had not."""
+    from gradconform.contract.freezing import freeze  # noqa: PLC0415 (likewise)
+
+    fixed, differences = freeze(version, released)
     kinds = ("added", "gone", "changed")
     told = ", ".join(f"{sum(line.startswith(kind) for line in differences)} {kind}" for kind in kinds)
     final = "" if released is None else f"; released on {released}, it changes no more"
     shown = [*differences[:_MOST], *([f"and {len(differences) - _MOST} more"] if len(differences) > _MOST else [])]
-    size = f"{len(frozen.checks)} checks on {len(frozen.stages)} stages"
+    size = f"{len(fixed.checks)} checks on {len(fixed.stages)} stages"
     write_text("\n".join([*shown, f"{file_of(version)}: contract {version}, {size}; {told}{final}"]))
     return EXIT_CONFORMS

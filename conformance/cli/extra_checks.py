@@ -36,8 +36,9 @@ from gradconform.torch_releases import pipelining as torch_pipelining
 from gradconform.torch_releases.names import UnavailableError, require
 
 from .apart import told_apart
-from .console import conclude, width, write
+from .console import width, write
 from .progress import Areas
+from .telling import Telling
 
 _C = TypeVar("_C", bound=Clause)
 
@@ -63,15 +64,16 @@ def _judging(prepare: Callable[[argparse.Namespace], Prepared]) -> Callable[[arg
     def command(arguments: argparse.Namespace) -> int:
         with current_folder_first():
             prepared = prepare(arguments)
-        report = prepared.report
-        write(opening(report, [prepared.place], width()))
+        report, telling = prepared.report, Telling.of(arguments)
+        if telling.shows_progress:
+            write(opening(report, [prepared.place], width()))
         code = None
         try:
-            with _progress(prepared) as on_result:
+            with _progress(prepared, shown=telling.shows_progress) as on_result:
                 stopped = prepared.run(on_result)
         except KeyboardInterrupt:
             stopped, code = "interrupted", EXIT_INTERRUPTED
-        return conclude(report, arguments.json, code=code, stopped=stopped)
+        return telling.conclude(report, code=code, stopped=stopped)
 
     return command
 
@@ -201,10 +203,10 @@ def _run_steps(job: Job, cases: Sequence[StepCase], arguments: argparse.Namespac
 
 
 @contextmanager
-def _progress(prepared: Prepared) -> Iterator[OnResult]:
+def _progress(prepared: Prepared, *, shown: bool) -> Iterator[OnResult]:
     """Give what takes the results of a run: it adds them to the report, and shows them by the area of their check."""
     of_checks = prepared.areas
-    if not of_checks:
+    if not of_checks or not shown:
         yield prepared.report.results.append
         return
     areas = Areas(list(of_checks.values()), lambda result: of_checks[result.check])

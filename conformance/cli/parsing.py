@@ -236,3 +236,24 @@ def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of a run that the arguments name."""
     found = {name: getattr(arguments, name, None) for name in OPTIONS}
     return {name: value for name, value in found.items() if value is not None}
+
+
+#: In which forms a report is told; ``full`` is for people.
+FORMATS = ("full", "concise", "json", "github")
+
+
+def add_telling(one: argparse.ArgumentParser, *, formats: bool = True) -> None:
+    """Add the options that say how much is told, and in which form."""
+    how_much = one.add_mutually_exclusive_group()
+    how_much.add_argument("-q", "--quiet", action="count", help="tell less: a line per cause; twice: the verdict alone")
+    how_much.add_argument(
+        "-v", "--verbose", action="count", help="tell more: the id of every check; twice: all that each of them saw"
+    )
+    add_count(one, "--failures", help="show so many failing checks of each cause (default: 1, the smallest)")
+    if formats:
+        one.add_argument(
+            "--output-format",
+            choices=FORMATS,
+            help="full; concise, a line per failure as path:check: message; json, the report; or github, annotations "
+            "of a workflow (default: full)",
+        )

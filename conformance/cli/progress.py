@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gradconform.exits import EXIT_INTERRUPTED, RunStoppedError
-from gradconform.records import started
+from gradconform.records import Header, started
 from gradconform.report.sentences import crashed
 from gradconform.report.terminal import opening, tally_line
 from gradconform.results import Place
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _ID_WIDTH = 34
 
+#: What counts against the limit of failures.
+_FAILED = {"failed", "error"}
+
 
 @dataclass(frozen=True, slots=True)
 class Stop:
@@ -37,36 +40,30 @@ class Stop:
 
 
 def perform(
-    run: Execution, file: RecordFile | None = None, order: Callable[[Place], int] | None = None
+    run: Execution,
+    file: RecordFile | None = None,
+    order: Callable[[Place], int] | None = None,
+    *,
+    limit: int | None = None,
+    shown: bool = True,
 ) -> tuple[Report, Stop | None]:
-    """Run with progress what has no result yet, in the plan's ``order`` or another; write each record to ``file``.
+    """Run what has no result yet, in the plan's ``order`` or another; write each record to ``file``.
 
-    Returns the report and, where the run ended early, why; what had run by then is in the report.
+    It ends early where ``limit`` checks failed or could not be judged. With ``shown`` it tells what is run, and how far
+    it is. Returns the report and, where the run ended early, why; what had run by then is in the report.
     """
     results = {} if file is None or file.found is None else dict(file.found.results)
     places = run.header.places
-    several = len(run.header.cells) > 1
-    console = terminal() if on_terminal() else None
-    _tell(opening(run.header.report_of({}), run.header.cells, width()), console)
-    area_of = partial(_area, several=several)
-    crashes = Crashes(run.header.report["options"].get("max_crashes"))
-    areas = Areas(map(area_of, places), area_of, console, crashes)
     at: dict[Place, None] = {}
+    failed: set[Place] = set()
     stopped = None
-    with _bar(places, crashes, console) as bar:
-
-        @_once
-        def take(result: Result) -> None:
-            crashes.add(result)
-            areas.add(result)
-            bar(result)
-
+    with _shown(run.header) if shown else contextlib.nullcontext(lambda _: None) as show:
         for result in results.values():
-            take(result)
+            show(result)
 
         def on_start(begun: Result) -> None:
             at[begun.place] = None
-            bar(begun.place)
+            show(begun.place)
             if file is not None:
                 file.write(started(begun))
 
@@ -75,7 +72,11 @@ def perform(
                 file.add(result)
             results[result.place] = result
             at.pop(result.place, None)
-            take(result)
+            show(result)
+            failed.update([result.place] if result.status in _FAILED else [])
+            if len(failed) == limit and len(results) < len(places):
+                msg = f"--maxfail {limit} is reached"
+                raise RunStoppedError(msg)
 
         try:
             left = [place for place in places if place not in results]
@@ -84,11 +85,37 @@ def perform(
             stopped = Stop(f"interrupted {_where(at, complete=len(results) == len(places))}", EXIT_INTERRUPTED)
         except RunStoppedError as error:
             stopped = Stop(str(error), error.exit_code)
-    areas.flush()
     report = run.header.report_of(results)
     if file is not None and stopped is None:
         file.end(report.verdict)
     return report, stopped
+
+
+@contextlib.contextmanager
+def _shown(header: Header) -> Iterator[Callable[[Place | Result], None]]:
+    """Tell what is run, and give what is told of each check that begins and of each result."""
+    several = len(header.cells) > 1
+    console = terminal() if on_terminal() else None
+    _tell(opening(header.report_of({}), header.cells, width()), console)
+    area_of = partial(_area, several=several)
+    crashes = Crashes(header.report["options"].get("max_crashes"))
+    areas = Areas(map(area_of, header.places), area_of, console, crashes)
+    with _bar(header.places, crashes, console) as bar:
+
+        @_once
+        def take(result: Result) -> None:
+            crashes.add(result)
+            areas.add(result)
+            bar(result)
+
+        def on_news(news: Place | Result) -> None:
+            if isinstance(news, Place):
+                bar(news)
+            else:
+                take(news)
+
+        yield on_news
+    areas.flush()
 
 
 def _once(take: Callable[[Result], None]) -> Callable[[Result], None]:
@@ -233,7 +260,7 @@ def _bar(
             if isinstance(news, Place):
                 tell(_short(news.check), more=crashes.told)
             else:
-                tell(done=True, counts=news.status in {"failed", "error"}, more=crashes.told)
+                tell(done=True, counts=news.status in _FAILED, more=crashes.told)
 
         yield on_news
 

@@ -10,7 +10,7 @@ from gradconform.reading.comparison import DEFAULT, NAMES, Expression
 from gradconform.version import CONTRACT_VERSION
 from gradconform.waivers.waiver import DEFAULT_FILE
 
-from .parsing import EXIT_CODES, add_command, add_option, add_output, command, number_given, reading
+from .parsing import EXIT_CODES, add_command, add_option, add_output, add_telling, command, number_given, reading
 
 
 @command("list", "contract:list_checks")
@@ -20,8 +20,9 @@ def _list(one: argparse.ArgumentParser) -> None:
     List the checks of the contract: id, level, profile, needs, requirement. When the output is no terminal, it is
     one line per check with tabs between the columns.
     """
+    one.add_argument("pattern", nargs="*", metavar="GLOB", help="only the checks whose id matches, such as 'split.*'")
     add_option(one, "profile", default="full")
-    add_option(one, "checks")
+    add_option(one, "checks", help="as GLOB")
     add_option(one, "contract", default=CONTRACT_VERSION)
     one.add_argument("--json", action="store_true", help="print JSON, with the reason and the programs of each check")
 
@@ -78,6 +79,7 @@ def _merge(one: argparse.ArgumentParser) -> None:
     environment differ.
     """
     one.add_argument("reports", metavar="REPORT.json", nargs="+", help="the report of each shard, in any order")
+    add_telling(one)
     add_output(one, "--json", help="write the whole report there as JSON")
 
 
@@ -124,6 +126,7 @@ def _compare(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--slower-factor", type=_factor, default=2.0, metavar="F", help="how much longer a check may take (default: 2)"
     )
+    add_telling(one, formats=False)
     one.add_argument(
         "--format",
         choices=("text", "markdown", "json"),
@@ -134,6 +137,7 @@ def _compare(one: argparse.ArgumentParser) -> None:
 
 _EXAMPLES = """\
 examples:
+  gradconform report run.json -v
   gradconform report run.json --html run.html
   gradconform report run.json --markdown - >> "$GITHUB_STEP_SUMMARY"
   gradconform report ours.json torch.json --html side-by-side.html
@@ -142,12 +146,14 @@ examples:
 
 @command("report", "reports:report", epilog=f"{_EXAMPLES}\n{EXIT_CODES}")
 def _report(one: argparse.ArgumentParser) -> None:
-    """Show a report as one HTML page or as Markdown; several side by side.
+    """Show a report again, as text, as one HTML page or as Markdown; several side by side.
 
-    Write a report as one HTML page that needs no network and no server, or as Markdown. Several reports stand side
-    by side, each compared with the first. The exit code says nothing of the verdict.
+    Print a report as its run did, -v with more of it, or write it as one HTML page that needs no network and no server,
+    or as Markdown. Several reports stand side by side, each compared with the first. The exit code says nothing of the
+    verdict.
     """
     one.add_argument("reports", metavar="RUN.json", nargs="+", help="what run --json wrote")
+    add_telling(one)
     add_output(one, "--html", help="write an HTML page there; - is the standard output")
     add_output(one, "--markdown", help="write Markdown there; - is the standard output")
     add_output(one, "--junit", help="write XML in the form of JUnit there, a test per check; - is the standard output")

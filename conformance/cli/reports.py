@@ -18,7 +18,8 @@ from gradconform.report.skip_list import skip_list
 from gradconform.report.terminal import opening
 from gradconform.results import Report
 
-from .console import conclude, hand_over, width, write, write_json, write_text
+from .console import hand_over, width, write, write_json, write_text
+from .telling import Telling, detail_of
 
 #: What a report is written as, by the option that names the file.
 FORMS: dict[str, Callable[[Report], str]] = {
@@ -49,7 +50,7 @@ def compare_reports(arguments: argparse.Namespace) -> int:
     elif arguments.format == "markdown":
         write_text(comparison_markdown(found, arguments.fail_on))
     else:
-        write(comparison_lines(found, arguments.fail_on, width()))
+        write(comparison_lines(found, arguments.fail_on, width(), detail_of(arguments)))
     return EXIT_REGRESSED if arguments.fail_on.holds(found.counts) else EXIT_CONFORMS
 
 
@@ -66,25 +67,35 @@ def _named(paths: Sequence[str]) -> Iterator[None]:
 def merge_reports(arguments: argparse.Namespace) -> int:
     """Merge the reports; return the exit code of the verdict on the whole."""
     report = merge({name: read_report(name) for name in arguments.reports})
-    cells = list(dict.fromkeys((result.device, result.dtype) for result in report.results))
-    return conclude(report, arguments.json, head=opening(report, cells, width()))
+    return Telling.of(arguments).conclude(report, head=opening(report, _cells(report), width()))
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Write what is wanted; return 4 where one cannot be written."""
+    """Write what is wanted, or print each report as its run did; return 4 where one cannot be written."""
     wanted = {name: path for name in FORMS if (path := getattr(arguments, name)) is not None}
-    if not wanted:
-        options = " or ".join(f"{_flag(name)} PATH" for name in FORMS)
-        arguments.parser.error(f"expected {options}; - is the standard output")
     of_one = [name for name in wanted if name not in _OF_SEVERAL]
     if of_one and len(arguments.reports) > 1:
         arguments.parser.error(f"{_flag(of_one[0])} is of one report, and several are named; write one file for each")
     reports = [read_report(path) for path in arguments.reports]
     if "skip_list" in wanted and not standings(reports[0]):
         arguments.parser.error(f"--skip-list: {arguments.reports[0]} judged no operation; run with --operation all")
+    if not wanted:
+        return _print(reports, arguments)
     with _named(arguments.reports):
         made = {path: _page(name, reports, intersection=arguments.intersection) for name, path in wanted.items()}
     return max([_write_one(path, text) for path, text in made.items()])
+
+
+def _print(reports: list[Report], arguments: argparse.Namespace) -> int:
+    telling = Telling.of(arguments)
+    for report in reports:
+        telling.conclude(report, head=opening(report, _cells(report), width()))
+    return EXIT_CONFORMS
+
+
+def _cells(report: Report) -> list[tuple[str, str]]:
+    """Return the devices and dtypes of a report."""
+    return list(dict.fromkeys((result.device, result.dtype) for result in report.results))
 
 
 def _page(form: str, reports: list[Report], *, intersection: bool) -> str:

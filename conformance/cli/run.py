@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradconform.devices.choice import choose, refuse_crowd
-from gradconform.exits import EXIT_CONFORMS
+from gradconform.exits import EXIT_CONFORMS, EXIT_INTERRUPTED
 from gradconform.naming import current_folder_first
 from gradconform.reading.recorded import RecordedRun
 from gradconform.records import Header, RecordsError
+from gradconform.report.checks import plan_lines
 from gradconform.report.lines import wrapped
 from gradconform.run.execution import Execution, OnResult, OnStart, RecordFile
 from gradconform.run.options import OPTIONS, RunOptions
@@ -23,10 +25,12 @@ from gradconform.waivers.waiver import DEFAULT_FILE, read_waivers
 from gradconform.workers.isolated import IsolatedRun
 
 from .arguments import RUN_DEFAULTS
-from .console import complain, conclude, refuse_unwritable, width, write
+from .console import complain, refuse_unwritable, width, write
+from .last_failed import last_failed, remember
 from .parsing import given_options
-from .progress import perform
+from .progress import Stop, perform
 from .said import fill
+from .telling import Telling
 
 if TYPE_CHECKING:
     from gradconform.results import Place, Report
@@ -37,10 +41,26 @@ def run(arguments: argparse.Namespace) -> int:
     _read_elsewhere(arguments)
     if arguments.target is None and arguments.resume is None:
         arguments.parser.error("the following arguments are required: TARGET")
+    if arguments.last_failed:
+        _choose_last_failed(arguments)
     if arguments.list:
         return _list_plan(arguments)
     with records(arguments) as file:
-        return judge(arguments, file).code
+        judged = judge(arguments, file)
+    remember(judged.report)
+    return judged.code
+
+
+def _choose_last_failed(arguments: argparse.Namespace) -> None:
+    """Select the checks that failed in the last run, and say so where there are none."""
+    if arguments.resume is not None:
+        arguments.parser.error("--resume goes on with the checks of its run; leave out --last-failed")
+    found = last_failed(options_of(arguments).to_json(), arguments.checks or ())
+    if found:
+        arguments.checks = found
+    else:
+        named = f"no check of {arguments.target} is known to have failed here"
+        complain(f"{named}; --last-failed runs all that were asked for")
 
 
 def _read_elsewhere(arguments: argparse.Namespace) -> None:
@@ -53,7 +73,7 @@ def _read_elsewhere(arguments: argparse.Namespace) -> None:
     told = fill(arguments, arguments.parser, Path(), os.environ)
     if resumed:
         vars(arguments).update(named)
-    elif told and not arguments.list:
+    elif told and not arguments.list and Telling.of(arguments).shows_progress:
         write([line for one in told for line in wrapped(one, width(), hanging=4)])
     begin(arguments)
 
@@ -94,14 +114,23 @@ def judge(
             refuse_another_run(found, execution.header)
         if file is not None:
             file.begin(execution.header)
-        report, stop = perform(execution, file, order)
+        telling = Telling.of(arguments)
+        report, stop = perform(execution, file, order, limit=arguments.maxfail, shown=telling.shows_progress)
         planned = execution.header.places
     if stop is None:
-        return Judged(report, conclude(report, arguments.json), planned)
-    code = conclude(report, arguments.json, code=stop.exit_code, stopped=stop.reason.partition("\n")[0])
+        return Judged(report, telling.conclude(report), planned)
+    reason = stop.reason.partition("\n")[0] + _how_to_go_on(file, stop)
+    code = telling.conclude(report, code=stop.exit_code, stopped=reason)
     if "\n" in stop.reason:
         complain(stop.reason)
     return Judged(report, code, planned)
+
+
+def _how_to_go_on(file: RecordFile | None, stop: Stop) -> str:
+    """Return how what is left of a run that ended early can be run."""
+    if file is not None:
+        return f"; go on with {shlex.join(['gradconform', 'run', '--resume', file.path])}"
+    return "; a run with --ndjson FILE can be gone on with" if stop.exit_code == EXIT_INTERRUPTED else ""
 
 
 def _execution(arguments: argparse.Namespace, options: RunOptions) -> Execution:
@@ -124,8 +153,6 @@ def _list_plan(arguments: argparse.Namespace) -> int:
     if arguments.ndjson is not None or arguments.resume is not None:
         arguments.parser.error("--list runs nothing, so there is nothing to keep; leave out --ndjson and --resume")
     with contextlib.closing(InProcess(options_of(arguments))) as execution:
-        from gradconform.report.checks import plan_lines  # noqa: PLC0415 (it imports torch)
-
         run = execution.planned
         write(plan_lines(run.plan, run.target, run.empty_report().counted, width()))
     return EXIT_CONFORMS

@@ -27,7 +27,7 @@ FILE = "gradconform.toml"
 _PROJECT, _TABLE = "pyproject.toml", "tool.gradconform"
 
 #: What no file and no variable says: what is done once, and not how.
-_ACTS = {"help", "list", "resume"}
+_ACTS = {"help", "list", "resume", "exitfirst", "last-failed", "quiet", "verbose"}
 
 #: No file of settings has more, in bytes.
 _LARGEST = 2**20

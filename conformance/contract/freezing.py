@@ -12,6 +12,8 @@ from gradconform.trial.trial import Trial
 
 from . import checks_of
 from .check import Check
+from .explained import explanations_of
+from .explaining import explanations
 from .frozen import FrozenCheck, FrozenContract, file_of, frozen
 
 
@@ -81,7 +83,7 @@ def _stages(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
 
 
 def freeze(version: str, released: dt.date | None = None) -> tuple[FrozenContract, list[str]]:
-    """Write the file of a version from its checks; return it and what changed. ``released`` makes it final.
+    """Write the files of a version from its checks; return what it fixes and what changed. ``released`` makes it final.
 
     Raises :class:`~gradconform.naming.SelectionError` for a version that was released, where it would change.
     """
@@ -91,8 +93,12 @@ def freeze(version: str, released: dt.date | None = None) -> tuple[FrozenContrac
         raise SelectionError(_refusal(before, found))
     if released is not None:
         now = replace(now, released=released.isoformat())
-    file_of(version).parent.mkdir(exist_ok=True)
-    file_of(version).write_text(now.text(), encoding="utf-8")
+    for file, text in (
+        (file_of(version), now.text()),
+        (explanations_of(version), explanations(checks_of(version)).text()),
+    ):
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_text(text, encoding="utf-8")
     return now, found
 
 

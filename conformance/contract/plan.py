@@ -6,16 +6,16 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from gradconform.fixtures.schedules import Schedule, read_csv
 from gradconform.judge.chain import chained
-from gradconform.naming import PROFILES, Profile, SelectionError, nearest
+from gradconform.naming import Profile, SelectionError, profile_named
 from gradconform.results import Place
 
 from .cases import on_chain
 from .check import Check
+from .selection import of_profile, selected
 from .shard import Shard
 
 
@@ -66,23 +66,12 @@ def make_plan(  # noqa: PLR0913 (these are the options a user has)
     are left, ``shard`` takes its part. Raises :class:`~gradconform.naming.SelectionError` for an unknown profile, for
     a pattern that matches no check, and for a selection or a shard that is empty.
     """
-    known = _profile(profile)
-    manifest = [check for check in checks.values() if PROFILES.index(check.profile) <= PROFILES.index(known)]
-    for pattern in (*(include or ()), *exclude):
-        _matching(pattern, checks, manifest, known)
-    selected = [
-        check
-        for check in manifest
-        if (not include or any(fnmatchcase(check.id, pattern) for pattern in include))
-        and not any(fnmatchcase(check.id, pattern) for pattern in exclude)
-    ]
-    if not selected:
-        msg = f"no check is left of {len(manifest)} after {include=} and {exclude=}; widen one of them"
-        raise SelectionError(msg)
+    known = profile_named(profile)
+    manifest, some = of_profile(checks, known), selected(checks, known, include, exclude)
     if not cells:
         msg = "nothing to run on: name at least one device and one dtype"
         raise SelectionError(msg)
-    items = _items(selected, cells)
+    items = _items(some, cells)
     if not items:
         told = ", ".join(dict.fromkeys(dtype for _, dtype in cells))
         msg = f"no check that is left says anything in {told}; name another dtype"
@@ -109,30 +98,6 @@ def _part(plan: Plan, shard: Shard) -> Plan:
         raise SelectionError(msg)
     record = shard.record(positions, [item.name for item in plan.items])
     return replace(plan, items=tuple(plan.items[position] for position in positions), shard=record)
-
-
-def _profile(name: str) -> Profile:
-    for profile in PROFILES:
-        if profile == name:
-            return profile
-    msg = f"unknown profile {name!r}; expected one of {', '.join(PROFILES)}"
-    raise SelectionError(msg)
-
-
-def _matching(pattern: str, checks: Mapping[str, Check], manifest: Sequence[Check], profile: Profile) -> None:
-    """Raise where ``pattern`` matches no check of the manifest, with the nearest ids or the profile that has it."""
-    if any(fnmatchcase(check.id, pattern) for check in manifest):
-        return
-    elsewhere = sorted(
-        {check.profile for check in checks.values() if fnmatchcase(check.id, pattern)}, key=PROFILES.index
-    )
-    if elsewhere:
-        msg = (
-            f"check pattern {pattern!r} matches only checks of profile {elsewhere[0]}, not of {profile}; use --profile"
-        )
-    else:
-        msg = f"check pattern {pattern!r} matches no check; nearest: {nearest(pattern, checks)[:300]}"
-    raise SelectionError(msg)
 
 
 #: A schedule, or the CSV file of one.

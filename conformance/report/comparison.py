@@ -10,7 +10,9 @@ from gradconform.report.page.rendering import render
 from gradconform.results import Report, Result
 from gradconform.trial.program import without_programs
 
+from .detail import USUAL, Detail
 from .lines import Line, Role, count, wrapped, wrapped_each
+from .sections import by_cause
 from .sentences import title
 
 SCHEMA, SCHEMA_VERSION = "gradconform-comparison", 1
@@ -27,12 +29,18 @@ TOLD: dict[str, tuple[str, Role]] = {
     "fixed": ("fixed", "good"),
 }
 
-#: How many checks are listed under a heading.
-_LISTED = 50
+#: How many checks are listed under a heading: in Markdown, and on a terminal where not all are asked for.
+_LISTED, _LISTED_SHORTLY = 50, 10
+
+#: How much of what is said of a check is told, in characters.
+_LONGEST = 200
 
 
-def comparison_lines(found: Comparison, condition: Expression, width: int) -> list[Line]:
+def comparison_lines(found: Comparison, condition: Expression, width: int, detail: Detail = USUAL) -> list[Line]:
     """Return a comparison as lines of text; the last one says whether the condition holds."""
+    last = Line(conclusion(found, condition), "bad" if condition.holds(found.counts) else "good")
+    if detail.verdict_alone:
+        return [last]
     lines = [
         *wrapped(f"base  {_run(found.base)}", width, hanging=6),
         *wrapped(f"new   {_run(found.new)}", width, hanging=6),
@@ -41,16 +49,63 @@ def comparison_lines(found: Comparison, condition: Expression, width: int) -> li
     for name, (heading, role) in TOLD.items():
         changes = found.changes[name]
         if changes:
-            lines += [Line(f"{heading}: {count(len(changes), 'check')}", role)]
-            lines += wrapped_each(map(_change, changes[:_LISTED]), width, indent=2, hanging=4)
-            lines += [Line(f"  and {len(changes) - _LISTED} more", "faint")] if len(changes) > _LISTED else []
-            lines += [Line()]
+            tell = _LAID_OUT.get(name, _each)
+            lines += [Line(f"{heading}: {count(len(changes), 'check')}", role), *tell(changes, width, detail), Line()]
     if found.differences:
         lines += [Line(f"different besides: {len(found.differences)}")]
         differences = (f"{name}: {before!r} before, {now!r} now" for name, before, now in found.differences)
         lines += wrapped_each(differences, width, indent=2, hanging=4)
         lines += [Line()]
-    return [*lines, Line(conclusion(found, condition), "bad" if condition.holds(found.counts) else "good")]
+    return [*lines, last]
+
+
+def _each(changes: Sequence[Change], width: int, detail: Detail) -> list[Line]:
+    """Return a line per change, or the first of many."""
+    shown = changes if detail.ids else changes[:_LISTED_SHORTLY]
+    left = len(changes) - len(shown)
+    lines = wrapped_each((f"{one.place.name}: {_step(one)}" for one in shown), width, indent=2, hanging=4)
+    return [*lines, *([Line(f"  and {left} more; -v lists them", "faint")] if left else [])]
+
+
+def _by_reason(changes: Sequence[Change], width: int, detail: Detail) -> list[Line]:
+    """Return each reason with how many checks say it, and the first of these, or all."""
+    groups: dict[str, list[str]] = {}
+    for change in changes:
+        groups.setdefault(_said(change) or "no result", []).append(change.place.name)
+    lines: list[Line] = []
+    for reason, names in sorted(groups.items(), key=lambda group: -len(group[1])):
+        shown = names if detail.ids else names[: detail.failures]
+        left = len(names) - len(shown)
+        more = f" and {count(left, 'more check')}" if left else ""
+        lines += wrapped(
+            f"{count(len(names), 'check')}: {reason}: {', '.join(shown)}{more}", width, indent=2, hanging=4
+        )
+    return lines
+
+
+def _by_cause(changes: Sequence[Change], width: int, detail: Detail) -> list[Line]:
+    """Return the changes by the cause that their new results show, of each the smallest, or all."""
+    of_place = {change.place: change for change in changes}
+    lines: list[Line] = []
+    for number, cause in enumerate(by_cause(change.now for change in changes if change.now), 1):
+        shown = cause.by_size if detail.ids else cause.by_size[: detail.failures]
+        left = len(cause.results) - len(shown)
+        head = f"[{number}] {count(len(cause.checks), 'check')}: {cause.text}"
+        lines += wrapped(head, width, indent=2, hanging=4, role="heading")
+        if not detail.quiet:
+            told = (f"{one.place.name}: {_step(of_place[one.place])}; {_first(one)}" for one in shown)
+            lines += wrapped_each(told, width, indent=6, hanging=2)
+            lines += [Line(f"      and {count(left, 'more check')}", "faint")] if left else []
+    return lines
+
+
+#: How each kind of change is laid out, where it is not one line each.
+_LAID_OUT = {
+    "new_failures": _by_cause,
+    "other_failures": _by_cause,
+    "newly_unsupported": _by_reason,
+    "newly_not_run": _by_reason,
+}
 
 
 def conclusion(found: Comparison, condition: Expression) -> str:
@@ -107,15 +162,19 @@ def _run_values(report: Report) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> str:
-    said = _said(change)
-    return f"{change.place.name}: {_told(change.before)} -> {_told(change.now)}{f'; {said}' if said else ''}"
+def _step(change: Change) -> str:
+    return f"{_told(change.before)} -> {_told(change.now)}"
+
+
+def _first(result: Result) -> str:
+    """Return what a result saw first."""
+    lines = without_programs(result.message, result.programs)
+    return lines[0][:_LONGEST] if lines else ""
 
 
 def _said(change: Change) -> str:
     """Return the first line of what is said of the check now, without its programs."""
-    lines = [] if change.now is None else without_programs(change.now.message, change.now.programs)
-    return lines[0][:200] if lines else ""
+    return "" if change.now is None else _first(change.now)
 
 
 def _told(result: Result | None) -> str:

@@ -15,9 +15,9 @@ from gradconform.bias import STEADY
 from gradconform.contract import checks_of
 from gradconform.contract.cases import DRAWS
 from gradconform.contract.check import Check
+from gradconform.contract.explaining import FORMULA, factors, mean_floors
 from gradconform.naming import PROFILES
 
-from .checks import FORMULA, factors, mean_floors
 from .page.rendering import render_own
 
 #: The rows of torch's own suite, in its order, and what each one does.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,16 @@ def wrapped_each(
 ) -> list[Line]:
     """Wrap several texts, each from a line of its own on."""
     return [line for text in texts for line in wrapped(text, width, indent=indent, hanging=hanging, role=role)]
+
+
+def command_lines(label: str, command: str, width: int, *, indent: int = 0) -> list[Line]:
+    """Return a command behind its label; where it is longer than a line, as a shell reads it over several."""
+    lines = [f"{' ' * indent}{label}:"]
+    for word in map(shlex.quote, shlex.split(command)):
+        if len(lines[-1]) + len(word) + 3 > width and lines[-1].strip() != f"{label}:":
+            lines.append(" " * (indent + 2))
+        lines[-1] += f" {word}"
+    return [Line(f"{line} \\") for line in lines[:-1]] + [Line(lines[-1])]
 
 
 def listed(name: str, texts: Sequence[str], width: int, role: Role = "heading") -> list[Line]:

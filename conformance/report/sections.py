@@ -62,6 +62,21 @@ class Cause:
             found.setdefault(result.check, []).append(result)
         return found
 
+    @property
+    def by_size(self) -> list[Result]:
+        """The results, first that of the fewest actions, of as many that of the fewest findings, then by id."""
+        return sorted(self.results, key=_size)
+
+    @property
+    def smallest(self) -> Result:
+        """The result that shows the cause with the least around it."""
+        return min(self.results, key=_size)
+
+
+def _size(result: Result) -> tuple[int, int, int, str]:
+    actions = sum(len(program.split()) for program in result.programs)
+    return actions, len(result.findings), len(result.requirement), result.check
+
 
 def by_cause(results: Iterable[Result]) -> list[Cause]:
     """Group what results found by cause, the cause of most checks first; a result is in the group of each finding."""
@@ -131,6 +146,9 @@ def _of(finding: Mapping[str, Any], says: Mapping[str, str], letter: str) -> str
     return f"{f'after {letter}, ' if letter else ''}{about} {says[str(finding['kind'])]}"
 
 
+#: So many reasons why checks say nothing are shown where not everything is.
+_BRIEF = 3
+
 #: Of so many checks that one waiver meets the ids are written out, of more the count alone.
 _NAMED = 4
 
@@ -149,6 +167,8 @@ class Section:
 
     ``causes`` are of the results that it is of; ``items`` tell these in short, for a terminal, or what is no result.
     ``spares_target``: what the causes say is not said of the target, so checks are counted by area and none is listed.
+    ``brief`` is how many items are shown where not everything is, None for all. ``kind`` says in a word or two what its
+    causes are of where they stand among others; nothing of a failed MUST.
     """
 
     heading: str
@@ -157,6 +177,8 @@ class Section:
     causes: tuple[Cause, ...] = ()
     items: tuple[Item, ...] = ()
     spares_target: bool = False
+    brief: int | None = None
+    kind: str = ""
 
 
 def sections(report: Report) -> list[Section]:
@@ -180,12 +202,12 @@ def _device_faults(report: Report) -> Section:
     causes = tuple(by_cause(result for result in _with_status(report.failures, "error") if result.kind == "device"))
     note = f"They are not charged to {report.target['name']}, of which these checks say nothing."
     heading = f"device faults: {_counted(causes)}"
-    return Section(heading=heading, role="bad", note=note, causes=causes, spares_target=True)
+    return Section(heading=heading, role="bad", note=note, causes=causes, spares_target=True, kind="device")
 
 
 def _not_judged(report: Report) -> Section:
     causes = tuple(by_cause(result for result in _with_status(report.failures, "error") if result.kind != "device"))
-    return Section(heading=f"could not be judged: {_counted(causes)}", role="bad", causes=causes)
+    return Section(heading=f"could not be judged: {_counted(causes)}", role="bad", causes=causes, kind="not judged")
 
 
 def _failed_must(report: Report) -> Section:
@@ -196,7 +218,7 @@ def _failed_must(report: Report) -> Section:
 def _failed_should(report: Report) -> Section:
     causes = tuple(by_cause(result for result in _with_status(report.failures, "failed") if result.level != "MUST"))
     heading = f"failed SHOULD{_aside(report)}: {_counted(causes)}"
-    return Section(heading=heading, role="bad" if report.strict else "warning", causes=causes)
+    return Section(heading=heading, role="bad" if report.strict else "warning", causes=causes, kind="SHOULD")
 
 
 def _waived(report: Report) -> Section:
@@ -223,13 +245,16 @@ def _unsupported(report: Report) -> Section:
         note="The target does not claim what they ask, or plain autograd cannot do it.",
         causes=tuple(by_cause(results)),
         items=_by_message(results),
+        brief=_BRIEF,
     )
 
 
 def _withheld(report: Report) -> Section:
     results = [result for result in report if result.kind == WITHHELD]
     heading = f"withheld: {count(len(results), 'check')} that a list leaves out"
-    return Section(heading=heading, role="warning", causes=tuple(by_cause(results)), items=_by_message(results))
+    return Section(
+        heading=heading, role="warning", causes=tuple(by_cause(results)), items=_by_message(results), brief=_BRIEF
+    )
 
 
 #: So many operations are named of those that stand alike, of more the count alone.

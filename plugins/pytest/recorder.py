@@ -12,6 +12,7 @@ import pytest
 
 from gradconform.cli.console import replace_file
 from gradconform.records import RecordsError
+from gradconform.report.detail import Detail
 from gradconform.report.lines import Line, Role
 from gradconform.report.terminal import closing, opening
 from gradconform.results import Report, Result
@@ -149,6 +150,7 @@ def write_summary(
     terminal: pytest.TerminalReporter, recorder: Recorder, written: Sequence[Path], unwritten: Sequence[str]
 ) -> None:
     """Write one section per run; a run of added stages has failures, but no verdict on the contract."""
+    detail = Detail(terminal.verbosity)
     width = min(terminal._tw.fullwidth, 120)  # noqa: SLF001 (pytest offers no other way to ask)
     for run in recorder:
         report = run.report()
@@ -157,7 +159,7 @@ def write_summary(
             _write(terminal, _added(run))
             continue
         terminal.write_sep("=", "gradconform")
-        _write(terminal, [*opening(report, run.cells, width), *closing(report, width)])
+        _write(terminal, [*opening(report, run.cells, width), *closing(report, width, detail=detail)])
     for path in written:
         terminal.write_line(line_for_terminal(f"gradconform: JSON report in {path}"))
     for problem in unwritten:

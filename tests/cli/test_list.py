@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +11,11 @@ from expecttest import assert_expected_inline
 
 from gradconform.cli import contract as contract_command
 from gradconform.contract import checks_of
+from gradconform.contract.frozen import frozen
 from gradconform.report.checks import lines
 
 CHECKS = checks_of()
+FROZEN = frozen("1.0").checks  # type: ignore[union-attr] # there is a file
 
 Command = Callable[..., Any]
 
@@ -53,13 +57,13 @@ def test_json_has_what_a_program_wants_to_know(command: Command) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_on_a_terminal_no_line_is_too_wide(width: int) -> None:
-    told = list(map(str, lines(list(CHECKS.values()), width, contract="1.0", profile="full", manifest=len(CHECKS))))
+    told = list(map(str, lines(list(FROZEN.values()), width, contract="1.0", profile="full", manifest=len(CHECKS))))
     assert [line for line in told if len(line) > width] == []
     assert told[-1] == f"{len(CHECKS)} of {len(CHECKS)} checks of contract 1.0, profile full"
 
 
 def test_on_a_terminal_each_check_has_its_requirement_below_it() -> None:
-    check = CHECKS["full.gradients.mlp"]
+    check = FROZEN["full.gradients.mlp"]
     assert_expected_inline(
         "\n".join(map(str, lines([check], 80, contract="1.0", profile="full", manifest=1))),
         """\
@@ -82,3 +86,25 @@ def test_a_pattern_that_matches_no_check_is_refused(command: Command) -> None:
     done = command("list", "--checks", "no.such")
     assert (done.code, done.out) == (2, "")
     assert "matches no check" in done.err
+
+
+@pytest.mark.parametrize(
+    "given", [("full.*.mlp",), ("--checks", "full.*.mlp"), ("full.gradients.mlp", "full.loss.mlp")]
+)
+def test_globs_are_taken_with_and_without_the_option(command: Command, given: tuple[str, ...]) -> None:
+    listed = [line.partition("\t")[0] for line in command("list", *given).out.splitlines()]
+    assert listed == ["full.gradients.mlp", "full.loss.mlp"]
+
+
+def test_an_area_that_there_is_not_names_those_there_are(command: Command) -> None:
+    done = command("list", "nosuch.*")
+    assert (done.code, done.out) == (2, "")
+    assert "check pattern 'nosuch.*' matches no check; the areas are accumulate, edges, " in done.err
+
+
+@pytest.mark.parametrize(
+    "words", [("list", "split.*"), ("list", "--json"), ("explain", "full.loss.mlp"), ("init", "-h")]
+)
+def test_what_shows_the_contract_imports_no_torch(words: tuple[str, ...]) -> None:
+    code = f"import sys\nfrom gradconform.cli import main\nmain({list(words)})\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -196,10 +196,10 @@ def test_an_error_of_the_kit_is_told_with_its_traceback_and_its_check() -> None:
 ========================= could not be judged: 1 check =========================
 
 [1] 1 check: KeyError: 'x'
-      a.b.e: It MUST do a.b.e.
-        the kit failed: Traceback
-          line 1
-        KeyError: 'x'
+    a.b.e
+      the kit failed: Traceback
+        line 1
+      KeyError: 'x'
     again: gradconform replay a.b.e thing
 
 0 of 1 checks of contract 1.0, profile full, ran
@@ -217,9 +217,8 @@ def test_what_fails_alike_in_two_dtypes_is_told_once() -> None:
 ======================= failed MUST: 1 check, 2 results ========================
 
 [1] 1 check: after W, a parameter gradient has a wrong value
-    program F0 I0 W0
-      a.b.c [cpu float32, cpu float64]: It MUST do a.b.c.
-        - weight, after W0: worst at [0]
+    a.b.c [cpu float32, cpu float64]: program F0 I0 W0
+      - weight, after W0: worst at [0]
     again: gradconform replay a.b.c thing
 
 2 of 2 checks of contract 1.0, profile full, ran

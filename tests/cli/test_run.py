@@ -22,7 +22,7 @@ def test_a_target_that_conforms_gives_0_and_says_so_last(command: Command) -> No
 
 
 def test_a_target_that_does_not_conform_gives_1_and_names_every_failed_check(command: Command) -> None:
-    done = command("run", "torch", "--checks", "split.gradients.*")
+    done = command("run", "torch", "--checks", "split.gradients.*", "-v")
     assert done.code == 1
     assert re.fullmatch(rf"torch {re.escape(torch.__version__)} does NOT conform: \d+ MUST failed, .*", done.last)
     for check in ("output-slice", "output-view", "tied-apart", "embedding", "duplicate-input"):
@@ -31,7 +31,7 @@ def test_a_target_that_does_not_conform_gives_1_and_names_every_failed_check(com
 
 def test_no_failed_check_is_left_out(command: Command, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    done = command("run", "torch", "--json", str(path))
+    done = command("run", "torch", "-v", "--json", str(path))
     results = json.loads(path.read_text(encoding="utf-8"))["results"]
     failed = [result["check"] for result in results if result["status"] == "failed"]
     assert len(failed) > 30
@@ -39,7 +39,7 @@ def test_no_failed_check_is_left_out(command: Command, tmp_path: Path) -> None:
 
 
 def test_failures_with_one_cause_are_told_together(command: Command) -> None:
-    done = command("run", "torch", "--checks", "split.gradients.output-[tv]*,split.gradients.output-slice")
+    done = command("run", "torch", "--checks", "split.gradients.output-[tv]*,split.gradients.output-slice", "-vv")
     assert "[1] 3 checks: I raised RuntimeError: Can't detach views in-place." in done.out
     told = done.out[done.out.index("    program") : done.out.rindex("\n3 of")]
     assert_expected_inline(
@@ -54,7 +54,7 @@ def test_failures_with_one_cause_are_told_together(command: Command) -> None:
           transpose, hence not contiguous)
       split.gradients.output-view: output-view (an output that is a view of
           another shape)
-    again: gradconform replay split.gradients.output-slice torch
+    again: gradconform replay split.gradients.output-view torch
 """,
     )
 

@@ -47,6 +47,9 @@ VALUES: dict[str, tuple[str, Any]] = {
     "max-lost-time": ("32.5", 32.5),
     "time-budget": ('"10m"', 600.0),
     "workers": ("2", 2),
+    "maxfail": ("3", 3),
+    "failures": ("2", 2),
+    "output-format": ('"concise"', "concise"),
     "no-isolation": ("true", False),
     "json": ('"out.json"', "out.json"),
 }
@@ -74,7 +77,9 @@ def test_every_option_of_run_has_its_place_in_the_file(tmp_path: Path) -> None:
     assert {name: getattr(arguments, actions[name].dest) for name in VALUES} == {
         name: value for name, (_, value) in VALUES.items()
     }
-    assert actions.keys() - VALUES.keys() - OTHERS.keys() == {"help", "list", "resume"}
+    assert actions.keys() - VALUES.keys() - OTHERS.keys() == {
+        "help", "list", "resume", "exitfirst", "last-failed", "quiet", "verbose",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -117,7 +117,7 @@ def test_torch_fails_on_a_head_of_a_language_model_and_the_failure_is_replayed(c
         pytest.skip("on this torch a product of three dimensions with a bias is no view")
     assert done.code == 1
     again = "gradconform replay stage.build-head.split.gradients torch --stage model.py:build_head"
-    assert again in " ".join(done.out.split())
+    assert again in " ".join(done.out.replace("\\\n", "").split())
     once_more = command(*again.split()[1:])
     assert once_more.code == 1
     assert "the same as in the report, number for number" in " ".join(command("replay", "out.json#1").out.split())

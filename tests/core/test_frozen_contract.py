@@ -14,6 +14,8 @@ from expecttest import assert_expected_inline
 
 from gradconform.contract import areas, checks_of, frozen
 from gradconform.contract.check import Check
+from gradconform.contract.explained import explained, explanations_of
+from gradconform.contract.explaining import explanations
 from gradconform.contract.freezing import as_it_is, differences, freeze
 from gradconform.fixtures.programs import split_deferred
 from gradconform.fixtures.stages import ZOO
@@ -47,6 +49,14 @@ def test_a_file_is_one_line_per_check_and_stage_and_reads_back_as_it_was_written
     lines = held.text().splitlines()
     assert len(lines) == len(held.checks) + len(held.stages) + 8
     assert max(map(len, lines)) < 2000
+
+
+@pytest.mark.parametrize("version", frozen.versions())
+def test_what_is_told_of_the_checks_of_a_version_is_what_its_file_says(version: str) -> None:
+    text = explanations(checks_of(version)).text()
+    told = f"contract {version}: run `gradconform contract --contract {version} --freeze`"
+    assert explanations_of(version).read_text(encoding="utf-8") == text, told
+    assert explained(version).text() == text
 
 
 def test_the_lists_of_a_version_are_read_without_torch() -> None:

@@ -23,6 +23,7 @@ from gradconform.reading.comparison import (
     compare,
 )
 from gradconform.report.comparison import comparison_lines, comparison_markdown
+from gradconform.report.detail import Detail
 from gradconform.results import Report, Result
 
 MLP, TIED, EMBEDDING = "full.gradients.mlp", "split.gradients.tied-apart", "split.gradients.embedding"
@@ -199,10 +200,11 @@ base  mine 1.0, contract 1.0, profile quick: does not conform; 1 passed, 3 faile
 new   mine 1.0, contract 1.0, profile quick: does not conform; 1 passed, 2 failed, 1 not run
 
 new failures: 1 check
-  full.gradients.mlp[cpu-float32]: passed, 0.50 s -> failed, mismatch, 0.50 s; wrong | <b> `y`
+  [1] 1 check: program F0 B0
+      full.gradients.mlp[cpu-float32]: passed, 0.50 s -> failed, mismatch, 0.50 s; wrong | <b> `y`
 
 judged before, not run now: 1 check
-  split.gradients.tied-apart[cpu-float32]: failed, error, 0.50 s -> no result
+  1 check: no result: split.gradients.tied-apart[cpu-float32]
 
 fixed: 1 check
   split.gradients.embedding[cpu-float32]: failed, missing, 0.50 s -> passed, 0.50 s
@@ -263,7 +265,10 @@ def test_a_long_list_is_cut_and_counted(real: Report) -> None:
     found = compare(replace(real, results=many), replace(real, results=failed))
     text = "\n".join(map(str, comparison_lines(found, Expression.parse(DEFAULT), 100)))
     assert "new failures: 60 checks" in text
-    assert "  and 10 more" in text
+    assert "  [1] 60 checks: " in text
+    assert "      and 59 more checks" in text
+    every = comparison_lines(found, Expression.parse(DEFAULT), 100, Detail(1))
+    assert sum("full.gradients.s" in line.text for line in every) == 60
     assert "\n\nand 10 more" in comparison_markdown(found, Expression.parse(DEFAULT))
 
 

@@ -1,0 +1,55 @@
+"""Which checks failed when a target was last run from a folder: what ``--last-failed`` runs again.
+
+It is kept in the user's folder for caches, a file per folder and target; where that cannot be written nothing is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from gradconform.results import Report
+
+from .console import replace_file
+
+#: What tells runs of one target apart: what they judge it on.
+_JUDGED_ON = ("contract", "stage", "operation", "block", "setting", "fault", "schedule")
+
+
+def last_failed(options: Mapping[str, Any], patterns: Iterable[str]) -> list[str]:
+    """Return the ids of the checks that failed in the last run with such ``options``, of those that match."""
+    globs = list(patterns) or ["*"]
+    return [check for check in _read(_file(options)) if any(fnmatchcase(check, glob) for glob in globs)]
+
+
+def remember(report: Report) -> None:
+    """Keep which checks of a run failed; of a check that was not run what is known stays."""
+    file = _file(report.options)
+    failed = {result.check for result in report.failures}
+    told = {result.check for result in report if result.status != "not_run"}
+    known = sorted(failed | (set(_read(file)) - told))
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(str(file), json.dumps(known))
+
+
+def _file(options: Mapping[str, Any]) -> Path:
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    about = [str(Path.cwd()), options.get("target"), *(options.get(name) for name in _JUDGED_ON)]
+    named = hashlib.sha256(json.dumps(about, default=str).encode()).hexdigest()[:32]
+    return caches / "gradconform" / "last-failed" / f"{named}.json"
+
+
+def _read(file: Path) -> list[str]:
+    """Return what is kept; nothing where nothing is, or where it is not what was written."""
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(found, list) and all(isinstance(one, str) for one in found):
+            return found
+    return []

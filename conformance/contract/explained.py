@@ -1,0 +1,96 @@
+"""What is to be known of the checks of a version beside what it fixes, as a file. Reading one imports no torch.
+
+``gradconform contract --freeze`` writes it. It may be mended in every version, since it fixes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradconform.records import tupled
+
+from . import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program, and on which stages it is run and how these are fed."""
+
+    text: str
+    fed: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedCheck:
+    """What is to be known of a check: why it is asked, what it catches, what it runs, and how that is judged."""
+
+    why: str
+    catches: str
+    seed: str | None
+    source: str
+    tried: tuple[Program, ...]
+    drawn: str
+    legend: str
+    judged: tuple[str, ...]
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedStage:
+    """What is to be known of a stage: what is special in it, what it is fed with, and its source."""
+
+    special: str
+    fed: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What is to be known of checks and stages, by id and name."""
+
+    checks: Mapping[str, ExplainedCheck]
+    stages: Mapping[str, ExplainedStage]
+
+    def text(self) -> str:
+        """Return the text of the file, one line per check and stage."""
+        parts = (_lines(self.checks), _lines(self.stages))
+        return '{{\n"checks": {{\n{}\n}},\n"stages": {{\n{}\n}}\n}}\n'.format(*parts)
+
+
+def _lines(several: Mapping[str, ExplainedCheck] | Mapping[str, ExplainedStage]) -> str:
+    told = (f"{json.dumps(name)}: {json.dumps(asdict(one), ensure_ascii=False)}" for name, one in several.items())
+    return ",\n".join(told)
+
+
+def explanations_of(version: str) -> Path:
+    """Return where the file on a version is, or will be."""
+    return frozen.file_of(version).with_name("explanations") / f"{version}.json"
+
+
+def explained(version: str) -> Explained:
+    """Return what the file says of the checks of a version."""
+    path = explanations_of(version)
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, written: int) -> Explained:
+    """Read a file; one that was ``written`` anew is another."""
+    del written
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return Explained(
+        {name: _check(values) for name, values in found["checks"].items()},
+        {name: ExplainedStage(**values) for name, values in found["stages"].items()},
+    )
+
+
+def _check(values: dict[str, object]) -> ExplainedCheck:
+    told = tupled(values)
+    return ExplainedCheck(**{**told, "tried": tuple(Program(**one) for one in told["tried"])})

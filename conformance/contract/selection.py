@@ -1,0 +1,67 @@
+"""Which checks of a version are asked for: those of a profile, by globs over ids. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Protocol, TypeVar
+
+from gradconform.naming import PROFILES, Profile, SelectionError, nearest, profile_named
+
+
+class Selectable(Protocol):
+    """What has the id of a check, and the first profile that it is in."""
+
+    @property
+    def id(self) -> str:
+        """The id."""
+
+    @property
+    def profile(self) -> Profile:
+        """The first profile that has it."""
+
+
+_S = TypeVar("_S", bound=Selectable)
+
+
+def of_profile(checks: Mapping[str, _S], profile: str) -> list[_S]:
+    """Return the checks of a profile, which has those of the smaller ones too; raise for one that does not exist."""
+    known = profile_named(profile)
+    return [check for check in checks.values() if PROFILES.index(check.profile) <= PROFILES.index(known)]
+
+
+def selected(
+    checks: Mapping[str, _S], profile: str, include: Sequence[str] | None = None, exclude: Sequence[str] = ()
+) -> list[_S]:
+    """Return the checks of a profile whose id matches ``include``, where that is given, and not ``exclude``.
+
+    Raises :class:`~gradconform.naming.SelectionError` for an unknown profile, a glob that matches nothing, and where
+    nothing is left.
+    """
+    manifest = of_profile(checks, profile)
+    for pattern in (*(include or ()), *exclude):
+        if not any(fnmatchcase(check.id, pattern) for check in manifest):
+            raise SelectionError(_no_match(pattern, checks, profile))
+    found = [
+        check
+        for check in manifest
+        if (not include or any(fnmatchcase(check.id, pattern) for pattern in include))
+        and not any(fnmatchcase(check.id, pattern) for pattern in exclude)
+    ]
+    if not found:
+        msg = f"no check is left of {len(manifest)} after {include=} and {exclude=}; widen one of them"
+        raise SelectionError(msg)
+    return found
+
+
+def _no_match(pattern: str, checks: Mapping[str, Selectable], profile: str) -> str:
+    """Say which profile has what a pattern matches, or else which ids are near, and where none is the areas."""
+    elsewhere = {check.profile for check in checks.values() if fnmatchcase(check.id, pattern)}
+    if elsewhere:
+        smallest = min(elsewhere, key=PROFILES.index)
+        return f"check pattern {pattern!r} matches only checks of profile {smallest}, not of {profile}; use --profile"
+    areas = dict.fromkeys(name.partition(".")[0] for name in checks)
+    area = pattern.partition(".")[0]
+    if area not in areas:
+        return f"check pattern {pattern!r} matches no check; the areas are {', '.join(areas)}"
+    return f"check pattern {pattern!r} matches no check; nearest: {nearest(pattern, checks)[:300]}"

@@ -1,0 +1,180 @@
+"""A cause as lines of text: the smallest check that shows it, or all of them with what each one saw."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from gradconform.finding_text import finding_line, needed
+from gradconform.results import Result
+
+from .detail import Detail
+from .lines import Line, count, wrapped, wrapped_each
+from .sections import Cause
+
+#: How many findings of a cause's first check are shown in full, and of every further one; the rest is named.
+SHOWN_FIRST, SHOWN = 3, 1
+
+#: So many places of further findings of a check are named.
+_PLACES = 8
+
+#: A clause is told once for several checks where at least so many of its words are the same in all.
+_SHARED_WORDS = 4
+
+_LONGEST_CAUSE = 240
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one result saw: where (its programs), and its findings, without what the cause's own line says."""
+
+    where: str
+    findings: tuple[str, ...]
+    places: tuple[str, ...]
+
+
+def cause_head(number: int, cause: Cause, width: int) -> list[Line]:
+    """Return the lines that say what a cause is, and of how many checks."""
+    told = textwrap.shorten(cause.text, _LONGEST_CAUSE, placeholder=" ...")
+    return wrapped(f"[{number}] {count(len(cause.checks), 'check')}: {told}", width, hanging=4, role="heading")
+
+
+def cause_line(number: int, cause: Cause, width: int, kind: str = "") -> Line:
+    """Return a cause in one line of a summary, cut where it is longer; ``kind`` says of what it is, if no MUST."""
+    lead = f"[{number}]".ljust(5)
+    text = f"{lead}{len(cause.checks):>5}  {f'{kind}: ' if kind else ''}{' '.join(cause.text.split())}"
+    return Line(text if len(text) <= width else f"{text[: width - 3]}...")
+
+
+def cause_lines(cause: Cause, width: int, detail: Detail, *, cells: bool, every: bool) -> list[Line]:
+    """Return the lines on the checks that show a cause: the smallest ones, or all.
+
+    ``cells``: the run has several devices or dtypes, so each check says in which it failed. ``every``: nothing could be
+    judged, for this one reason, so no id is listed.
+    """
+    if every:
+        lines = _findings(_seen(cause.smallest), width, 4, SHOWN_FIRST, detail.message_lines)
+        return lines + wrapped("in every check that was tried", width, indent=4)
+    if not detail.ids:
+        return _examples(cause, width, detail, cells)
+    seen = {check: _seen(results[0]) for check, results in cause.checks.items()}
+    if not detail.everything:
+        shown = _smallest(cause, detail)
+        seen = {check: one if check in shown else _Seen("", (), ()) for check, one in seen.items()}
+        return _checks(cause, seen, width, cells)
+    return _all(cause, seen, width, cells)
+
+
+def _all(cause: Cause, seen: dict[str, _Seen], width: int, cells: bool) -> list[Line]:  # noqa: FBT001 (passed on)
+    """Return the lines on every check and what it saw; what all saw alike is told once."""
+    lines: list[Line] = []
+    wheres = {one.where for one in seen.values()}
+    alike = len(seen) > 1 and len(set(seen.values())) == 1
+    if len(wheres) == 1:
+        lines += wrapped(wheres.pop(), width, indent=4, hanging=2, role="faint")
+        seen = {check: _Seen("", one.findings, one.places) for check, one in seen.items()}
+    if alike:
+        lines += _findings(next(iter(seen.values())), width, 4, SHOWN_FIRST)
+        seen = dict.fromkeys(seen, _Seen("", (), ()))
+    return lines + _checks(cause, seen, width, cells)
+
+
+def _smallest(cause: Cause, detail: Detail) -> list[str]:
+    """Return the ids of the smallest checks that show a cause."""
+    return list(dict.fromkeys(result.check for result in cause.by_size))[: detail.failures]
+
+
+def _examples(cause: Cause, width: int, detail: Detail, cells: bool) -> list[Line]:  # noqa: FBT001 (passed on)
+    """Return the smallest checks that show a cause, with what each saw, and how many more there are."""
+    checks = cause.checks
+    smallest = _smallest(cause, detail)
+    lines: list[Line] = []
+    for check in smallest:
+        seen = _seen(checks[check][0], cause.text)
+        where = f": {seen.where}" if seen.where else ""
+        lines += wrapped(f"{check}{_cells(checks[check], cells)}{where}", width, indent=4, hanging=2)
+        lines += _findings(seen, width, 6, SHOWN, detail.message_lines)
+    more = len(checks) - len(smallest)
+    return [*lines, *([Line(f"    and {count(more, 'more check')}", "faint")] if more else [])]
+
+
+def _cells(results: Sequence[Result], cells: bool) -> str:  # noqa: FBT001 (passed on)
+    return f" [{', '.join(f'{one.device} {one.dtype}' for one in results)}]" if cells else ""
+
+
+def _checks(cause: Cause, seen: dict[str, _Seen], width: int, cells: bool) -> list[Line]:  # noqa: FBT001 (passed on)
+    lines: list[Line] = []
+    checks = cause.checks
+    shown = SHOWN_FIRST
+    for _, group in groupby(sorted(checks), key=lambda check: check.rpartition(".")[0]):
+        ids = list(group)
+        clause, own = _clause([checks[check][0].requirement for check in ids])
+        lines += wrapped(clause, width, indent=4)
+        for check, words in zip(ids, own, strict=True):
+            lines += wrapped(f"{check}{_cells(checks[check], cells)}: {words}", width, indent=6, hanging=4)
+            lines += wrapped(seen[check].where, width, indent=8, hanging=2, role="faint")
+            lines += _findings(seen[check], width, 8, shown)
+            shown = SHOWN
+    return lines
+
+
+def _seen(result: Result, told: str = "") -> _Seen:
+    """Return what a result saw: what its message says before the findings, such as the programs, and each of these.
+
+    ``told`` is the line of the cause: what it says is not said again.
+    """
+    said = result.preamble
+    if not result.findings:
+        # Of a crash of the kit the last line is the cause, of all else the first one.
+        return _Seen("", tuple(said if result.kind == "kit" and len(said) > 1 else said[1:]), ())
+    findings = [finding_line(_untold(finding, told)) for finding in result.findings]
+    places = [str(finding["where"]) for finding in result.findings]
+    where = "; ".join(said)
+    if result.findings[0]["kind"] == "error":  # what was raised stands in the cause's line
+        where += f", raised at {result.findings[0]['action']}"
+        findings, places = findings[1:], places[1:]
+    return _Seen(where, tuple(findings), tuple(places))
+
+
+def _untold(finding: Mapping[str, Any], told: str) -> Mapping[str, Any]:
+    """Return a finding without the cause and the needs that are ``told``."""
+    why = finding["cause"]
+    needs = needed([finding])
+    without = {"cause": None} if why and str(why["text"]) in told else {}
+    return {**finding, **without, **({"needs": None} if needs and needs in told else {})}
+
+
+def _findings(seen: _Seen, width: int, indent: int, shown: int, most: int | None = None) -> list[Line]:
+    """Return the first findings in full and the places of the others; of a message without findings the last lines."""
+    if not seen.places:
+        return [Line(" " * indent + text) for text in seen.findings[-most if most else None :]]
+    lines = wrapped_each((f"- {text}" for text in seen.findings[:shown]), width, indent=indent, hanging=2)
+    rest = list(dict.fromkeys(seen.places[shown:]))
+    if rest:
+        more = [f"{len(rest) - _PLACES} more"] if len(rest) > _PLACES else []
+        lines += wrapped(f"- and {', '.join([*rest[:_PLACES], *more])}", width, indent=indent, hanging=2)
+    return lines
+
+
+def _clause(sentences: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the words that the sentences share, with dots for what they do not, and each sentence's own words."""
+    if len(sentences) == 1:
+        return "", list(sentences)
+    words = [sentence.rstrip(".").split() for sentence in sentences]
+    before = _alike(words)
+    after = _alike([one[before:][::-1] for one in words])
+    if before + after < _SHARED_WORDS:
+        return "", list(sentences)
+    own = [" ".join(one[before : len(one) - after]) or "the same" for one in words]
+    last = words[0][len(words[0]) - after :]
+    return " ".join([*words[0][:before], "...", *last]), own
+
+
+def _alike(lists: Sequence[Sequence[str]]) -> int:
+    """Return how many words all lists begin with."""
+    return next(
+        (index for index, column in enumerate(zip(*lists, strict=False)) if len(set(column)) > 1), min(map(len, lists))
+    )

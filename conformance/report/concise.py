@@ -1,0 +1,75 @@
+"""A report as one line per failure, for grep and editors, and as annotations of GitHub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gradconform.results import Report, Result
+from gradconform.sinks import for_github_data, for_github_property
+
+from .sections import Cause, by_cause, cause
+from .sentences import command_again, verdict
+
+#: GitHub shows ten annotations of each level of a step, one of which is the verdict.
+_ANNOTATIONS = 9
+
+
+def failure_lines(report: Report, folder: Path) -> list[str]:
+    """Return ``path:check: message`` for each failure, and the verdict; a path in ``folder`` is told from there on."""
+    cells = len({(result.device, result.dtype) for result in report}) > 1
+    path = _path(report, folder)
+    lines = [
+        f"{path}:{result.place.name if cells else result.check}: {_level(result)}{' '.join(_said(result).split())}"
+        for result in report.failures
+    ]
+    return [*lines, verdict(report)]
+
+
+def _path(report: Report, folder: Path) -> str:
+    """Return the file of a target, or what else it is named."""
+    file = report.target.get("file")
+    if not file:
+        return str(report.target["text"])
+    path = Path(str(file))
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+
+
+def _level(result: Result) -> str:
+    return f"{result.status} {result.level}: " if result.status == "failed" else f"{result.kind} error: "
+
+
+def _said(result: Result) -> str:
+    """Return what a result saw first, and the likely cause of it."""
+    whys = [str(finding["cause"]["text"]) for finding in result.findings if finding["cause"]]
+    return f"{cause(result)}; likely cause: {whys[0]}" if whys else cause(result)
+
+
+def annotations(report: Report, folder: Path) -> Iterator[str]:
+    """Yield a workflow command of GitHub per cause, and one that says the verdict.
+
+    The form is that of https://docs.github.com/actions/reference/workflow-commands-for-github-actions.
+    """
+    file = _path(report, folder) if report.target.get("file") else ""
+    decisive = [result for result in report.failures if result.decisive or report.strict]
+    others = [result for result in report.failures if not (result.decisive or report.strict)]
+    for level, results in (("error", decisive), ("warning", others)):
+        for one in by_cause(results)[:_ANNOTATIONS]:
+            yield _annotation(level, file, _title(one), _message(report, one))
+    level = "notice" if report.exit_code == 0 else "error"
+    yield _annotation(level, "", "gradconform", verdict(report))
+
+
+def _title(one: Cause) -> str:
+    more = len(one.checks) - 1
+    return f"gradconform {one.smallest.check}{f' and {more} more' if more else ''}"
+
+
+def _message(report: Report, one: Cause) -> str:
+    again = command_again(report, one.smallest)
+    return "\n".join([one.text, one.smallest.message, *([f"again: {again}"] if again else [])])
+
+
+def _annotation(level: str, file: str, title: str, message: str) -> str:
+    properties = [*([f"file={for_github_property(file)}"] if file else []), f"title={for_github_property(title)}"]
+    return f"::{level} {','.join(properties)}::{for_github_data(message)}"

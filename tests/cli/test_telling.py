@@ -1,0 +1,201 @@
+"""How much a command tells of a report, and in which form."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from expecttest import assert_expected_inline
+
+from gradconform import check_stage_backward
+from gradconform.report.concise import annotations
+from gradconform.report.detail import Detail
+from gradconform.report.terminal import closing
+from gradconform.results import Report, Result
+
+Command = Callable[..., Any]
+
+#: A stage backward that is plain autograd, but for an input gradient of half its size.
+HALVED = """
+import torch
+
+def stage_backward(stage_output, output_grads, input_values):
+    outputs = stage_output if isinstance(stage_output, (tuple, list)) else [stage_output]
+    torch.autograd.backward(outputs, output_grads or [None] * len(outputs))
+    return tuple(None if value.grad is None else value.grad * 0.5 for value in input_values)
+"""
+
+#: Seven that fail for one reason, and nothing else.
+CHECKS = ("--checks", "full.loss.[l-m]*")
+
+
+@pytest.fixture
+def halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "halved.py").write_text(HALVED, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def told(text: str) -> str:
+    """Return what stands behind the areas, without the numbers of a processor."""
+    return re.sub(r"worst at .*?headroom \S+", "worst at ...", text[text.index("===") :], flags=re.DOTALL)
+
+
+@pytest.mark.usefixtures("halved")
+def test_a_cause_is_told_by_its_smallest_check(command: Command) -> None:
+    assert_expected_inline(
+        told(command("run", "halved.py", *CHECKS).out),
+        """\
+====================== failed MUST: 10 checks by 1 cause =======================
+
+[1] 10 checks: after B, an input gradient has a wrong value; likely cause:
+    scaled by 0.5
+    full.loss.mlp: program F0 B0 F1 B1
+      - input 0, after B0: worst at ...
+    and 9 more checks
+    again: gradconform replay full.loss.mlp halved.py
+
+10 of 1190 checks of contract 1.0, profile standard, ran; 1180 not selected
+halved.py does NOT conform: 10 MUST failed, and not all of the contract was run
+""",
+    )
+
+
+@pytest.mark.usefixtures("halved")
+def test_v_names_every_check_and_says_more_of_none(command: Command) -> None:
+    shown = command("run", "halved.py", *CHECKS, "-v").out
+    report = json.loads(command("run", "halved.py", *CHECKS, "--output-format", "json").out)
+    failed = [result["check"] for result in report["results"] if result["status"] == "failed"]
+    assert len(failed) > 3
+    assert [check for check in failed if f"{check}: " not in shown] == []
+    assert shown.count("worst at") == 1
+    assert command("run", "halved.py", *CHECKS, "-v", "--failures", "3").out.count("worst at") == 3
+    assert command("run", "halved.py", *CHECKS, "-vv").out.count("worst at") >= len(failed)
+
+
+@pytest.mark.usefixtures("halved")
+def test_so_many_failures_of_each_cause_are_shown(command: Command) -> None:
+    three = told(command("run", "halved.py", *CHECKS, "--failures", "3").out)
+    assert three.count("worst at") == 3
+
+
+@pytest.mark.usefixtures("halved")
+def test_q_has_a_line_per_cause_and_qq_the_verdict_alone(command: Command) -> None:
+    quiet = command("run", "halved.py", *CHECKS, "-q")
+    assert_expected_inline(
+        quiet.out,
+        """\
+=============================== summary: 1 cause ===============================
+[1]     10  after B, an input gradient has a wrong value; likely cause: scale...
+
+10 of 1190 checks of contract 1.0, profile standard, ran; 1180 not selected
+halved.py does NOT conform: 10 MUST failed, and not all of the contract was run
+""",
+    )
+    alone = command("run", "halved.py", *CHECKS, "-qq")
+    assert alone.out.splitlines() == [quiet.last]
+
+
+@pytest.mark.usefixtures("halved")
+def test_concise_is_a_line_per_failure_and_the_verdict(command: Command) -> None:
+    done = command("run", "halved.py", "--checks", "full.loss.mlp,full.loss.conv2d", "--output-format", "concise")
+    assert_expected_inline(
+        done.out,
+        """\
+halved.py:full.loss.conv2d: failed MUST: after B, an input gradient has a wrong value; likely cause: scaled by 0.5
+halved.py:full.loss.mlp: failed MUST: after B, an input gradient has a wrong value; likely cause: scaled by 0.5
+halved.py does NOT conform: 2 MUST failed, and not all of the contract was run
+""",
+    )
+    elsewhere = command("run", "torch", "--checks", "split.gradients.tied-apart", "--output-format", "concise")
+    assert elsewhere.out.splitlines()[0].partition(":split.gradients.tied-apart: failed MUST: ")[1]
+
+
+def test_json_is_the_report_and_nothing_else_and_so_is_a_dash(command: Command, halved: Path) -> None:
+    printed = command("run", "halved.py", *CHECKS, "--output-format", "json", "--json", "out.json")
+    values = json.loads(printed.out)
+    assert values == json.loads((halved / "out.json").read_text(encoding="utf-8"))
+    assert values["verdict"] == "does not conform"
+    assert json.loads(command("run", "halved.py", *CHECKS, "--json", "-").out)["summary"] == values["summary"]
+    assert not (halved / "-").exists()
+
+
+@pytest.mark.usefixtures("halved")
+def test_github_gets_an_annotation_per_cause_and_the_verdict(command: Command) -> None:
+    first, last = command("run", "halved.py", *CHECKS, "--output-format", "github").out.splitlines()
+    assert first.startswith("::error file=halved.py,title=gradconform full.loss.")
+    assert "%0Aagain: gradconform replay full.loss." in first
+    assert last.startswith("::error title=gradconform::halved.py does NOT conform: ")
+
+
+def hostile() -> Report:
+    text = "a\n::error::b % c\r\x1b[2J"
+    seen = {"kind": "mismatch", "where": text, "action": "B0", "text": text, "cause": None, "raised": None}
+    finding = {**seen, "sort": "thing", "needs": None}
+    result = Result(
+        check="a.b.c", level="MUST", device="cpu", dtype="float32", status="failed", requirement=text, kind="mismatch",
+        findings=(finding,), message=text,
+    )  # fmt: skip
+    target = {"text": text, "name": text, "version": None, "file": "/srv/a,b:c\n.py"}
+    return Report(
+        profile="quick", target=target, environment={}, seed=20, manifest=1, planned=1, results=[result],
+    )  # fmt: skip
+
+
+def test_what_others_wrote_ends_no_annotation_and_begins_none() -> None:
+    lines = list(annotations(hostile(), Path("/home")))
+    assert [line.count("\n") + line.count("\r") + line.count("\x1b") for line in lines] == [0, 0]
+    assert [line.partition(" ")[0] for line in lines] == ["::error", "::error"]
+    properties = lines[0].partition("::error ")[2].partition("::")[0]
+    assert properties.split(",") == ["file=/srv/a%2Cb%3Ac%0A.py", "title=gradconform a.b.c"]
+
+
+def test_a_should_that_decides_nothing_is_a_warning(command: Command) -> None:
+    given = ("run", "torch", "--checks", "hooks.post_accumulate.mlp-split", "--output-format", "github")
+    assert [line.partition(" ")[0] for line in command(*given).out.splitlines()] == ["::warning", "::error"]
+    assert command(*given, "--strict").out.startswith("::error")
+
+
+@pytest.mark.parametrize(("given", "ran"), [(("-x",), 1), (("--maxfail", "2"), 2)])
+def test_a_run_ends_where_enough_failed(command: Command, halved: Path, given: tuple[str, ...], ran: int) -> None:
+    done = command("run", "halved.py", *CHECKS, *given, "--json", "out.json")
+    report = json.loads((halved / "out.json").read_text(encoding="utf-8"))
+    assert (done.code, report["verdict"], report["summary"]["failed"]) == (1, "does not conform", ran)
+    assert f"The run was stopped: --maxfail {ran} is reached" in done.out
+    assert "report as JSON: out.json" in done.out
+
+
+@pytest.mark.usefixtures("halved")
+def test_a_limit_that_the_last_check_reaches_stops_nothing(command: Command) -> None:
+    done = command("run", "halved.py", "--checks", "full.loss.mlp", "-x")
+    assert "stopped" not in done.out
+
+
+@pytest.mark.usefixtures("halved")
+def test_a_run_that_was_stopped_says_how_to_go_on(command: Command) -> None:
+    done = command("run", "halved.py", *CHECKS, "-x", "--ndjson", "run.ndjson")
+    assert "go on with gradconform run --resume run.ndjson" in " ".join(done.out.split())
+
+
+def test_what_failed_last_is_run_again(command: Command, halved: Path) -> None:
+    assert "no check of halved.py is known to have failed here" in command("run", "halved.py", *CHECKS, "--lf").err
+    again = json.loads(command("run", "halved.py", "--lf", "--json", "-").out)
+    assert {result["status"] for result in again["results"]} == {"failed"}
+    some = json.loads(command("run", "halved.py", "--lf", "--checks", "*.mlp", "--json", "-").out)
+    assert [result["check"] for result in some["results"]] == ["full.loss.mlp"]
+    (halved / "halved.py").write_text(HALVED.replace(" * 0.5", ""), encoding="utf-8")
+    assert "conform" not in command("run", "halved.py", "--lf", "--checks", "full.loss.mlp", "-q").err
+    left = json.loads(command("run", "halved.py", "--lf", "--json", "-").out)
+    assert "full.loss.mlp" not in {result["check"] for result in left["results"]}
+
+
+def test_no_line_is_wider_than_80_columns_but_the_verdict() -> None:
+    report = check_stage_backward("torch", profile="quick")
+    for detail in (Detail(), Detail(1), Detail(2), Detail(-1)):
+        *lines, _ = closing(report, 80, detail=detail)
+        wide = [line.text for line in lines if len(line.text) > 80 and len(line.text.split()) > 1]
+        assert wide == []
