@@ -6,6 +6,7 @@ are told by cause: one defect fails many checks, and a reader wants to see the d
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -61,6 +62,20 @@ class Cause:
         for result in self.results:
             found.setdefault(result.check, []).append(result)
         return found
+
+    @property
+    def smallest(self) -> Result:
+        """The result that is quickest to read: of fewest actions, then of the shortest stage, then first by id."""
+        return min(self.results, key=_size)
+
+
+def _size(result: Result) -> tuple[float, int, str]:
+    """Return how much there is to read of what a result ran; nobody knows where it names no program.
+
+    A requirement names the stage and what is special about it.
+    """
+    actions = sum(len(program.split()) for program in result.programs)
+    return (actions or math.inf, len(result.requirement), result.place.name)
 
 
 def by_cause(results: Iterable[Result]) -> list[Cause]:
