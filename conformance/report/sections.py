@@ -49,11 +49,20 @@ _IN_GENERAL = {
 class Cause:
     """Results with findings of the same kind, on the same sort of tensor, after the same action, for the same reason.
 
-    Each result has those findings alone: what else it shows stands in other causes.
+    Each result has those findings alone: what else it shows stands in other causes. ``likely`` and ``needs`` are empty
+    where nobody knows why, and on what.
     """
 
-    text: str
+    said: str
     results: tuple[Result, ...]
+    likely: str = ""
+    needs: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it in one line."""
+        why = f"; likely cause: {self.likely}" if self.likely else ""
+        return f"{self.said}{why}{f'; needs: {self.needs}' if self.needs else ''}"
 
     @property
     def checks(self) -> dict[str, list[Result]]:
@@ -84,7 +93,7 @@ def by_cause(results: Iterable[Result]) -> list[Cause]:
     for result in results:
         for key, part in _parts(result).items():
             found.setdefault(key, []).append(part)
-    causes = [Cause(_text(group), tuple(group)) for group in found.values()]
+    causes = [_cause_of(group) for group in found.values()]
     return sorted(causes, key=lambda group: (-len(group.checks), group.results[0].check))
 
 
@@ -98,16 +107,24 @@ def _parts(result: Result) -> dict[tuple[str, ...], Result]:
     return {key: result.of_findings(findings) for key, findings in found.items()}
 
 
-def _text(group: list[Result]) -> str:
-    """Return what all results of a cause say: word for word, without numbers, or else in general."""
+def _cause_of(group: list[Result]) -> Cause:
+    """Return the cause of results that have what they found in common."""
     findings = [finding for result in group for finding in result.findings]
+    return Cause(_said(group, findings), tuple(group), _likely(group, findings), needed(findings))
+
+
+def _said(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
+    """Return what all results of a cause say: word for word, without numbers, or else in general."""
     letters = " or ".join(sorted({letter_of(str(finding["action"])) for finding in findings}))
-    said = _same({cause(result, letters) for result in group}) or _of(findings[0], _IN_GENERAL, letters)
+    return _same({cause(result, letters) for result in group}) or _of(findings[0], _IN_GENERAL, letters)
+
+
+def _likely(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
+    """Return what the likely causes have in common; of a message alone it is a part."""
     reasons = {str(finding["cause"]["text"]) for finding in findings if finding["cause"]}
-    if reasons and not _has_message_alone(group[0]):
-        said += f"; likely cause: {_same(reasons) or str(findings[0]['cause']['kind']).replace('_', ' ')}"
-    needs = needed(findings)
-    return f"{said}; needs: {needs}" if needs else said
+    if not reasons or _has_message_alone(group[0]):
+        return ""
+    return _same(reasons) or str(findings[0]["cause"]["kind"]).replace("_", " ")
 
 
 def _same(texts: set[str]) -> str:
