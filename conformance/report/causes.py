@@ -10,6 +10,7 @@ from typing import Any
 
 from gradconform.finding_text import finding_line, needed
 from gradconform.results import Result
+from gradconform.trial.program import programs_line
 
 from .detail import Detail
 from .lines import Line, count, wrapped, wrapped_each
@@ -37,15 +38,23 @@ class _Seen:
 
 
 def cause_head(number: int, cause: Cause, width: int) -> list[Line]:
-    """Return the lines that say what a cause is, and of how many checks."""
-    told = textwrap.shorten(cause.text, _LONGEST_CAUSE, placeholder=" ...")
-    return wrapped(f"[{number}] {count(len(cause.checks), 'check')}: {told}", width, hanging=4, role="heading")
+    """Return the lines that say what a cause is, of how many checks, why, and what it needs."""
+    lead = f"[{number}] {count(len(cause.checks), 'check')}: "
+    lines = wrapped(lead + _short(cause.said), width, hanging=4, role="heading")
+    for label, told in (("likely cause", cause.likely), ("needs", cause.needs)):
+        lines += wrapped(f"{label}: {_short(told)}", width, indent=4, hanging=2, role="heading") if told else []
+    return lines
+
+
+def _short(told: str) -> str:
+    return textwrap.shorten(told, _LONGEST_CAUSE, placeholder=" ...")
 
 
 def cause_line(number: int, cause: Cause, width: int, kind: str = "") -> Line:
     """Return a cause in one line of a summary, cut where it is longer; ``kind`` says of what it is, if no MUST."""
     lead = f"[{number}]".ljust(5)
-    text = f"{lead}{len(cause.checks):>5}  {f'{kind}: ' if kind else ''}{' '.join(cause.text.split())}"
+    told = f"{cause.likely}: {cause.said}" if cause.likely else cause.said
+    text = f"{lead}{len(cause.checks):>5}  {f'{kind}: ' if kind else ''}{' '.join(told.split())}"
     return Line(text if len(text) <= width else f"{text[: width - 3]}...")
 
 
@@ -93,12 +102,23 @@ def _examples(cause: Cause, width: int, detail: Detail, cells: bool) -> list[Lin
     smallest = _smallest(cause, detail)
     lines: list[Line] = []
     for check in smallest:
-        seen = _seen(checks[check][0], cause.text)
-        where = f": {seen.where}" if seen.where else ""
+        result = checks[check][0]
+        seen = _seen(result, cause.text)
+        where = f": {_where(result, seen)}" if seen.where else ""
         lines += wrapped(f"{check}{_cells(checks[check], cells)}{where}", width, indent=4, hanging=2)
         lines += _findings(seen, width, 6, SHOWN, detail.message_lines)
     more = len(checks) - len(smallest)
     return [*lines, *([Line(f"    and {count(more, 'more check')}", "faint")] if more else [])]
+
+
+def _where(result: Result, seen: _Seen) -> str:
+    """Return in what a result was found: of several programs the first that has the action."""
+    line = programs_line(result.programs)
+    if len(result.programs) < 2 or line not in seen.where or not result.findings:  # noqa: PLR2004 (several)
+        return seen.where
+    action = str(result.findings[0]["action"])
+    first = next((one for one in result.programs if action in one.split()), result.programs[0])
+    return seen.where.replace(line, f"{programs_line([first])}, one of {len(result.programs)}")
 
 
 def _cells(results: Sequence[Result], cells: bool) -> str:  # noqa: FBT001 (passed on)

@@ -6,6 +6,7 @@ are told by cause: one defect fails many checks, and a reader wants to see the d
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -44,15 +45,28 @@ _IN_GENERAL = {
 }
 
 
+#: Areas whose stages and programs were drawn: by chance, or so that all pairs of values stand in them.
+_DRAWN = {"property", "space"}
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """Results with findings of the same kind, on the same sort of tensor, after the same action, for the same reason.
 
-    Each result has those findings alone: what else it shows stands in other causes.
+    Each result has those findings alone: what else it shows stands in other causes. ``likely`` and ``needs`` are empty
+    where nobody knows why, and on what.
     """
 
-    text: str
+    said: str
     results: tuple[Result, ...]
+    likely: str = ""
+    needs: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it in one line."""
+        why = f"; likely cause: {self.likely}" if self.likely else ""
+        return f"{self.said}{why}{f'; needs: {self.needs}' if self.needs else ''}"
 
     @property
     def checks(self) -> dict[str, list[Result]]:
@@ -64,18 +78,26 @@ class Cause:
 
     @property
     def by_size(self) -> list[Result]:
-        """The results, first that of the fewest actions, of as many that of the fewest findings, then by id."""
+        """The results, first the quickest to read: of fewest actions, then of the shortest stage, then by id.
+
+        Those on stages and programs that nobody has made for a reader come behind the others.
+        """
         return sorted(self.results, key=_size)
 
     @property
     def smallest(self) -> Result:
-        """The result that shows the cause with the least around it."""
+        """The first of :attr:`by_size`."""
         return min(self.results, key=_size)
 
 
-def _size(result: Result) -> tuple[int, int, int, str]:
+def _size(result: Result) -> tuple[bool, float, int, str]:
+    """Return how much there is to read of what a result ran; nobody knows where it names no program.
+
+    A requirement names the stage and what is special about it.
+    """
     actions = sum(len(program.split()) for program in result.programs)
-    return actions, len(result.findings), len(result.requirement), result.check
+    drawn = result.check.partition(".")[0] in _DRAWN
+    return (drawn, actions or math.inf, len(result.requirement), result.place.name)
 
 
 def by_cause(results: Iterable[Result]) -> list[Cause]:
@@ -84,7 +106,7 @@ def by_cause(results: Iterable[Result]) -> list[Cause]:
     for result in results:
         for key, part in _parts(result).items():
             found.setdefault(key, []).append(part)
-    causes = [Cause(_text(group), tuple(group)) for group in found.values()]
+    causes = [_cause_of(group) for group in found.values()]
     return sorted(causes, key=lambda group: (-len(group.checks), group.results[0].check))
 
 
@@ -98,16 +120,24 @@ def _parts(result: Result) -> dict[tuple[str, ...], Result]:
     return {key: result.of_findings(findings) for key, findings in found.items()}
 
 
-def _text(group: list[Result]) -> str:
-    """Return what all results of a cause say: word for word, without numbers, or else in general."""
+def _cause_of(group: list[Result]) -> Cause:
+    """Return the cause of results that have what they found in common."""
     findings = [finding for result in group for finding in result.findings]
+    return Cause(_said(group, findings), tuple(group), _likely(group, findings), needed(findings))
+
+
+def _said(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
+    """Return what all results of a cause say: word for word, without numbers, or else in general."""
     letters = " or ".join(sorted({letter_of(str(finding["action"])) for finding in findings}))
-    said = _same({cause(result, letters) for result in group}) or _of(findings[0], _IN_GENERAL, letters)
+    return _same({cause(result, letters) for result in group}) or _of(findings[0], _IN_GENERAL, letters)
+
+
+def _likely(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
+    """Return what the likely causes have in common; of a message alone it is a part."""
     reasons = {str(finding["cause"]["text"]) for finding in findings if finding["cause"]}
-    if reasons and not _has_message_alone(group[0]):
-        said += f"; likely cause: {_same(reasons) or str(findings[0]['cause']['kind']).replace('_', ' ')}"
-    needs = needed(findings)
-    return f"{said}; needs: {needs}" if needs else said
+    if not reasons or _has_message_alone(group[0]):
+        return ""
+    return _same(reasons) or str(findings[0]["cause"]["kind"]).replace("_", " ")
 
 
 def _same(texts: set[str]) -> str:

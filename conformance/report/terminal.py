@@ -108,8 +108,9 @@ def _told(found: Sequence[Section], report: Report, width: int, detail: Detail) 
     lines: list[Line] = []
     number = 1
     for section in found:
-        lines += _section(section, report, width, detail, number)
-        number += len(_causes_of(section))
+        numbered = list(enumerate(_causes_of(section), number))
+        lines += _section(section, numbered, report, width, detail)
+        number += len(numbered)
     return lines
 
 
@@ -118,19 +119,21 @@ def _causes_of(section: Section) -> tuple[Cause, ...]:
     return () if section.items else section.causes
 
 
-def _section(section: Section, report: Report, width: int, detail: Detail, number: int) -> list[Line]:
-    """Return the items of a section, or where it has none its note and its causes, numbered from ``number``."""
+def _section(
+    section: Section, numbered: Sequence[tuple[int, Cause]], report: Report, width: int, detail: Detail
+) -> list[Line]:
+    """Return the items of a section, or where it has none its note and its causes."""
     lines = [heading(section.heading, width, section.role)]
     if section.items:
         return [*lines, *_items(section, width, detail), Line()]
     lines += [*wrapped(section.note, width), Line()]
-    for place, cause in enumerate(section.causes[: detail.causes], number):
+    shown = [(number, cause) for number, cause in numbered if detail.causes is None or number <= detail.causes]
+    for number, cause in shown:
         tell = _fault if section.spares_target else _cause
-        lines += [*tell(place, cause, report, width, detail), Line()]
-    left = len(section.causes) - (detail.causes or len(section.causes))
-    return lines + (
-        [Line(f"and {count(left, 'cause')} more, in the summary; -v shows them", "faint"), Line()] * (left > 0)
-    )
+        lines += [*tell(number, cause, report, width, detail), Line()]
+    left = len(numbered) - len(shown)
+    more = Line(f"and {count(left, 'more cause')}, in the summary; -v shows each", "faint")
+    return [*lines, *([more, Line()] if left else [])]
 
 
 def _items(section: Section, width: int, detail: Detail) -> list[Line]:

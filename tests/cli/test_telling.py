@@ -52,8 +52,8 @@ def test_a_cause_is_told_by_its_smallest_check(command: Command) -> None:
         """\
 ====================== failed MUST: 10 checks by 1 cause =======================
 
-[1] 10 checks: after B, an input gradient has a wrong value; likely cause:
-    scaled by 0.5
+[1] 10 checks: after B, an input gradient has a wrong value
+    likely cause: scaled by 0.5
     full.loss.mlp: program F0 B0 F1 B1
       - input 0, after B0: worst at ...
     and 9 more checks
@@ -90,7 +90,7 @@ def test_q_has_a_line_per_cause_and_qq_the_verdict_alone(command: Command) -> No
         quiet.out,
         """\
 =============================== summary: 1 cause ===============================
-[1]     10  after B, an input gradient has a wrong value; likely cause: scale...
+[1]     10  scaled by 0.5: after B, an input gradient has a wrong value
 
 10 of 1190 checks of contract 1.0, profile standard, ran; 1180 not selected
 halved.py does NOT conform: 10 MUST failed, and not all of the contract was run

@@ -8,9 +8,9 @@ import pytest
 
 from gradconform.report import sections
 from gradconform.report.page.pages import report_markdown, report_page
-from gradconform.report.sections import Item, Section, by_cause
+from gradconform.report.sections import Cause, Item, Section, by_cause
 from gradconform.report.terminal import closing
-from gradconform.results import Report
+from gradconform.results import Report, Result
 
 
 def layouts(report: Report) -> list[str]:
@@ -61,3 +61,17 @@ def test_a_section_that_is_added_is_told_by_every_layout(real: Report, monkeypat
         assert "MUST float32" in made
         assert "the first check" in made
         assert "It comes first." in made
+
+
+def test_the_smallest_result_of_a_cause_has_fewest_actions_then_the_shortest_stage_then_the_first_id(
+    real: Report,
+) -> None:
+    def of(check: str, *programs: str, on: str = "mlp") -> Result:
+        return replace(real.results[0], check=check, programs=programs, requirement=f"I MUST, on the stage {on}.")
+
+    unknown, long, special = of("a"), of("b", "F0 B0", "F0 B0 F1 B1"), of("c", "F0 I0 W0", on="a special one")
+    first, second = of("d", "F0 B0 finish"), of("e", "F0 B0 finish")
+    assert Cause("wrong", (unknown, long, special, second, first)).smallest == first
+    assert Cause("wrong", (unknown, long, special)).smallest == special
+    assert Cause("wrong", (unknown, long)).smallest == long
+    assert Cause("wrong", (unknown,)).smallest == unknown

@@ -37,6 +37,9 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "merge": ("merge", "shard.json"),
     "bundle": ("bundle", READ[0], "-o", "out.zip", "--waivers", READ[1]),
     "verify": ("verify", "bundle.zip"),
+    "report text": ("report", READ[0]),
+    "report text, all": ("report", READ[0], "-vv"),
+    "report concise": ("report", READ[0], "--output-format", "concise"),
     "waivers add": ("waivers", "add", "--from", READ[0], "--waivers", "new.toml"),
     "waivers prune": ("waivers", "prune", "--from", READ[0], "--waivers", "waivers.toml"),
 }
