@@ -17,8 +17,7 @@ from packaging.requirements import Requirement
 
 from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT, UsageError
 from gradconform.naming import current_folder_first
-from gradconform.target.loading import TargetNotInstalledError
-from gradconform.target.resolve import resolve
+from gradconform.target.finding import ENTRY_POINTS, refuse_missing_target, registered
 from gradconform.version import KIT_VERSION
 from gradconform.waivers.waiver import DEFAULT_FILE
 
@@ -29,11 +28,10 @@ def init(arguments: argparse.Namespace) -> int:
     """Write the files that are not there yet, and say of each whether it was written."""
     folder = Path.cwd()
     target = arguments.target or only_target(folder)
-    try:
-        with current_folder_first():
-            resolve(target)
-    except TargetNotInstalledError as error:
-        complain(f"{error}; the files are written all the same")
+    with current_folder_first():
+        refuse_missing_target(target)
+    if target in registered(ENTRY_POINTS):
+        _look_for_what_it_drives(target)
     try:
         written = [_write_new(folder, path, text) for path, text in starter_files(folder, target).items()]
     except OSError as error:
@@ -42,6 +40,17 @@ def init(arguments: argparse.Namespace) -> int:
     if any(written):
         write_text("\n".join(_next_steps(folder, target)))
     return EXIT_CONFORMS
+
+
+def _look_for_what_it_drives(target: str) -> None:
+    """Say where what a registered target drives is not installed: the files are of use all the same."""
+    from gradconform.target.loading import TargetNotInstalledError  # noqa: PLC0415 (it imports torch)
+    from gradconform.target.resolve import resolve  # noqa: PLC0415 (likewise)
+
+    try:
+        resolve(target)
+    except TargetNotInstalledError as error:
+        complain(f"{error}; the files are written all the same")
 
 
 def _write_new(folder: Path, name: str, text: str) -> bool:

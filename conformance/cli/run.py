@@ -21,6 +21,7 @@ from gradconform.report.lines import wrapped
 from gradconform.run.execution import Execution, OnResult, OnStart, RecordFile
 from gradconform.run.options import OPTIONS, RunOptions
 from gradconform.run.time_budget import TimeBudget
+from gradconform.target.finding import refuse_missing_target
 from gradconform.waivers.waiver import DEFAULT_FILE, read_waivers
 from gradconform.workers.isolated import IsolatedRun
 
@@ -41,6 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     _read_elsewhere(arguments)
     if arguments.target is None and arguments.resume is None:
         arguments.parser.error("the following arguments are required: TARGET")
+    if arguments.target is not None:
+        with current_folder_first():
+            refuse_missing_target(arguments.target)
     if arguments.last_failed:
         _choose_last_failed(arguments)
     if arguments.list:

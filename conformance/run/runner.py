@@ -337,8 +337,8 @@ class Runner:
 
     @cached_property
     def _adapter_problem(self) -> str | None:
-        """Why an adapter of somebody's own fails its pre-flight; None where it passes."""
-        return preflight(self.target, self.evidence) if self.target.own_adapter else None
+        """Why a target fails its pre-flight; None where it passes."""
+        return preflight(self.target, self.evidence)
 
 
 def _exhausted(*raised: Raised | None) -> dict[str, str]:

@@ -8,7 +8,7 @@ output_grads, input_values)``, ``stage_backward_input(stage_outputs_or_loss, out
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +33,9 @@ SHOWN = ("param_groups", "weight_result")
 
 #: The capability that functions show by what they do with a gradient edge in an output's place.
 EDGES = "edge_roots"
+
+#: What nobody can take for gradients: text, and what has yet to be run.
+_UNRUN = (str, bytes, Iterator, Coroutine, AsyncGenerator)
 
 #: How many positional arguments each function is called with.
 ARGUMENTS = {FULL: 3, "stage_backward_input": 4, "stage_backward_weight": 2}
@@ -145,6 +148,10 @@ class FunctionsSession(StageSession):
         return self._functions[name]
 
 
+class NotGradientsError(TypeError):
+    """A function returned what holds no gradients: text, or something that has yet to be run."""
+
+
 def called(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call what is the implementation's, or is run in its name: what is raised in here is not the adapter's."""
     return function(*args, **options)
@@ -157,6 +164,8 @@ def _mirrors(outputs: Tree, grads: Tree) -> bool:
 
 def _entries(grads: Any, args: tuple[Any, ...], function: str) -> tuple[Tensor | None, ...]:
     """Return one entry per argument; raise ``TypeError`` for what is no sequence of that length."""
+    if isinstance(grads, _UNRUN):
+        raise _not_gradients(function, grads)
     if not isinstance(grads, (tuple, list)) or len(grads) != len(args):
         what = f"{len(grads)} entries" if isinstance(grads, (tuple, list)) else type(grads).__name__
         msg = f"{function} returned {what} for {len(args)} arguments; expected one gradient or None per argument"
@@ -164,8 +173,15 @@ def _entries(grads: Any, args: tuple[Any, ...], function: str) -> tuple[Tensor |
     return tuple(grads)
 
 
+def _not_gradients(function: str, returned: object) -> NotGradientsError:
+    what = f"a {type(returned).__name__}, in which no gradient is"
+    return NotGradientsError(f"{function} returned {what}; expected a tuple or a list")
+
+
 def _pair(result: Any) -> tuple[Any, Any]:
     """Return what I returned, gradients and context; raise ``TypeError`` for what is no pair."""
+    if isinstance(result, _UNRUN):
+        raise _not_gradients(SPLIT[0], result)
     if not isinstance(result, (tuple, list)) or len(result) != 2:  # noqa: PLR2004 (a pair)
         what = f"{len(result)} things" if isinstance(result, (tuple, list)) else type(result).__name__
         msg = f"{SPLIT[0]} returned {what}; expected input gradients and a context for {SPLIT[1]}"
@@ -174,7 +190,7 @@ def _pair(result: Any) -> tuple[Any, Any]:
 
 
 #: What is raised in these is the implementation's: it was called, or returned what it must not.
-CALLS = frozenset({called.__code__, _entries.__code__, _pair.__code__})
+CALLS = frozenset({called.__code__, _entries.__code__, _pair.__code__, _not_gradients.__code__})
 
 
 def _takes(function: Callable[..., Any], keyword: str) -> bool:

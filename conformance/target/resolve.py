@@ -25,11 +25,19 @@ from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.process.serving import Orders, Tell
 
+from .finding import ENTRY_POINTS, Named, TargetError, registered
 from .functions import FULL, SPLIT, FunctionsAdapter, signature_problem
-from .loading import Named, TargetError, load
+from .loading import load
 
-ENTRY_POINTS = "gradconform.adapters"
 _OF_AN_ADAPTER = ("name", "capabilities", "open")
+
+_WANTED = f"an adapter has {', '.join(_OF_AN_ADAPTER)}: docs/write-an-adapter.md"
+
+#: What is said to who names something else, such as an engine.
+_LEADS = "An engine, or a function of another form, takes an adapter: docs/write-an-adapter.md"
+
+#: So many functions of a module are told.
+_TOLD = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +70,6 @@ class Target:
 def registered_targets() -> dict[str, str]:
     """Return the registered names and the objects they stand for (entry-point group ``gradconform.adapters``)."""
     return registered(ENTRY_POINTS)
-
-
-def registered(group: str) -> dict[str, str]:
-    """Return the names of an entry-point group and the objects they stand for."""
-    return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
 
 
 def resolve(target: object, extra: Mapping[str, object] | None = None) -> Target:
@@ -109,14 +112,27 @@ def _from_object(found: object, text: str) -> Target:
     functions = {name: getattr(found, name) for name in (FULL, *SPLIT) if hasattr(found, name)}
     if functions:
         return _target(_functions_adapter(found, functions, text), text, own_adapter=False)
+    if inspect.isfunction(found) and found.__name__ == FULL:
+        return _target(_functions_adapter(found, {FULL: found}, text), text, own_adapter=False)
     if isinstance(found, type) or (callable(found) and not isinstance(found, ModuleType)):
         return _from_factory(cast("Callable[[], object]", found), text)
+    raise TargetError(_no_target(found, text))
+
+
+def _no_target(found: object, text: str) -> str:
+    """Return what is said of an object that is neither functions nor an adapter: what it has of one, or near one."""
     kind = "module" if isinstance(found, ModuleType) else type(found).__name__
-    msg = (
-        f"target {text!r} is a {kind} with neither stage_backward nor the attributes of an adapter "
-        f"({', '.join(_OF_AN_ADAPTER)}); expected torch's three functions, stage_backward alone, or an adapter"
+    there = [name for name in _OF_AN_ADAPTER if hasattr(found, name)]
+    if there:
+        missing = " and ".join(name for name in _OF_AN_ADAPTER if name not in there)
+        return f"target {text!r}, of type {kind}, has {' and '.join(there)} but no {missing}; {_WANTED}"
+    held = getattr(found, "__dict__", {})
+    functions = [name for name, one in held.items() if inspect.isfunction(one) and not name.startswith("_")]
+    has = f" and has the functions {', '.join(functions[:_TOLD])}" if functions else ""
+    return (
+        f"target {text!r}, of type {kind}, has neither stage_backward nor the attributes of an adapter{has}; expected "
+        f"torch's three functions, stage_backward alone, or an adapter. {_LEADS}"
     )
-    raise TargetError(msg)
 
 
 def _from_factory(factory: Callable[[], object], text: str) -> Target:
@@ -125,14 +141,34 @@ def _from_factory(factory: Callable[[], object], text: str) -> Target:
             made = factory()
     except BaseException as error:
         pass_on_an_interrupt(error)
-        msg = (
-            f"target {text!r} could not be called without arguments to make an adapter: {type(error).__name__}: {error}"
-        )
-        raise TargetError(msg) from error
-    if not all(hasattr(made, name) for name in _OF_AN_ADAPTER):
-        msg = f"target {text!r} made a {type(made).__name__}, which is no adapter; expected {', '.join(_OF_AN_ADAPTER)}"
+        raise TargetError(_not_made(factory, text, error)) from error
+    missing = [name for name in _OF_AN_ADAPTER if not hasattr(made, name)]
+    if missing:
+        msg = f"target {text!r} made a {type(made).__name__} without {' and '.join(missing)}; {_WANTED}"
         raise TargetError(msg)
     return _target(cast("Adapter", made), text, own_adapter=True)
+
+
+def _not_made(factory: Callable[[], object], text: str, error: BaseException) -> str:
+    """Return what is said where no adapter could be made: a function that takes arguments is none that makes one."""
+    if inspect.isfunction(factory) and not _can_be_called(factory):
+        return (
+            f"target {text!r} is a function {factory.__name__}{inspect.signature(factory)}; expected it under the name "
+            f"{FULL}, called as {FULL}(stage_output, output_grads, input_values), or something that makes an adapter "
+            f"without arguments. {_LEADS}"
+        )
+    return (
+        f"target {text!r} could not be called without arguments to make an adapter: {type(error).__name__}: {error}. "
+        f"{_LEADS}"
+    )
+
+
+def _can_be_called(factory: Callable[[], object]) -> bool:
+    try:
+        inspect.signature(factory).bind()
+    except TypeError:
+        return False
+    return True
 
 
 def _functions_adapter(found: object, functions: dict[str, Any], text: str) -> FunctionsAdapter:

@@ -14,7 +14,7 @@ from gradconform.reference.autograd import AutogradAdapter, AutogradSession
 from gradconform.results import Result
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
-from gradconform.target.loading import TargetError
+from gradconform.target.finding import TargetError
 
 ONE = "full.gradients.mlp"
 

@@ -16,7 +16,7 @@ from gradconform.plugins.unittest import conformance_case, instantiate
 from gradconform.plugins.unittest.cases import CheckNotJudgedError, Conformance
 from gradconform.reference import split
 from gradconform.reference.autograd import AutogradAdapter
-from gradconform.target.loading import TargetError
+from gradconform.target.finding import TargetError
 
 
 def outcome(made: type[unittest.TestCase]) -> tuple[unittest.TestResult, str]:

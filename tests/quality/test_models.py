@@ -10,7 +10,7 @@ import torch
 
 from gradconform.named_stages.named import stages_of
 from gradconform.results import Report
-from gradconform.target.loading import TargetError
+from gradconform.target.finding import TargetError
 
 Judge = Callable[..., Report]
 

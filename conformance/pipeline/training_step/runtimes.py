@@ -7,8 +7,9 @@ from functools import lru_cache
 from gradconform.naming import nearest
 from gradconform.process.serving import Orders, Tell
 from gradconform.runtime import Runtime
+from gradconform.target.finding import Named, TargetError
 from gradconform.target.functions import FunctionsAdapter
-from gradconform.target.loading import Named, TargetError, load
+from gradconform.target.loading import load
 from gradconform.target.resolve import load_registered, registered, registered_targets, resolve
 
 from .composition import words_of
