@@ -16,6 +16,7 @@ from gradconform.naming import SelectionError, current_folder_first
 from gradconform.report.fuzzing import defect_lines, summary_line
 from gradconform.report.lines import Line, wrapped
 from gradconform.run.runner import AdapterError, Runner
+from gradconform.target.finding import refuse_missing_target
 from gradconform.target.resolve import resolve
 from gradconform.trial.trial import Trial
 from gradconform.version import KIT_VERSION
@@ -26,6 +27,7 @@ from .console import complain, width, write
 def fuzz(arguments: argparse.Namespace) -> int:
     """Try random trials against a target; return 1 where a MUST failed."""
     with current_folder_first():
+        refuse_missing_target(arguments.target)
         trial = None if arguments.reproduce is None else from_blob(arguments.reproduce)
         runner = _runner(arguments)
         _refuse_nothing_claimed(runner)

@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
         """Say what is wrong, where help is, and exit with 2."""
         wrong = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
         if wrong is not None:
-            commands = re.findall(r"[a-z]+", message.partition("choose from")[2])
+            commands = re.findall(r"[a-z-]+", message.partition("choose from")[2])
             near = difflib.get_close_matches(wrong[1], commands, n=1)
             hint = f", did you mean {near[0]}?" if near else "."
             message = f"unknown command {wrong[1]!r}{hint} Expected one of {', '.join(commands)}"

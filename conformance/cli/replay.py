@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 from gradconform.contract import checks_of
 from gradconform.contract.on_fault import FaultCheck
@@ -22,6 +23,7 @@ from gradconform.results import Report, Result
 from gradconform.run.beside import asked_by
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
+from gradconform.target.finding import refuse_missing_target
 
 from .console import replace_file, write
 from .parsing import given_options
@@ -45,7 +47,10 @@ def replay(arguments: argparse.Namespace) -> int:
     report = read_report(name) if hash_sign else None
     before = None if report is None else _result(report, which, name)
     if not hash_sign and arguments.target is None:
-        arguments.parser.error("a check id needs the TARGET to run it on")
+        arguments.parser.error(_without_target(arguments.what))
+    if arguments.target is not None:
+        with current_folder_first():
+            refuse_missing_target(arguments.target)
     if arguments.what.startswith(STEPS) if report is None else report.extra and not report.on_stages:
         return replay_pipeline(arguments, report, before)
     wanted = _wanted(arguments, report, before)
@@ -54,6 +59,15 @@ def replay(arguments: argparse.Namespace) -> int:
         if arguments.script is not None:
             return _write_script(run, wanted, arguments.script)
         return _told(run, wanted)
+
+
+def _without_target(what: str) -> str:
+    """Return what is said where a check has no target: a report has one, and so many failures."""
+    if not Path(what).is_file():
+        return f"a check id needs the TARGET to run it on: gradconform replay {what} TARGET"
+    failures = len(read_report(what).failures)
+    which = f"one of its {failures} failures, such as {what}#1" if failures else f"a check in it: {what}#ID"
+    return f"{what} is a report; name {which}"
 
 
 def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result | None) -> _Wanted:

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from gradconform.naming import SelectionError, nearest
+from gradconform.naming import SelectionError
 
 #: The dtypes that a run can be asked for.
 DTYPE_NAMES = ("float64", "float32", "bfloat16", "float16")
+
+#: What others call them.
+_SPELT_SHORT = {
+    "fp64": "float64", "double": "float64", "f64": "float64", "fp32": "float32", "float": "float32", "f32": "float32",
+    "single": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16", "f16": "float16",
+}  # fmt: skip
+
+#: Kinds of dtypes that it does not run in, and where they stand.
+_OTHER_KINDS = {
+    "complex": "Its complex stages run in complex64 with float32, and in complex128 with float64",
+    "float8": "Not yet: a parameter in float8 has no gradient in torch; --block float8-linear has products in it",
+    "fp8": "Not yet: a parameter in float8 has no gradient in torch; --block float8-linear has products in it",
+    "int": "Integers have no gradients",
+    "uint": "Integers have no gradients",
+    "bool": "Bools have no gradients",
+}
 
 #: As torch spells devices; the type is whatever torch, or a plugin, makes of it.
 _FORM = re.compile(r"([A-Za-z][\w-]*)(?::(\d+|\*))?")
@@ -59,8 +76,16 @@ def dtype_name(dtype: object) -> str:
     """Return the name of a dtype; raise :class:`SelectionError` for one that the kit does not run in."""
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPE_NAMES:
-        msg = f"dtype {name!r} is not one the contract runs in; expected one of {nearest(name, DTYPE_NAMES)}"
-        if name.startswith("complex"):
-            msg += ". Its complex stages run in complex64 with float32, and in complex128 with float64"
-        raise SelectionError(msg)
+        raise SelectionError(_no_dtype(name))
     return name
+
+
+def _no_dtype(name: str) -> str:
+    """Return what is said of a dtype that the kit does not run in."""
+    whys = [why for kind, why in _OTHER_KINDS.items() if name.startswith(kind)]
+    meant = (
+        None if whys else _SPELT_SHORT.get(name) or next(iter(difflib.get_close_matches(name, DTYPE_NAMES, n=1)), None)
+    )
+    hint = f"; did you mean {meant}?" if meant else "."
+    msg = f"dtype {name!r} is not one the contract runs in{hint} Expected one of {', '.join(DTYPE_NAMES)}, or all"
+    return ". ".join([msg, *whys])

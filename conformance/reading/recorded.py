@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from json import JSONDecodeError
 from pathlib import Path
 
 from gradconform.given_files import LARGEST_REPORT, LONGEST_TEXT, content, line_of_long_text
 from gradconform.records import Header, Record, RecordsError, as_result, beginning, place_of
 from gradconform.results import Place, Report, Result
 
+from .kinds import instead_of_records
 from .report import problem_of, values_of
 
 
@@ -60,7 +62,9 @@ def read_run(path: str | Path) -> RecordedRun:
         for number, line in enumerate(lines[1:], 2):  # noqa: B007 (named in the error)
             _take(run, _record(line), known)
     except (ValueError, TypeError, RecursionError) as error:
-        msg = f"{str(path)!r}, line {number}: {error}"
+        other = instead_of_records(held)
+        expected = "; expected a record of a run, as --ndjson writes it" if isinstance(error, JSONDecodeError) else ""
+        msg = f"{str(path)!r} {other}" if other else f"{str(path)!r}, line {number}: {error}{expected}"
         raise RecordsError(msg) from error
     return run
 

@@ -22,6 +22,8 @@ from gradconform.given_files import LARGEST_REPORT, LONGEST_TEXT, content, line_
 from gradconform.naming import PROFILES, nearest
 from gradconform.results import SCHEMA, SCHEMA_VERSION, Place, Report, Result
 
+from .kinds import instead_of_report
+
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError
 
@@ -64,6 +66,7 @@ def _text(given: str | bytes | os.PathLike[str]) -> str:
     try:
         return held.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        _refuse_another_kind(name, held)
         _refuse(name, f"byte {error.start} is {held[error.start : error.start + 1]!r}; expected text in UTF-8")
 
 
@@ -82,6 +85,7 @@ def _values(name: str, text: str) -> dict[str, Any]:
     try:
         values = values_of(text)
     except json.JSONDecodeError as error:
+        _refuse_another_kind(name, text.encode())
         cut = error.msg.startswith("Unterminated string") or _CUT.fullmatch(text[error.pos :].rstrip())
         ended = "; the text ends there, as a truncated file does" if cut else ""
         _refuse(name, f"line {error.lineno}, column {error.colno}: {error.msg}{ended}; expected JSON")
@@ -92,6 +96,12 @@ def _values(name: str, text: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         _refuse(name, f"holds {_shown(values)}; expected an object with a schema, a summary and results")
     return values
+
+
+def _refuse_another_kind(name: str, held: bytes) -> None:
+    """Refuse a file that is known to be something else."""
+    if told := instead_of_report(held, name):
+        _refuse(name, f"{told}; expected a report")
 
 
 class ValueProblem(ValueError):  # noqa: N818 (it says what is wrong, and who reads names the file)

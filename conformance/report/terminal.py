@@ -33,7 +33,7 @@ def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> lis
     """Return what is judged, and where, by what. ``cells`` are the devices and dtypes of the run."""
     file, text = report.target.get("file"), report.target["text"]
     named = "" if text == report.target["name"] else f", named as {text}"
-    where = ", ".join(f"{device} {dtype}" for device, dtype in cells)
+    where = ", ".join(f"{_device(device)} {dtype}" for device, dtype in cells)
     probed = ", what is not claimed is tried too" if report.profile == "full" else ""
     waived = waiver_file(report)
     return [
@@ -48,6 +48,11 @@ def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> lis
         ),
         Line(),
     ]
+
+
+def _device(name: str) -> str:
+    """Return the name of a device; torch takes an index of the CPU, which means nothing."""
+    return f"{name} (the CPU)" if name.startswith("cpu:") else name
 
 
 def _planned(report: Report) -> str:

@@ -157,7 +157,7 @@ class Waivers:
 DEFAULT_FILE = "gradconform-waivers.toml"
 
 #: How many entries an error tells of.
-_TOLD = 5
+_TOLD = 20
 
 _TEXTS = ("check", "reason", "issue", "owner")
 _NAMES = (*_TEXTS, "verdict", "expires", "when")
@@ -183,9 +183,9 @@ def read_waivers(path: str | Path, *, today: dt.date | None = None) -> Waivers:
     content, tables = read_tables(Path(path))
     day = today or dt.datetime.now(dt.timezone.utc).date()
     problems = [
-        f"entry {number} ({table.get('check', '?')}): {'; '.join(found)}"
+        f"entry {number} ({table.get('check', '?')}): {problem}"
         for number, table in enumerate(tables, 1)
-        if (found := list(_problems(table, day)))
+        for problem in _problems(table, day)
     ]
     if problems:
         _refuse(path, problems)
@@ -278,6 +278,6 @@ def _shown(table: Mapping[str, Any], name: str) -> str:
 
 
 def _refuse(path: str | Path, problems: list[str]) -> NoReturn:
-    more = [f"and {len(problems) - _TOLD} more entries"] if len(problems) > _TOLD else []
+    more = [f"and {len(problems) - _TOLD} more faults"] if len(problems) > _TOLD else []
     msg = "\n".join(f"{path}: {problem}" for problem in [*problems[:_TOLD], *more])
     raise WaiverError(msg)

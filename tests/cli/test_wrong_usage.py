@@ -1,0 +1,194 @@
+"""What is said to who uses the command wrongly: the value, what was expected, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradconform.naming import current_folder_first
+from gradconform.target.finding import Named, TargetError, refuse_missing
+
+Command = Callable[..., Any]
+
+FILES = {
+    "mylib.py": "import torch\n\ndef backward(outputs, grads, inputs):\n    g = 1\n    return g\n",
+    "pkg/__init__.py": "",
+    "pkg/backward.py": "def fused(): pass\n",
+    "raises.py": "import torch\n\ndef load():\n    raise RuntimeError('no GPU here')\n\nload()\n",
+    "engine.py": (
+        "class Engine:\n    def __init__(self, model, config): ...\n    def train_batch(self, batches): ...\n"
+        "class Nameless:\n    capabilities = {'full': True}\n    def open(self, stage, spec): ...\n"
+        "nameless = Nameless()\nnothing = object()\n"
+    ),
+    "text.py": "def stage_backward(outputs, grads, inputs):\n    return 'done'\n",
+    "yields.py": "def stage_backward(outputs, grads, inputs):\n    yield None\n",
+    "waits.py": "async def stage_backward(outputs, grads, inputs):\n    return ()\n",
+    "corrupt.json": "{\n",
+    "waivers.toml": (
+        '[[waiver]]\ncheck = "full.*"\nverdict = "eror"\nreason = ""\nissue = "x"\nowner = "y"\nexpires = 2020-01-01\n'
+    ),
+}
+
+NEITHER = "has neither stage_backward nor the attributes of an adapter"
+LEADS = "takes an adapter: docs/write-an-adapter.md"
+ADAPTER = "an adapter has name, capabilities, open: docs/write-an-adapter.md"
+FORMS = "expected package.module[:object] or path/to/file.py[:object]"
+
+#: What is typed, and what is said.
+WRONG: dict[tuple[str, ...], str] = {
+    ("run", "."): f"target '.' is a folder; {FORMS}; Python files in it: engine.py, mylib.py, raises.py, text.py, ",
+    ("run", "pkg/"): f"target 'pkg/' is a folder; {FORMS}; Python files in it: __init__.py, backward.py",
+    ("run", "pkg"): f"target 'pkg', of type module, {NEITHER}",
+    ("run", "mylib"): f"target 'mylib', of type module, {NEITHER} and has the functions backward; expected torch's",
+    (
+        "run",
+        "mylib.backwrd",
+    ): "target 'mylib.backwrd': mylib is a module and holds no other; did you mean mylib:backward?",
+    ("run", "mylib.nope"): "target 'mylib.nope': mylib is a module and holds no other; it has backward",
+    ("run", "mylib:nope"): "target 'mylib:nope': mylib has no 'nope'; it has backward",
+    ("run", "mylib:bakward"): "target 'mylib:bakward': mylib has no 'bakward'; nearest names: backward",
+    ("run", "mylib:backward"): (
+        "target 'mylib:backward' is a function backward(outputs, grads, inputs); expected it under the name "
+        "stage_backward, called as stage_backward(stage_output, output_grads, input_values), or something that makes"
+    ),
+    ("run", "pkg.backwrd"): "target 'pkg.backwrd': pkg has no module 'backwrd'; nearest names: backward",
+    ("run", "pkg/backward"): "but there is a file pkg/backward.py: name that",
+    ("run", "mylb"): "modules near it in this folder: mylib. Expected a registered name, package.module[:object]",
+    ("run", "trch"): "is no registered name and no module 'trch' can be imported; nearest registered names: torch",
+    ("run", "mylb.py"): "target 'mylb.py': there is no file 'mylb.py'; files near it: mylib.py",
+    ("run", "raises"): "target 'raises' could not be imported: RuntimeError: no GPU here ({folder}/raises.py, line 4)",
+    ("run", "raises.py"): "could not be loaded: RuntimeError: no GPU here ({folder}/raises.py, line 4)",
+    ("run", "engine:Engine"): LEADS,
+    ("run", "engine:Nameless"): f"target 'engine:Nameless' made a Nameless without name; {ADAPTER}",
+    ("run", "engine:nameless"): f"of type Nameless, has capabilities and open but no name; {ADAPTER}",
+    ("run", "engine:nothing"): f"target 'engine:nothing', of type object, {NEITHER}",
+    ("run", "torch", "--dtype", "fp32"): (
+        "dtype 'fp32' is not one the contract runs in; did you mean float32? Expected one of float64, float32, "
+        "bfloat16, float16, or all"
+    ),
+    ("run", "torch", "--dtype", "flot32"): "did you mean float32?",
+    ("run", "torch", "--dtype", "float8_e4m3fn"): "float16, or all. Not yet: a parameter in float8 has no gradient in",
+    ("run", "torch", "--dtype", "int8"): "Integers have no gradients",
+    ("run", "torch", "--dtype", "complex64"): "Its complex stages run in complex64 with float32",
+    (
+        "run",
+        "torch",
+        "--checks",
+        "nosuch.*",
+    ): "check pattern 'nosuch.*' matches no check; the areas are accumulate, edg",
+    ("run", "torch", "--checks", "full.nosuch"): "check pattern 'full.nosuch' matches no check; nearest: full.",
+    ("run", "torch", "--waivers", "waivers.toml"): (
+        "gradconform: waivers.toml: entry 1 (full.*): reason is ''; expected some text\n"
+        "waivers.toml: entry 1 (full.*): verdict is 'eror'; expected one or several of mismatch, "
+    ),
+    ("run", "--resume", "corrupt.json"): "expected a record of a run, as --ndjson writes it",
+    ("run", "--resume", "right.json"): "'right.json' holds a report, as --json writes it; name the file of --ndjson; a",
+    ("report", "run.ndjson"): (
+        "run.ndjson: holds the records of a run, as --ndjson writes them; gradconform run --resume run.ndjson --json "
+        "report.json makes a report of them; expected a report"
+    ),
+    ("compare", "right.json", "run.ndjson"): "run.ndjson: holds the records of a run",
+    ("replay", "right.json"): "right.json is a report; name a check in it: right.json#ID",
+    ("replay", "right.json#1"): "right.json has 0 failures, no number 1; expected one from 1, or a check id",
+    ("replay", "full.loss.mlp"): "needs the TARGET to run it on: gradconform replay full.loss.mlp TARGET",
+    ("replay", "full.loss.mlp", "mylb"): "modules near it in this folder: mylib",
+    ("fuzz", "mylb"): "modules near it in this folder: mylib",
+    ("init", "mylib:nope"): "target 'mylib:nope': mylib has no 'nope'; it has backward",
+    ("verify", "right.json"): "expected a file that gradconform bundle has written",
+    ("stage-object",): "unknown command 'stage-object', did you mean stage-objects? Expected one of run, ",
+}
+
+
+@pytest.fixture
+def folder(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    given = ("--checks", "full.loss.mlp", "--json", "right.json", "--ndjson", "run.ndjson")
+    command("run", "autograd", *given)
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", WRONG, ids=" ".join)
+def test_wrong_usage_is_told_what_to_do(command: Command, folder: Path, words: tuple[str, ...]) -> None:
+    done = command(*words)
+    assert (done.code, done.out) == (2, "")
+    assert WRONG[words].format(folder=folder) in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("words", [("run", "mylb"), ("run", "mylib:nope"), ("run", "."), ("fuzz", "mylb.py")])
+@pytest.mark.usefixtures("folder")
+def test_a_target_that_is_not_there_is_told_without_torch(process: Command, words: tuple[str, ...]) -> None:
+    code = (
+        f"import sys\nfrom gradconform.cli import main\ncode = main({list(words)})\nassert 'torch' not in sys.modules"
+    )
+    done = process("-c", f"{code}\nsys.exit(code)")
+    assert (done.code, done.out) == (2, "")
+
+
+@pytest.mark.parametrize(("target", "what"), [("text", "str"), ("yields", "generator"), ("waits", "coroutine")])
+@pytest.mark.usefixtures("folder")
+def test_a_target_that_returns_no_gradients_stops_at_a_pre_flight(command: Command, target: str, what: str) -> None:
+    done = command("run", f"{target}.py", "--profile", "quick")
+    told = f"target '{target}.py': stage_backward returned a {what}, in which no gradient is"
+    assert (done.code, told in " ".join(done.out.split())) == (7, True)
+    assert done.out.count("returned a") == 1
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_index_of_the_cpu_is_said_to_mean_nothing(command: Command) -> None:
+    assert (
+        "on cpu:3 (the CPU) float32" in command("run", "autograd", "--device", "cpu:3", "--checks", "full.loss.mlp").out
+    )
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_function_of_the_right_name_is_a_target(command: Command) -> None:
+    done = command("run", "text.py:stage_backward", "--checks", "full.loss.mlp")
+    assert "returned a str" in done.out
+
+
+#: Modules that may have any name: what they hold is not to be read off their source.
+OPEN = (
+    "def __getattr__(name): return 1",
+    "from os.path import *",
+    "globals()['x'] = 1",
+    "import sys\nsetattr(sys.modules[__name__], 'x', 1)",
+    "exec('x = 1')",
+    "if True:\n    x = 1",
+    "def make():\n    global x\n    x = 1\nmake()",
+    "try:\n    import json as x\nexcept ImportError as x: pass",
+    "class x: pass",
+    "for x in (1,): pass",
+    "with open(__file__) as x: pass",
+    "(x := 1)",
+    "match 1:\n    case x: pass",
+    "def broken(:",
+)
+
+
+@pytest.mark.parametrize("source", OPEN)
+def test_no_name_is_refused_that_a_module_may_have(tmp_path: Path, source: str) -> None:
+    (tmp_path / "open.py").write_text(source, encoding="utf-8")
+    refuse_missing(Named(f"{tmp_path}/open.py:x", "open"))
+
+
+@pytest.mark.parametrize(
+    "name", ["torch.nn", "os.path", "gradconform.fixtures.programs", "torch.nn:functional", "json"]
+)
+def test_no_module_is_refused_that_can_be_imported(name: str) -> None:
+    refuse_missing(Named(name, name))
+
+
+def test_what_is_in_no_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with (
+        current_folder_first(),
+        pytest.raises(TargetError, match=r"torch\.nn has no module 'modles'; nearest"),
+    ):
+        refuse_missing(Named("torch.nn.modles", "x"))
