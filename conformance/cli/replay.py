@@ -135,6 +135,7 @@ def _write_script(run: Run, wanted: _Wanted, path: str) -> int:
         raise SelectionError(msg)
     options, trial = run.options, failing_trial(run, item)
     replayed = Replayed(trial, run.target, item.dtype, item.device, options.seed, options.contract)
-    replace_file(path, replayed.text())
+    with current_folder_first():
+        replace_file(path, replayed.shortest())
     write([Line(f"{path} runs {wanted.check} with torch and the implementation alone: python {path}")])
     return EXIT_CONFORMS

@@ -27,6 +27,7 @@ from .judges import beyond, compared
 from .known import entries, known, lanes, loss_scale
 from .layout import docstring, folded, merged, spaced
 from .source import Source, reached
+from .straight import Straight
 
 
 class ScriptError(UsageError):
@@ -70,6 +71,16 @@ class Replayed:
         run = 'if __name__ == "__main__":\n    sys.exit(main())\n'
         return "\n\n\n".join([folded("\n".join(lines)), *spaced(parts.definitions.values()), run])
 
+    def shortest(self) -> str:
+        """Return the script: action by action where that shows the failure too, else with the kit's way of running.
+
+        Raises as :meth:`text`.
+        """
+        self._refuse()
+        usual = self.device_name == "cpu" and self.dtype_name == "float32"
+        head = tuple(self._paragraphs(self.check.trials[0], values="others than the check was given"))
+        return (usual and Straight(self.check, self._where(), head, self.seed).text()) or self.text()
+
     def _refuse(self) -> None:
         if not isinstance(self.target.adapter, FunctionsAdapter):
             msg = (
@@ -86,18 +97,23 @@ class Replayed:
             raise ScriptError(msg)
 
     def _docstring(self, trial: Trial) -> str:
+        use = "An argument names another implementation: package.module[:object]."
+        *paragraphs, last = self._paragraphs(trial)
+        return docstring([*paragraphs, f"{last} {use}"])
+
+    def _paragraphs(self, trial: Trial, values: str = "") -> list[str]:
         name = " ".join(filter(None, (self.target.name, self.target.version)))
         run = f"with torch {torch.__version__} on {name}: {self.device_name} {self.dtype_name}, seed {self.seed}"
         kit = f"contract {self.contract}, as gradconform {KIT_VERSION} ran it"
         letters = "F forward, B backward, I input gradients, W weight gradients"
-        use = "An argument names another implementation: package.module[:object]"
         needs = "needs torch and the implementation alone"
-        paragraphs = [
+        drawn = f" The values are {values}." if values else ""
+        what = f"This is {self.check.id} ({self.check.level}) of {kit} {run}."
+        return [
             self.check.requirement,
-            f"This is {self.check.id} ({self.check.level}) of {kit} {run}. The program is {trial.program}: {letters}.",
-            f"It exits with 1 where the implementation is wrong and with 0 where it is right, and {needs}. {use}.",
+            f"{what} The program is {trial.program}: {letters}.{drawn}",
+            f"It exits with 1 where the implementation is wrong and with 0 where it is right, and {needs}.",
         ]
-        return docstring(paragraphs)
 
     def _constants(self, trial: Trial) -> dict[str, object]:
         """Return the names that what is run reads, besides the values."""
@@ -130,17 +146,17 @@ class Replayed:
             return module
         file = Path(self.target.file or self.target.text.partition(":")[0])
         _, colon, attribute = self.target.text.rpartition(":")
-        return f"{file.stem}:{attribute}" if colon else file.stem
+        return f"{file.stem}:{attribute}" if colon and attribute not in adapter.functions else file.stem
 
 
 def failing_trial(run: Run, item: Item) -> Check:
-    """Return the check of ``item`` with its first trial that fails alone, or its first one where none does.
+    """Return the check of ``item`` with its smallest trial that fails alone, or its first one where none does.
 
     Trials that are judged together show by themselves what each of them is judged by.
     """
     alone = [replace(item.check, trials=(trial,), pooled=None) for trial in item.check.trials]
     if len(alone) > 1:
-        for check in alone:
+        for check in sorted(alone, key=lambda check: len(check.trials[0].actions)):
             if run.run_item(replace(item, check=check)).status == "failed":
                 return check
     return alone[0] if item.check.pooled is None else replace(item.check, trials=item.check.trials[:1])

@@ -1,0 +1,221 @@
+"""A trial as a short script, action by action, with values that are drawn: for trials that ask for nothing special.
+
+Other values are drawn than the check was given, so a script counts only where it was run and fails as well; what has no
+such script is written in full (:mod:`gradconform.replay.script`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.contract.check import Check
+from gradconform.fixtures.inputs import Integers, Normal
+from gradconform.fixtures.stages.case import StageCase
+from gradconform.judge import gradients, whole
+from gradconform.process.interrupts import pass_on_an_interrupt
+from gradconform.reference import split
+from gradconform.target.functions import FULL, SPLIT
+from gradconform.trial.program import Action
+from gradconform.trial.trial import Trial
+
+from .judges import judge_of
+from .layout import docstring, merged
+from .source import Source, add_stage
+
+#: What is known to be right.
+RIGHT = split.__name__
+
+#: What a trial may ask for; all else is as usual.
+_ASKED = {"stages", "program", "watch"}
+
+#: Inputs that a line draws.
+_PLAIN = (Normal, Integers)
+
+#: How far apart values may be, as a part of the largest one.
+_APART = 1e-4
+
+_COMPARING = '''
+def compare(name, expected, got):
+    """Print where two gradients differ most, and tell whether they do."""
+    if expected is None or got is None:
+        wrong = expected is not got
+        place = ""
+    else:
+        apart = (expected - got).abs()
+        wrong = bool(apart.max() > {apart} * expected.abs().max())
+        index = tuple(int(i) for i in torch.unravel_index(apart.argmax(), apart.shape))
+        place, expected, got = f" at {{list(index)}}", float(expected[index]), float(got[index])
+    if wrong:
+        shown = ["a gradient" if isinstance(one, torch.Tensor) else one for one in (expected, got)]
+        print(f"{{name}}{{place}}: expected {{shown[0]}}, got {{shown[1]}}")
+    return wrong
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Straight:
+    """A check of one trial, and ``where`` the functions are: a module, or one with an object in it.
+
+    ``head`` are the paragraphs that the script begins with.
+    """
+
+    check: Check
+    where: str
+    head: tuple[str, ...]
+    seed: int
+
+    @property
+    def trial(self) -> Trial:
+        """The trial."""
+        return self.check.trials[0]
+
+    def text(self) -> str | None:
+        """Return the script; None for a trial that asks for more than such a script has, or that it does not show."""
+        if not _plain(self.check):
+            return None
+        outputs = _outputs(self.trial.stages[0])
+        if outputs is None:
+            return None
+        written = self._written(outputs, self.where)
+        # A mistake of the script itself would fail what is right as well.
+        return written if _fails(written) and not _fails(self._written(outputs, RIGHT)) else None
+
+    def _written(self, outputs: int, where: str) -> str:
+        """Return the text; ``outputs`` is how many the stage has, 0 for one that is no tuple."""
+        source, trial = Source(), self.trial
+        made = add_stage(source, trial.stages[0])
+        microbatches = 1 + max(action.mb for action in trial.actions)
+        shapes = ", ".join(map(_drawn, trial.stages[0].inputs))
+        module, _, inside = where.partition(":")
+        functions = [SPLIT[0], SPLIT[1]] if any(action.kind == "I" for action in trial.actions) else []
+        functions = [FULL, *functions] if any(action.kind == "B" for action in trial.actions) else functions
+        taken = [f"{name} = {inside}.{name}" for name in functions] if inside else []
+        imported = f"from {module} import {inside.partition('.')[0] if inside else ', '.join(functions)}"
+        lines = [
+            docstring(self.head),
+            "",
+            *merged(source.imports | {"import copy", "import sys", "import torch"}),
+            imported,
+            *taken,
+            "",
+            *(f"\n{text}\n" for text in source.definitions.values()),
+            _COMPARING.format(apart=_APART),
+            "",
+            f"torch.manual_seed({self.seed})",
+            f"stage = {made}",
+            "for parameter in stage.parameters():",
+            "    parameter.data.normal_()",
+            f"args = [[{shapes}] for _ in range({microbatches})]",
+            "plain, plain_args = copy.deepcopy((stage, args))",
+            "",
+            "# Plain autograd.",
+            "starts = []",
+            f"for mb in range({microbatches}):",
+            f"    outputs = {'plain(*plain_args[mb])' if outputs else '(plain(*plain_args[mb]),)'}",
+            "    starts.append([torch.randn_like(output) for output in outputs])",
+            *([] if self._all_done(microbatches) else [f"    if mb in {sorted(self._done())}:"]),
+            f"    {'' if self._all_done(microbatches) else '    '}torch.autograd.backward(outputs, starts[mb])",
+            "",
+            f"# The implementation, in {trial.program}.",
+            "returned = {}",
+            *(line for action in trial.actions for line in _acted(action, outputs)),
+            "",
+            "wrong = [",
+            '    compare(f"the gradient of {name}", dict(plain.named_parameters())[name].grad, parameter.grad)',
+            "    for name, parameter in stage.named_parameters()",
+            "]",
+            "wrong += [",
+            '    compare(f"the gradient of input {slot} of micro-batch {mb}", plain_args[mb][slot].grad, grad)',
+            "    for mb, grads in returned.items()",
+            "    for slot, grad in enumerate(grads)",
+            "]",
+            'print(f"{sum(wrong)} of {len(wrong)} gradients differ from plain autograd")',
+            "sys.exit(any(wrong))",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _done(self) -> set[int]:
+        """Return the micro-batches whose backward is whole."""
+        return {action.mb for action in self.trial.actions if action.kind in {"B", "W"}}
+
+    def _all_done(self, microbatches: int) -> bool:
+        return len(self._done()) == microbatches
+
+
+def _plain(check: Check) -> bool:
+    """Tell whether a check judges gradients, in a trial of one stage that asks for nothing special."""
+    trial = check.trials[0]
+    usual = Trial(stages=trial.stages, program=trial.program)
+    as_usual = all(
+        getattr(trial, one.name) == getattr(usual, one.name) for one in fields(Trial) if one.name not in _ASKED
+    )
+    inputs = trial.stages[0].inputs
+    once = [str(action) for action in trial.actions]
+    kinds = {action.kind for action in trial.actions}
+    halves = {action.mb for action in trial.actions if action.kind == "I"}
+    return (
+        judge_of(check)[0] in {gradients, whole}
+        and as_usual
+        and len(trial.stages) == 1
+        and kinds <= set("FBIW")
+        and not any(action.misuse for action in trial.actions)
+        and len(set(once)) == len(once)
+        and halves <= {action.mb for action in trial.actions if action.kind == "W"}
+        and all(map(_drawn, inputs))
+    )
+
+
+def _drawn(one: object) -> str:
+    """Return the text that draws an input; nothing for one that is not of the plain kinds."""
+    if isinstance(one, Normal) and one == Normal(one.shape, one.requires_grad):
+        return f"torch.randn({', '.join(map(str, one.shape))}{', requires_grad=True' if one.requires_grad else ''})"
+    if isinstance(one, Integers) and one == Integers(one.shape, one.high):
+        return f"torch.randint({one.high}, {one.shape})"
+    return ""
+
+
+def _outputs(case: StageCase) -> int | None:
+    """Return how many outputs a stage has, 0 for one that is no tuple; None where one is no tensor with a gradient."""
+    stage = case.build()
+    assert isinstance(stage, nn.Module)  # noqa: S101 (what builders make)
+    generator, cpu = torch.Generator().manual_seed(0), torch.device("cpu")
+    args = [one.place(one.draw(generator, torch.float32), cpu) for one in case.inputs if isinstance(one, _PLAIN)]
+    outputs = stage(*args)
+    several = outputs if isinstance(outputs, (tuple, list)) else [outputs]
+    if not all(isinstance(one, Tensor) and one.requires_grad for one in several):
+        return None
+    return len(several) if isinstance(outputs, (tuple, list)) else 0
+
+
+def _acted(action: Action, outputs: int) -> Iterator[str]:
+    """Yield the lines of an action."""
+    mb = action.mb
+    roots = f"tuple(outputs_{mb})" if outputs else f"(outputs_{mb},)"
+    if action.kind == "F":
+        yield f"outputs_{mb} = stage(*args[{mb}])"
+    elif action.kind == "B":
+        yield f"returned[{mb}] = {FULL}({roots}, tuple(starts[{mb}]), [*args[{mb}]])"
+    elif action.kind == "I":
+        given = f"{roots}, tuple(starts[{mb}]), [*args[{mb}]], stage.parameters()"
+        yield f"returned[{mb}], context_{mb} = {SPLIT[0]}({given})"
+    else:
+        yield f"{SPLIT[1]}(stage.parameters(), context_{mb})"
+
+
+def _fails(text: str) -> bool:
+    """Run a script here, and tell whether it shows something wrong; what it raises is the implementation's."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=()):
+            exec(compile(text, "<script>", "exec"), {"__name__": "__main__"})  # noqa: S102 (it was written here)
+    except SystemExit as stop:
+        return bool(stop.code)
+    except BaseException as error:  # noqa: BLE001 (it fails by raising)
+        pass_on_an_interrupt(error)
+        return True
+    return False
