@@ -225,6 +225,7 @@ def _selftest(one: argparse.ArgumentParser) -> None:
         help="hold every fault against every check, for minutes (default: against the checks that name it)",
     )
     add_output(one, "--html", help="write the matrix there as one HTML page")
+    add_output(one, "--json", help="write it there as JSON; - is the standard output")
 
 
 _DEVICE_EXAMPLES = """\

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
+from dataclasses import replace
 
 from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.ready import device_named
-from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE
+from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE, EXIT_INTERRUPTED
 from gradconform.fixtures.random_stages import Order
 from gradconform.fuzz.campaign import Campaign, run_campaign
 from gradconform.fuzz.hunt import Defect, Hunt, from_blob, key_of
@@ -21,7 +22,8 @@ from gradconform.target.resolve import resolve
 from gradconform.trial.trial import Trial
 from gradconform.version import KIT_VERSION
 
-from .console import complain, width, write
+from .console import complain, on_terminal, terminal, width, write
+from .progress import progress_bar
 
 
 def fuzz(arguments: argparse.Namespace) -> int:
@@ -53,25 +55,39 @@ def _refuse_nothing_claimed(runner: Runner) -> None:
 
 def _hunt(runner: Runner, arguments: argparse.Namespace) -> int:
     _open(runner, arguments)
-    told = 0
-
-    def tell(campaign: Campaign) -> None:
-        nonlocal told
-        for defect in campaign.defects[told:]:
-            told += 1
-            write(defect_lines(told, defect, width(), _command(arguments)))
-
-    campaign = run_campaign(
-        runner,
-        max_examples=arguments.max_examples,
-        time_budget=arguments.time_budget,
-        seed=arguments.seed,
-        on_round=tell,
-    )
+    campaign, interrupted = _campaign(runner, arguments)
+    if interrupted:
+        write([Line("interrupted; a run with the same --seed tries the same examples again", "warning")])
     write([summary_line(campaign, arguments.max_examples)])
+    if interrupted:
+        return EXIT_INTERRUPTED
     if any(defect.level == "MUST" for defect in campaign.defects):
         return EXIT_DOES_NOT
     return EXIT_CONFORMS if campaign.trials > campaign.unjudged else EXIT_INCOMPLETE
+
+
+def _campaign(runner: Runner, arguments: argparse.Namespace) -> tuple[Campaign, bool]:
+    """Return what was tried, each defect told as it was found, and whether it was interrupted."""
+    latest = Campaign()
+    asked, told, done, failing = arguments.max_examples, 0, 0, 0
+    console = terminal() if on_terminal() else None
+    with progress_bar(console, "random examples", asked, name_width=16, counted="failures") as show:
+
+        def tell(campaign: Campaign) -> None:
+            nonlocal latest, told, done, failing
+            latest = replace(campaign, defects=list(campaign.defects))
+            for defect in campaign.defects[told:]:
+                told += 1
+                write(defect_lines(told, defect, width(), _command(arguments)), console)
+            show(done=campaign.examples - done, counts=campaign.failing - failing)
+            done, failing = campaign.examples, campaign.failing
+
+        try:
+            return run_campaign(
+                runner, max_examples=asked, time_budget=arguments.time_budget, seed=arguments.seed, on_round=tell
+            ), False
+        except KeyboardInterrupt:
+            return latest, True
 
 
 def _reproduce(runner: Runner, trial: Trial, arguments: argparse.Namespace) -> int:

@@ -213,8 +213,8 @@ def progress_bar(
 ) -> Iterator[Callable[..., None]]:
     """Open a bar on ``console``, None for none: what runs now, at ``first``, how much is done, and what is ``counted``.
 
-    What it yields is called with the name of what runs now, None for the same, whether something is ``done``, whether
-    that counts, and what ``more`` is to be said. ``name_width`` is in columns. The bar is gone when it is closed.
+    What it yields is called with the name of what runs now, None for the same, how much is ``done``, how much of that
+    counts, and what ``more`` is to be said. ``name_width`` is in columns. The bar is gone when it is closed.
     """
     if console is None:
         yield lambda *_, **__: None
@@ -239,12 +239,10 @@ def progress_bar(
         task = progress.add_task(line_for_terminal(first), total=total, count=0, more="")
         count = 0
 
-        def tell(name: str | None = None, *, done: bool = False, counts: bool = False, more: str = "") -> None:
+        def tell(name: str | None = None, *, done: int = 0, counts: int = 0, more: str = "") -> None:
             nonlocal count
             count += counts
-            progress.update(
-                task, description=name and line_for_terminal(name), advance=int(done), count=count, more=more
-            )
+            progress.update(task, description=name and line_for_terminal(name), advance=done, count=count, more=more)
 
         yield tell
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from gradconform.devices.choice import one_cell
-from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT
+from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INTERRUPTED
 from gradconform.naming import SelectionError, nearest
-from gradconform.report.kill_matrix import kill_lines, kill_page
-from gradconform.selftest import KillMatrix, SelftestOptions, judge_all
+from gradconform.report.kill_matrix import kill_lines, kill_page, kill_values
+from gradconform.report.lines import Line
+from gradconform.selftest import KillMatrix, Outcome, SelftestOptions, judge_all
 from gradconform.selftest.subject import Subject
 
-from .console import hand_over, on_terminal, terminal, width, write
+from .console import hand_over, on_terminal, terminal, width, write, write_json
 from .progress import progress_bar
 
 
@@ -24,10 +26,18 @@ def selftest(arguments: argparse.Namespace) -> int:
     where = {"device": arguments.device, "dtype": arguments.dtype, "profile": arguments.profile}
     options = SelftestOptions(**where, whole=arguments.whole)
     matrix = run_selftest(options, arguments.faults, plugins=arguments.device_plugins or ())
-    code = EXIT_CONFORMS if matrix.good else EXIT_DOES_NOT
+    left = matrix.planned - len(matrix.outcomes)
+    code = EXIT_INTERRUPTED if left else EXIT_CONFORMS if matrix.good else EXIT_DOES_NOT
     if arguments.html is not None:
         code = hand_over(arguments.html, kill_page(matrix), code=code, what="page")
-    write(kill_lines(matrix, width()))
+    if arguments.json == "-":
+        write_json(kill_values(matrix))
+        return code
+    if arguments.json is not None:
+        code = hand_over(arguments.json, json.dumps(kill_values(matrix), indent=2) + "\n", code=code)
+    lines = kill_lines(matrix, width())
+    stopped = f"The self-test was interrupted: {left} faults and right variants are left"
+    write([*lines[:-1], *([Line(stopped, "warning")] if left else []), lines[-1]])
     return code
 
 
@@ -49,15 +59,24 @@ def run_selftest(options: SelftestOptions, pattern: str | None = None, *, plugin
     subjects += [("variant", name) for name in options.catalogue("variant")]
     complete = len(matching) == len(catalogue)
     console = terminal() if on_terminal() else None
+    outcomes: list[Outcome] = []
     with progress_bar(console, "starting", len(subjects), name_width=46, counted="survived or accused") as tell:
-        outcomes = judge_all(
-            options,
-            subjects,
-            workers=os.cpu_count() or 1,
-            on_outcome=lambda outcome: tell(outcome.name, done=True, counts=not outcome.right),
-            every_check=complete and not options.whole,
-        )
-    return KillMatrix(options, options.checks, tuple(outcomes), complete=complete, left_out=tuple(left_out.items()))
+
+        def take(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            tell(outcome.name, done=True, counts=not outcome.right)
+
+        try:
+            outcomes = judge_all(
+                options, subjects, workers=os.cpu_count() or 1, on_outcome=take,
+                every_check=complete and not options.whole,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            complete = False
+    return KillMatrix(
+        options, options.checks, tuple(outcomes), planned=len(subjects), complete=complete,
+        left_out=tuple(left_out.items()),
+    )  # fmt: skip
 
 
 def _nothing_chosen(pattern: str | None, dtype: str, left_out: dict[str, str], known: list[str]) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
+from gradconform.records import as_json
 from gradconform.report.page.rendering import render
 from gradconform.selftest.matrix import KillMatrix
 from gradconform.selftest.subject import Outcome
 from gradconform.version import CONTRACT_VERSION
 
 from .lines import Line, Role, count, heading, listed, wrapped
+
+SCHEMA, SCHEMA_VERSION = "gradconform-selftest", 1
 
 _UNTRIED = "plain autograd itself, or this torch, can do none of the checks that name it here"
 
@@ -126,9 +130,29 @@ def verdict_line(matrix: KillMatrix) -> Line:
     counts += f"{clean} of {count(len(matrix.variants), 'right variant')} clean"
     apart = len(matrix.untried) + len(matrix.left_out)
     counts += f"; {count(apart, 'fault')} not tried in {matrix.options.dtype}" if apart else ""
+    if len(matrix.outcomes) < matrix.planned:
+        return Line(f"No verdict: {len(matrix.outcomes)} of {matrix.planned} were judged; {counts}", "warning")
     if matrix.good:
         return Line(f"The contract finds what it must on this device: {counts}", "good")
     return Line(f"The contract does NOT find what it must on this device: {counts}", "bad")
+
+
+def kill_values(matrix: KillMatrix) -> dict[str, Any]:
+    """Return the matrix as JSON values: each fault and right variant with the checks that it failed."""
+    options = matrix.options
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "contract": CONTRACT_VERSION,
+        **{name: getattr(options, name) for name in ("device", "dtype", "profile")},
+        "checks": list(matrix.checks),
+        "planned": matrix.planned,
+        "complete": matrix.complete,
+        "good": matrix.good,
+        "verdict": verdict_line(matrix).text,
+        "outcomes": [{"verdict": _verdict(one), **as_json(one)} for one in matrix.outcomes],
+        "left_out": dict(matrix.left_out),
+    }
 
 
 def kill_page(matrix: KillMatrix) -> str:

@@ -13,12 +13,13 @@ class KillMatrix:
     """All outcomes of one self-test.
 
     ``checks`` are the ids that were run, ``complete`` says that every fault was, ``left_out`` names the faults that are
-    none in this dtype, with the reason.
+    none in this dtype, with the reason. ``planned`` is how many outcomes there were to be.
     """
 
     options: SelftestOptions
     checks: tuple[str, ...]
     outcomes: tuple[Outcome, ...]
+    planned: int
     complete: bool = True
     left_out: tuple[tuple[str, str], ...] = ()
 

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from gradconform.cli import selftest
 from gradconform.contract.plan import Item
+from gradconform.drive.reference64 import OracleCache
+from gradconform.fuzz import campaign
 from gradconform.results import Result
 from gradconform.run.run import Run
+from gradconform.selftest.subject import Outcome, SelftestOptions, judge
 
 Command = Callable[..., Any]
 
@@ -71,3 +75,46 @@ def test_ctrl_c_before_anything_was_judged_is_told_without_a_traceback(
     done = command("run", "torch")
     assert (done.code, done.out) == (130, "")
     assert done.err == "gradconform: interrupted before anything was judged\n"
+
+
+def test_a_fuzzer_that_is_interrupted_tells_what_it_has_tried(
+    command: Command, target_file: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target_file("def stage_backward(a, b, c):\n    return tuple(None for _ in c)\n")
+    whole_round = campaign._round
+    rounds = 0
+
+    def one(*given: Any, **more: Any) -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds > 1:
+            raise KeyboardInterrupt
+        whole_round(*given, **more)
+
+    monkeypatch.setattr(campaign, "_round", one)
+    done = command("fuzz", "backward.py", "--max-examples", "500")
+    assert done.code == 130
+    assert "[1] MUST: " in done.out
+    assert "interrupted; a run with the same --seed tries the same examples again" in done.out
+    assert " by 1 distinct defect: 1 MUST" in done.last or " distinct defects: " in done.last
+
+
+def test_a_self_test_that_is_interrupted_tells_what_it_has_judged(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def until_the_second(
+        options: SelftestOptions, subjects: Any, *, on_outcome: Callable[[Outcome], None], **_: Any
+    ) -> list[Outcome]:
+        role, name = subjects[0]
+        on_outcome(judge(options, (role, name), OracleCache()))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(selftest, "judge_all", until_the_second)
+    path = tmp_path / "selftest.json"
+    done = command("selftest", "--profile", "quick", "--faults", "doubled*", "--json", str(path))
+    assert done.code == 130
+    assert "The self-test was interrupted: " in done.out
+    assert done.last.startswith("No verdict: 1 of ")
+    told = json.loads(path.read_text(encoding="utf-8"))
+    assert (told["schema"], told["complete"], len(told["outcomes"])) == ("gradconform-selftest", False, 1)
+    assert told["outcomes"][0]["verdict"] == "killed"

@@ -69,7 +69,7 @@ def test_survivors_and_failing_variants_are_told(options: SelftestOptions) -> No
     subjects = [("fault", name) for name in options.catalogue("fault") if name not in APART]
     subjects += [("variant", name) for name in options.catalogue("variant")]
     outcomes = judge_all(replace(options, whole=True), subjects, workers=2)  # type: ignore[arg-type] # names and roles as above
-    matrix = KillMatrix(options, tuple(outcomes[0].failed), tuple(outcomes))
+    matrix = KillMatrix(options, tuple(outcomes[0].failed), tuple(outcomes), len(outcomes))
     assert [outcome.name for outcome in outcomes] == [name for _, name in subjects]
     assert [outcome.name for outcome in matrix.survivors] == ["survivor", "by-another"]
     assert [outcome.name for outcome in matrix.accused] == ["wrong"]
@@ -111,14 +111,14 @@ def test_a_fault_that_hangs_or_ends_its_process_is_told_and_the_others_are_judge
         None,
     ]
     assert outcomes[2].right
-    matrix = KillMatrix(options, outcomes[2].failed, tuple(outcomes))
+    matrix = KillMatrix(options, outcomes[2].failed, tuple(outcomes), len(outcomes))
     assert not matrix.good
     assert [outcome.name for outcome in matrix.broken] == ["hangs", "crashes"]
     assert "crashed its worker" in text_of(matrix)
 
 
 def test_a_right_variant_whose_process_ended_is_accused_of_nothing(options: SelftestOptions) -> None:
-    matrix = KillMatrix(options, (), (Outcome(role="variant", name="mine", broke="crashed its worker, SIGSEGV"),))
+    matrix = KillMatrix(options, (), (Outcome(role="variant", name="mine", broke="crashed its worker, SIGSEGV"),), 1)
     assert matrix.accused == []
     assert not matrix.good
     text = text_of(matrix)
