@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradconform.exits import EXIT_ENVIRONMENT
-from gradconform.report.concise import annotations, failure_lines
+from gradconform.report.concise import failure_lines, github_annotations
 from gradconform.report.detail import Detail
 from gradconform.report.lines import Line
 from gradconform.report.terminal import closing
@@ -57,7 +57,7 @@ class Telling:
         if self.form == "json":
             write_json(report.to_dict())
         elif self.form == "github":
-            write_annotations(annotations(report, Path.cwd()))
+            write_annotations(github_annotations(report, Path.cwd()))
         elif self.form == "concise":
             write(map(Line, failure_lines(report, Path.cwd())))
         else:

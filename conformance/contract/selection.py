@@ -61,7 +61,7 @@ def _no_match(pattern: str, checks: Mapping[str, Selectable], profile: str) -> s
         smallest = min(elsewhere, key=PROFILES.index)
         return f"check pattern {pattern!r} matches only checks of profile {smallest}, not of {profile}; use --profile"
     areas = dict.fromkeys(name.partition(".")[0] for name in checks)
-    area = pattern.partition(".")[0]
-    if area not in areas:
+    part = pattern.strip("*?.")
+    if pattern.partition(".")[0] not in areas and not any(part in name for name in checks):
         return f"check pattern {pattern!r} matches no check; the areas are {', '.join(areas)}"
     return f"check pattern {pattern!r} matches no check; nearest: {nearest(pattern, checks)[:300]}"

@@ -45,7 +45,7 @@ def _said(result: Result) -> str:
     return f"{cause(result)}; likely cause: {whys[0]}" if whys else cause(result)
 
 
-def annotations(report: Report, folder: Path) -> Iterator[str]:
+def github_annotations(report: Report, folder: Path) -> Iterator[str]:
     """Yield a workflow command of GitHub per cause, and one that says the verdict.
 
     The form is that of https://docs.github.com/actions/reference/workflow-commands-for-github-actions.

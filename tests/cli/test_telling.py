@@ -12,7 +12,7 @@ import pytest
 from expecttest import assert_expected_inline
 
 from gradconform import check_stage_backward
-from gradconform.report.concise import annotations
+from gradconform.report.concise import github_annotations
 from gradconform.report.detail import Detail
 from gradconform.report.terminal import closing
 from gradconform.results import Report, Result
@@ -147,7 +147,7 @@ def hostile() -> Report:
 
 
 def test_what_others_wrote_ends_no_annotation_and_begins_none() -> None:
-    lines = list(annotations(hostile(), Path("/home")))
+    lines = list(github_annotations(hostile(), Path("/home")))
     assert [line.count("\n") + line.count("\r") + line.count("\x1b") for line in lines] == [0, 0]
     assert [line.partition(" ")[0] for line in lines] == ["::error", "::error"]
     properties = lines[0].partition("::error ")[2].partition("::")[0]

@@ -7,10 +7,10 @@ from functools import lru_cache
 from gradconform.naming import nearest
 from gradconform.process.serving import Orders, Tell
 from gradconform.runtime import Runtime
-from gradconform.target.finding import Named, TargetError
+from gradconform.target.finding import Named, TargetError, registered
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.loading import load
-from gradconform.target.resolve import load_registered, registered, registered_targets, resolve
+from gradconform.target.resolve import load_registered, registered_targets, resolve
 
 from .composition import words_of
 from .dimensions import DIMENSIONS
