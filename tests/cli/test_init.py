@@ -128,7 +128,7 @@ def test_the_workflow_is_the_yaml_that_its_steps_are_read_from(
     read = yaml.safe_load(text)
     steps = read["jobs"]["stage-backward"]["steps"]
     assert {step["name"]: step["run"] for step in steps if "run" in step} == shell_steps(text)
-    assert read["env"] == variables(text) == {"TARGET": "mypackage/backward.py", "GRADCONFORM": "gradconform==0.1.0"}
+    assert read["env"] == variables(text) == {"TARGET": "mypackage/backward.py", "GRADCONFORM": "gradconform==1.0.0"}
 
 
 def test_what_is_there_is_never_overwritten(command: Command, repository: Callable[..., Path]) -> None:
