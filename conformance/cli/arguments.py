@@ -395,7 +395,7 @@ def _stage_objects(one: argparse.ArgumentParser) -> None:
 #: In the order of the help.
 _ORDER = (
     "run", "init", "replay", "list", "explain", "contract", "fuzz", "selftest", "pipeline", "schedule-text",
-    "stage-objects", "merge", "compare", "report", "waivers", "bundle", "verify", "device", "doctor",
+    "stage-objects", "merge", "compare", "report", "badge", "waivers", "bundle", "verify", "device", "doctor",
 )  # fmt: skip
 
 
