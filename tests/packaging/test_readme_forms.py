@@ -108,7 +108,7 @@ WRONG_USES = {
     "'mypackage.backwards'": "TargetError: target 'mypackage.backwards'",
     "'mypackage.backward', profile='fast'": "unknown profile 'fast'; expected one of quick, standard, full",
     "'mypackage.backward', profil='quick'": "TypeError: unknown option 'profil'; nearest: profile",
-    "'mypackage.backward', checks='split.gradient.*'": "'split.gradient.*'",
+    "'mypackage.backward', checks='split.gradient.*'": "check pattern 'split.gradient.*' matches no check; nearest: ",
 }
 
 
