@@ -110,6 +110,20 @@ def test_what_is_wrong_is_refused_where_the_class_is_made(target: str, options: 
         conformance_case(target, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"device": "cpu"}, "device='cpu': instantiate makes a class per type of device; name them by only_for"),
+        ({"only_for": "cpu", "profil": "quick"}, "unknown option 'profil'; nearest: profile"),
+    ],
+)
+def test_an_option_that_there_is_not_is_refused_and_the_right_one_named(options: dict[str, str], told: str) -> None:
+    scope: dict[str, Any] = {}
+    with pytest.raises(TypeError, match=told):
+        instantiate(scope, "reference-split", **options)  # type: ignore[arg-type] # the mistake that is told
+    assert scope == {}
+
+
 def test_classes_per_device_are_in_the_form_of_torchs() -> None:
     scope: dict[str, Any] = {"__name__": "ours"}
     names = instantiate(
