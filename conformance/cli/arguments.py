@@ -141,14 +141,17 @@ def _init(one: argparse.ArgumentParser) -> None:
     """Write a test file, a waiver file and a CI workflow into the current folder.
 
     Write into the current folder what a repository needs to be judged from now on: a pytest file, a file for
-    failures that are expected, and a workflow of GitHub Actions that runs the contract and posts what failed as the
-    summary of the job. A file that is there already is left as it is.
+    failures that are expected, and a workflow of GitHub Actions that runs the contract, compares with the main branch,
+    and posts what failed as the summary of the job. A file that is there already is left as it is.
     """
     one.add_argument(
         "target",
         metavar="TARGET",
         nargs="?",
         help="what is judged, as for 'gradconform run' (default: the one file here that defines stage_backward)",
+    )
+    add_count(
+        one, "--shards", default=1, help="run the contract in so many jobs of the workflow, and merge their reports"
     )
 
 
@@ -396,7 +399,7 @@ def _stage_objects(one: argparse.ArgumentParser) -> None:
 #: In the order of the help.
 _ORDER = (
     "run", "init", "replay", "list", "explain", "contract", "fuzz", "selftest", "pipeline", "schedule-text",
-    "stage-objects", "merge", "compare", "report", "waivers", "bundle", "verify", "device", "doctor",
+    "stage-objects", "merge", "compare", "report", "badge", "waivers", "bundle", "verify", "device", "doctor",
 )  # fmt: skip
 
 

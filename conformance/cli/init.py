@@ -33,7 +33,9 @@ def init(arguments: argparse.Namespace) -> int:
     if target in registered(ENTRY_POINTS):
         _look_for_what_it_drives(target)
     try:
-        written = [_write_new(folder, path, text) for path, text in starter_files(folder, target).items()]
+        written = [
+            _write_new(folder, path, text) for path, text in starter_files(folder, target, arguments.shards).items()
+        ]
     except OSError as error:
         complain(f"{error.filename}: cannot be written: {error.strerror}")
         return EXIT_ENVIRONMENT
@@ -92,6 +94,20 @@ FILES = {
     ".github/workflows/gradconform.yml": "gradconform.yml.j2",
 }
 
+#: The actions of the workflow, each pinned to the commit of a release: a tag may be moved by whoever has taken it over.
+ACTIONS = {
+    name: f"actions/{name}@{commit} # {release}"
+    for name, (release, commit) in {
+        "checkout": ("v7.0.1", "3d3c42e5aac5ba805825da76410c181273ba90b1"),
+        "setup-python": ("v7.0.0", "5fda3b95a4ea91299a34e894583c3862153e4b97"),
+        "cache": ("v5.0.5", "27d5ce7f107fe9357f9df03efb73ab90386fccae"),
+        "cache/restore": ("v5.0.5", "27d5ce7f107fe9357f9df03efb73ab90386fccae"),
+        "cache/save": ("v5.0.5", "27d5ce7f107fe9357f9df03efb73ab90386fccae"),
+        "upload-artifact": ("v7.0.0", "bbbca2ddaa5d8feaa63e36b76fdaad77386f024f"),
+        "download-artifact": ("v8.0.1", "3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c"),
+    }.items()
+}
+
 _DEFINES_IT = re.compile(r"^def stage_backward\(", re.MULTILINE)
 _ELSEWHERE = frozenset({"tests", "test", "build", "dist", "site-packages", "node_modules"})
 
@@ -100,14 +116,16 @@ class StarterError(UsageError):
     """Nothing can be set up, since it is not clear what is to be judged."""
 
 
-def starter_files(folder: Path, target: str) -> dict[str, str]:
-    """Return the text of each file by its path below ``folder``."""
+def starter_files(folder: Path, target: str, shards: int = 1) -> dict[str, str]:
+    """Return the text of each file by its path below ``folder``; the workflow runs the contract in so many shards."""
     # What is filled in is no markup: it goes through JSON, whose texts are texts in Python and in YAML as well.
     engine = Environment(
         loader=PackageLoader("gradconform.cli"),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701 (as said above)
+        variable_start_string="{=",  # {{ }} is what GitHub fills in
+        variable_end_string="=}",
     )
     engine.filters["tojson_text"] = lambda text: json.dumps(text, ensure_ascii=False)
     values = {
@@ -116,6 +134,8 @@ def starter_files(folder: Path, target: str) -> dict[str, str]:
         "torch": _torch_range(),
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "installs": list(_installs(folder)),
+        "shards": shards,
+        "actions": ACTIONS,
         "expires": dt.date(dt.datetime.now(dt.timezone.utc).year + 1, 1, 31).isoformat(),
     }
     return {path: engine.get_template(name).render(values) for path, name in FILES.items()}

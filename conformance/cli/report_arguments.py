@@ -168,6 +168,33 @@ def _report(one: argparse.ArgumentParser) -> None:
     )
 
 
+@command("badge", "reports:write_badge", epilog=EXIT_CODES)
+def _badge(one: argparse.ArgumentParser) -> None:
+    """Draw the verdict of a report as a badge, an SVG picture.
+
+    Draw a badge, an SVG picture that needs no network: contract, profile, verdict, and how many checks passed of
+    those that were asked. The shards of a run have none before they are merged. The exit code says nothing of the
+    verdict.
+    """
+    one.add_argument("report", metavar="RUN.json", help="what run --json wrote")
+    add_output(one, "-o", "--output", default="-", help="write it there (default: -, the standard output)")
+    one.add_argument(
+        "--label",
+        type=reading(_label_given),
+        default="gradconform",
+        metavar="TEXT",
+        help="what stands in front (default: gradconform)",
+    )
+
+
+def _label_given(text: str) -> str:
+    """Return a label; refuse one that nobody could see."""
+    if not text.strip():
+        msg = f"{text!r} is no label; expected a text, such as the name of the target"
+        raise ValueError(msg)
+    return text
+
+
 _FORM = """\
 A waiver file holds one [[waiver]] for each failure that is expected:
 

@@ -1,4 +1,4 @@
-"""The commands that read reports: ``gradconform compare``, ``merge`` and ``report``."""
+"""The commands that read reports: ``gradconform badge``, ``compare``, ``merge`` and ``report``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gradconform.exits import EXIT_CONFORMS, EXIT_REGRESSED
 from gradconform.reading.comparison import CompareError, compare
 from gradconform.reading.merging import merge
 from gradconform.reading.report import read_report
+from gradconform.report.badge import BadgeError, badge
 from gradconform.report.comparison import comparison_lines, comparison_markdown, comparison_values
 from gradconform.report.junit import junit
 from gradconform.report.operations import standings
@@ -98,6 +99,17 @@ def _cells(report: Report) -> list[tuple[str, str]]:
     return list(dict.fromkeys((result.device, result.dtype) for result in report.results))
 
 
+def write_badge(arguments: argparse.Namespace) -> int:
+    """Write the badge of a report; return 4 where it cannot be written."""
+    found = read_report(arguments.report)
+    try:
+        drawn = badge(found, arguments.label)
+    except BadgeError as error:
+        msg = f"{arguments.report}: {error}"
+        raise BadgeError(msg) from error
+    return _write_one(arguments.output, drawn, what="badge")
+
+
 def _page(form: str, reports: list[Report], *, intersection: bool) -> str:
     if len(reports) == 1:
         return FORMS[form](reports[0])
@@ -105,8 +117,8 @@ def _page(form: str, reports: list[Report], *, intersection: bool) -> str:
     return pages.runs_page(runs) if form == "html" else pages.runs_markdown(runs)
 
 
-def _write_one(path: str, text: str) -> int:
+def _write_one(path: str, text: str, what: str = "page") -> int:
     if path != "-":
-        return hand_over(path, text, code=EXIT_CONFORMS, what="page")
+        return hand_over(path, text, code=EXIT_CONFORMS, what=what)
     write_text(text)
     return EXIT_CONFORMS

@@ -22,6 +22,7 @@ from gradconform.naming import (
     Sizes,
     count_read,
     max_crashes_named,
+    nearest,
     percentage_named,
     profile_named,
     seed_named,
@@ -294,8 +295,12 @@ class RunOptions:
         """Return the options for ``target`` with what is given, in any form that a user may give it in.
 
         Raises :class:`~gradconform.naming.SelectionError` and :class:`~gradconform.contract.shard.ShardError` (both
-        ``ValueError``) for what no run takes.
+        ``ValueError``) for what no run takes, and ``TypeError`` for an option that there is not.
         """
+        unknown = next((name for name in given if name not in OPTIONS), None)
+        if unknown is not None:
+            msg = f"unknown option {unknown!r}; nearest: {nearest(unknown, OPTIONS)}"
+            raise TypeError(msg)
         return cls(target=target, **given)
 
     def but(self, **given: Any) -> RunOptions:

@@ -39,6 +39,9 @@ def instantiate(
 
         instantiate(globals(), "mylib.backward", only_for=("cpu", "npu"), dtype=("float32", "bfloat16"))
     """
+    if "device" in options:
+        msg = f"device={options['device']!r}: instantiate makes a class per type of device; name them by only_for"
+        raise TypeError(msg)
     types = _types(only_for, options.get("device_plugins", ()))
     wanted, unwanted = _listed(os.environ.get(ONLY_FOR)), [*_listed(except_for), *_listed(os.environ.get(EXCEPT_FOR))]
     chosen = [kind for kind in types if kind not in unwanted and (not wanted or kind in wanted)]

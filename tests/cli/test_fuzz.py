@@ -27,7 +27,7 @@ def test_what_is_right_has_no_failures(command: Callable[..., Any]) -> None:
     done = command("fuzz", "autograd", "--max-examples", "60", "--dtype", "float64")
     assert done.code == 0
     assert re.fullmatch(r"\d+ trials, 0 failures; \d+\.\d s", done.last)
-    assert "gradconform 0.1.0 fuzzes autograd" in done.out
+    assert "gradconform 1.0.0 fuzzes autograd" in done.out
 
 
 def test_a_defect_is_told_with_its_stage_its_program_and_how_to_see_it_again(

@@ -18,7 +18,7 @@ def test_a_target_that_conforms_gives_0_and_says_so_last(command: Command) -> No
     count = re.fullmatch(r"(\d+) of \1 checks of contract 1\.0, profile quick, ran", done.out.splitlines()[-2])
     assert count is not None
     passed = f"{count[1]} of {count[1]} checks passed"
-    assert done.last == f"reference-split 0.1.0 conforms to contract 1.0 in profile quick: {passed}"
+    assert done.last == f"reference-split 1.0.0 conforms to contract 1.0 in profile quick: {passed}"
 
 
 def test_a_target_that_does_not_conform_gives_1_and_names_every_failed_check(command: Command) -> None:
@@ -67,7 +67,7 @@ def test_wrong_values_are_told_with_their_numbers_and_of_many_the_names(command:
 
 def test_what_is_judged_is_told_before_anything_runs(command: Command) -> None:
     lines = command("run", "torch", "--checks", "full.gradients.mlp").out.splitlines()
-    assert lines[0].startswith(f"gradconform 0.1.0 judges torch {torch.__version__}")
+    assert lines[0].startswith(f"gradconform 1.0.0 judges torch {torch.__version__}")
     assert re.fullmatch(r"file +\S+_backward\.py", lines[1])
     assert re.fullmatch(r"contract  1\.0, profile standard: 1 of \d+ checks on cpu float32, seed 20", lines[2])
 

@@ -30,7 +30,7 @@ def test_a_schedule_of_ones_own_is_judged_in_place_of_the_contract(command: Comm
     assert_expected_inline(
         re.sub(r"file +\S+\n", "", done.out),
         """\
-gradconform 0.1.0 judges reference-split 0.1.0
+gradconform 1.0.0 judges reference-split 1.0.0
 on        My ZBV: 2 ranks, 4 stages, 3 micro-batches
 checks    extra checks beside contract 1.0: 1 check on cpu float32, seed 20
 
@@ -38,7 +38,7 @@ schedule     1 of 1    1 passed
 
 1 of the 1 passed checks that compare values are bit-equal to plain autograd
 1 of 1 extra checks beside contract 1.0, ran
-reference-split 0.1.0: 1 of 1 check passed; no verdict on contract 1.0, which was not run
+reference-split 1.0.0: 1 of 1 check passed; no verdict on contract 1.0, which was not run
 """,
     )
 
@@ -69,7 +69,7 @@ def test_several_schedules_dtypes_and_globs(command: Command, zbv: Path, tmp_pat
     assert command("run", "reference-split", *given).code == 0
     narrowed = command("run", "reference-split", *given, "--checks", "*-2")
     assert narrowed.code == 5
-    assert narrowed.last == "reference-split 0.1.0: incomplete, no verdict: 2 of 4 checks ran, none failed"
+    assert narrowed.last == "reference-split 1.0.0: incomplete, no verdict: 2 of 4 checks ran, none failed"
 
 
 def test_a_wrong_backward_is_found_in_it(command: Command, zbv: Path, target_file: Callable[..., Path]) -> None:

@@ -79,7 +79,7 @@ def test_a_stage_of_ones_own_is_judged_in_place_of_the_contract(command: Command
     assert_expected_inline(
         re.sub(r"file +\S+\n", "", done.out),
         """\
-gradconform 0.1.0 judges reference-split 0.1.0
+gradconform 1.0.0 judges reference-split 1.0.0
 on        build-head: model.py:build_head, 143 parameters; integer_input,
           no_input_grads, view_output; not asked on it: 21 as it does not take
           what it puts out
@@ -91,7 +91,7 @@ stage    37 of 37   37 passed
 the largest error is 0.055 of its bound
 (stage.build-head.grad_tuple.nonfinite.nan-split)
 37 of 37 extra checks beside contract 1.0, ran
-reference-split 0.1.0: 37 of 37 checks passed; no verdict on contract 1.0, which was not run
+reference-split 1.0.0: 37 of 37 checks passed; no verdict on contract 1.0, which was not run
 """,
     )
     assert model.is_dir()

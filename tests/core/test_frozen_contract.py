@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from gradconform.contract.freezing import as_it_is, differences, freeze
 from gradconform.fixtures.programs import split_deferred
 from gradconform.fixtures.stages import ZOO
 from gradconform.naming import SelectionError
+from gradconform.version import CONTRACT_VERSION
 
 ContractOf = Callable[..., None]
 
@@ -33,6 +35,20 @@ def test_the_checks_of_a_version_are_what_its_file_says(version: str) -> None:
     assert held is not None, f"contract {version} has no file; run `gradconform contract --contract {version} --freeze`"
     told = "\n".join(differences(held, as_it_is(version)))
     assert not told, f"contract {version} is not what its file says; run `gradconform contract --freeze`:\n{told}"
+
+
+#: The file of each version that was released, by its SHA-256: a line is added with a release, and none is ever changed.
+RELEASED = {"1.0": "2a8a4bf9133a5f03b4d3fcf1f3f8e4a4195397920d71a24d8117d9646e4a078e"}
+
+
+def test_the_file_of_a_released_version_is_the_one_that_was_released_byte_by_byte() -> None:
+    released = {version for version in frozen.versions() if (held := frozen.frozen(version)) and held.released}
+    found = {version: sha256(frozen.file_of(version).read_bytes()).hexdigest() for version in released}
+    assert found == RELEASED, "a released version changes no more: what is new has a later `since` (docs/release.md)"
+
+
+def test_the_contract_that_a_run_takes_by_default_is_released() -> None:
+    assert CONTRACT_VERSION in RELEASED
 
 
 def test_contract_1_0_has_1500_checks_and_1190_without_profile_full() -> None:

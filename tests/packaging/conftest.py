@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import venv
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = ("conformance", "fixtures", "plugins", "reference", "pyproject.toml", "README.md", "LICENSE")
+#: What a checkout has and no release: what .gitignore names, and git itself.
+_OWN = (".git", *(line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").split()))
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,11 @@ def new_environment(folder: Path) -> Environment:
     venv.create(folder / "venv", with_pip=True)
     links = folder / "dependencies"
     links.mkdir()
-    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+    # Where this environment stands upon another one, by a .pth file, both are on the path; the first has precedence.
+    sites = [Path(entry) for entry in sys.path if Path(entry).name in {"site-packages", "dist-packages"}]
+    for entry in (one for site in sites for one in site.iterdir()):
         ours = entry.name.startswith(("gradconform", "__editable__", "pip", "setuptools", "__pycache__"))
-        if not ours and entry.suffix != ".pth":
+        if not ours and entry.suffix != ".pth" and not (links / entry.name).is_symlink():
             (links / entry.name).symlink_to(entry)
     scripts = folder / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
     site = next((folder / "venv").rglob("site-packages"))
@@ -62,15 +64,38 @@ def new_environment(folder: Path) -> Environment:
 
 
 def copy_of_the_checkout(folder: Path) -> Path:
-    """Copy what a wheel is made of: a build leaves files behind, and finds those that another has left."""
-    folder.mkdir()
-    for name in SHIPPED:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, folder / name)
+    """Copy what is in the repository: a build leaves files behind, and finds those that another has left."""
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*_OWN))
     return folder
+
+
+@dataclass(frozen=True)
+class Release:
+    """What is uploaded, and what it was made of; the wheel is built from the sdist."""
+
+    source: Path
+    sdist: Path
+    wheel: Path
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    if not os.environ.get("CI"):  # there the group `dev` is installed, and a skip would be a test that is lost
+        pytest.importorskip("build", reason="build is not installed; `pip install --group dev` brings it")
+    folder = tmp_path_factory.mktemp("release")
+    source = copy_of_the_checkout(folder / "source")
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--outdir",
+        str(folder / "dist"),
+        str(copy_of_the_checkout(folder / "built")),
+    ]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (sdist,), (wheel,) = (folder / "dist").glob("*.tar.gz"), (folder / "dist").glob("*.whl")
+    return Release(source, sdist, wheel)
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ def test_a_class_has_one_test_per_check_and_says_the_verdict(capsys: pytest.Capt
     assert found.testsRun == len(made.report.results) == len(made.run_of_checks.plan.items) > 5
     assert "test_full_gradients_mlp " in told
     assert "B MUST return every input gradient" in told
-    assert "reference-split 0.1.0" in capsys.readouterr().err
+    assert "reference-split 1.0.0" in capsys.readouterr().err
     assert made.__module__ == __name__
 
 
@@ -108,6 +108,20 @@ def test_names_of_methods_are_never_alike() -> None:
 def test_what_is_wrong_is_refused_where_the_class_is_made(target: str, options: dict[str, str]) -> None:
     with pytest.raises((TargetError, SelectionError)):
         conformance_case(target, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"device": "cpu"}, "device='cpu': instantiate makes a class per type of device; name them by only_for"),
+        ({"only_for": "cpu", "profil": "quick"}, "unknown option 'profil'; nearest: profile"),
+    ],
+)
+def test_an_option_that_there_is_not_is_refused_and_the_right_one_named(options: dict[str, str], told: str) -> None:
+    scope: dict[str, Any] = {}
+    with pytest.raises(TypeError, match=told):
+        instantiate(scope, "reference-split", **options)  # type: ignore[arg-type] # the mistake that is told
+    assert scope == {}
 
 
 def test_classes_per_device_are_in_the_form_of_torchs() -> None:

@@ -298,3 +298,7 @@ def test_the_command_refuses_what_it_cannot_do_and_writes_nothing(
     assert main(["report", str(run), "--html", str(tmp_path / "no" / "page.html")]) == 2
     assert "--html" in capsys.readouterr().err
     assert not page.exists()
+
+
+def test_the_verdict_is_a_heading_of_markdown(real: Report) -> None:
+    assert report_markdown(real).lstrip().startswith("## torch 2.")

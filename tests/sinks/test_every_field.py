@@ -34,6 +34,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "report junit": ("report", "--junit", "-", READ[0]),
     "runs markdown": ("report", "--markdown", "-", *READ),
     "runs html": ("report", "--html", "-", *READ),
+    "badge": ("badge", READ[0]),
     "merge": ("merge", "shard.json"),
     "bundle": ("bundle", READ[0], "-o", "out.zip", "--waivers", READ[1]),
     "verify": ("verify", "bundle.zip"),
