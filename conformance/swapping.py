@@ -104,7 +104,8 @@ def swap(
             if isinstance(other, type) and issubclass(other, kind):
                 made.put(layer, other, attributes)
             else:
-                made.put(layer, None, {"forward": _in_place_of(layer, other(layer, **attributes))})
+                make: Callable[..., Any] = other
+                made.put(layer, None, {"forward": _in_place_of(layer, make(layer, **attributes))})
     except BaseException:
         made.undo()
         raise
@@ -119,8 +120,8 @@ def _in_place_of(layer: nn.Module, given: Any) -> Callable[..., Any]:
         msg = f"{given!r} cannot run in place of {layer!r}; expected a module or a function"
         raise TypeError(msg)
     own = {id(parameter) for parameter in layer.parameters()}
-    named = getattr(given, "named_parameters", dict)()
-    strangers = [name for name, parameter in dict(named).items() if id(parameter) not in own]
+    named: dict[str, Any] = dict(given.named_parameters()) if hasattr(given, "named_parameters") else {}
+    strangers = [name for name, parameter in named.items() if id(parameter) not in own]
     if strangers:
         msg = f"{given!r} has parameters of its own, {', '.join(strangers)}; expected those of the layer it stands for"
         raise ValueError(msg)

@@ -55,6 +55,8 @@ OTHERWISE = {
     r"^(gradconform selftest)": r"\1 --faults 'first-call-assigns' --profile quick",
     r"^pytest ": "pytest -q -p no:cacheprovider ",
     r"^python ": f"{sys.executable} ",
+    r"^torchrun ": f"{sys.executable} -m torch.distributed.run ",
+    r"'linalg\.\*,nn\.LSTM'": "linalg.det",
 }
 
 
@@ -143,6 +145,7 @@ def supposed(folder: Path, reports: Path) -> None:
         shutil.copy(report, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in TYPED if page.name not in ELSEWHERE], ids=lambda page: page.name)
 def test_a_page_leads_to_what_it_says(page: Path, tmp_path: Path, reports: Path) -> None:
     supposed(tmp_path, reports)
