@@ -213,7 +213,7 @@ def page(found: Found, releases: Sequence[str], commands: Mapping[str, Sequence[
         "the kit. *Unavailable* is what the release lacks or cannot do, a command or so many of its checks, with the",
         "reason below. The self-test tries no fault of another dtype than float32, and, where a gradient edge keeps no",
         "graph alive (torch 2.8 and before), none that is handed an edge in place of an output.",
-        "The kit's own tests run on another release by a line of [CONTRIBUTING.md](../CONTRIBUTING.md).",
+        "The kit's own tests run on another release by a line of `CONTRIBUTING.md`.",
         "",
         *table(["", *known], [pythons, *command_rows(found, known, commands)]), "",
         *reasons(found, known, list(commands)), "",

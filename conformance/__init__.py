@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from .adapter import Adapter, Capabilities, Session, StageSpec, UnsupportedError
     from .results import NonConformingError, Report, Result
+    from .swapping import Swap, swap
 
 __version__ = KIT_VERSION
 
@@ -30,6 +31,7 @@ _HOME = {
     "gradconform.reading.report": ("ReportError", "read_report"),
     "gradconform.results": ("NonConformingError", "Report", "Result"),
     "gradconform.run.run": ("check_stage_backward",),
+    "gradconform.swapping": ("Swap", "swap"),
 }
 
 __all__ = [
@@ -45,12 +47,14 @@ __all__ = [
     "Result",
     "Session",
     "StageSpec",
+    "Swap",
     "UnsupportedError",
     "assert_matches_autograd",
     "autograd_gradients",
     "check_stage_backward",
     "parametrize_checks",
     "read_report",
+    "swap",
 ]
 
 

@@ -169,7 +169,7 @@ class RuntimeSession(Protocol):
         """Run forward and backward of this replica's batch; return the loss of each micro-batch on a last rank."""
 
     def evaluate(self, batch: Batch) -> list[Tensor] | None:
-        """Run forward alone, as an evaluation between steps does; return as :meth:`step`."""
+        """Run forward alone, as an evaluation between steps does; return as ``step``."""
 
     def zero_grad(self) -> None:
         """Let go of all gradients, or make zeros of them, as an optimizer does between steps."""
@@ -204,7 +204,7 @@ class AccumulatingSession(RuntimeSession, Protocol):
     """A session that can leave the gradients of a step unreduced, asked where a runtime claims ``unreduced``."""
 
     def accumulate(self, batch: Batch) -> list[Tensor] | None:
-        """Run as :meth:`step`, and leave what comes to be reduced once, with what the next step gives.
+        """Run as ``step``, and leave what comes to be reduced once, with what the next step gives.
 
         No gradient is asked for before that.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -42,7 +42,7 @@ class _Linear(torch.autograd.Function):
     """Linear that knows its weight as an object alone, so that autograd asks for no gradient of it."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor | None, anchor: Tensor, linear: _DeferredLinear) -> Tensor:
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, anchor: Tensor, linear: DeferredLinear) -> Tensor:
         """Keep what the gradients need."""
         del anchor
         ctx.save_for_backward(x)
@@ -62,27 +62,14 @@ class _Linear(torch.autograd.Function):
         return grad_x, rows.sum(0) if ctx.needs_input_grad[1] else None, None, None
 
 
-class _DeferredLinear(nn.Linear):
+class DeferredLinear(nn.Linear):
+    """Leaves to ``store``: what ``swap(stage, nn.Linear, DeferredLinear, store=store)`` makes of every Linear."""
+
     store: WeightGradStore
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's own name)
+        """Multiply as nn.Linear does."""
         # Makes a graph where neither input nor bias needs a gradient, but the weight does.
         anchor = torch.empty(0, requires_grad=self.weight.requires_grad)
         result: Any = _Linear.apply(input, self.bias, anchor, self)  # type: ignore[no-untyped-call] # torch's
         return cast("Tensor", result)
-
-
-def swap_linears(stage: nn.Module, store: WeightGradStore) -> list[nn.Module]:
-    """Turn every ``nn.Linear`` of ``stage`` into one that leaves to ``store``, in place; return them."""
-    swapped: list[nn.Module] = [module for module in stage.modules() if type(module) is nn.Linear]
-    for module in swapped:
-        module.__class__ = _DeferredLinear
-        vars(module)["store"] = store
-    return swapped
-
-
-def swap_back(swapped: Iterable[nn.Module]) -> None:
-    """Undo :func:`swap_linears`."""
-    for module in swapped:
-        del vars(module)["store"]
-        module.__class__ = nn.Linear

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gradconform.adapter import Adapter, Session, StageSpec, Tree
+from gradconform.swapping import noting_swaps
 from gradconform.trial.materials import Materials, mean_squares
 from gradconform.trial.modes import call_in
 
@@ -59,7 +60,8 @@ class Lane:
         self.session: Session = self._open()
 
     def _open(self) -> Session:
-        return call_in(self._modes, "open", self._device, lambda: self._adapter.open(self.stage, self._spec))
+        with noting_swaps() as self._swaps:
+            return call_in(self._modes, "open", self._device, lambda: self._adapter.open(self.stage, self._spec))
 
     def reopen(self) -> None:
         """Close the session and open another one on the same module."""
@@ -67,10 +69,11 @@ class Lane:
         self.session, self.closed = self._open(), False
 
     def close(self) -> None:
-        """Close the session, once, whatever it raises."""
+        """Close the session, once, whatever it raises, and give the stage back the layers that were swapped."""
         if not self.closed:
             self.closed = True
-            self.session.close()
+            with self._swaps:
+                self.session.close()
 
     def stands(self) -> dict[str, bool]:
         """Tell by name what of the things handed over is as it was, and on which of them there are hooks."""

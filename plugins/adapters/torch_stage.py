@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
 from gradconform.adapter import Capabilities, StageSpec, Tree
-from gradconform.reference.deferred_linear import WeightGradStore, swap_back, swap_linears
+from gradconform.reference.deferred_linear import DeferredLinear, WeightGradStore
+from gradconform.swapping import swap
 from gradconform.target.session import StageSession
 from gradconform.torch_releases import pipelining
 from gradconform.torch_releases.names import require
@@ -134,7 +135,7 @@ class TorchDwBuilderSession(TorchStageSession):
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         """Swap the Linears of ``stage``; names stay."""
         self._store = WeightGradStore()
-        self._swapped = swap_linears(stage, self._store)
+        self._swap = swap(stage, nn.Linear, DeferredLinear, store=self._store)
         super().__init__(stage, spec, dw_builder=self._store.take)
 
     def _backward(self, mb: int, output_grads: Tree, *, full: bool) -> tuple[Tensor | None, ...]:
@@ -145,9 +146,9 @@ class TorchDwBuilderSession(TorchStageSession):
             raise
 
     def close(self) -> None:
-        """Give the stage its layers back."""
+        """Give the stage its layers back, whoever has opened the session."""
         super().close()
-        swap_back(self._swapped)
+        self._swap.undo()
 
 
 class TorchDwBuilderAdapter:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.reference.recomputed import recomputes
+from gradconform.swapping import swap
 from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
 from gradconform.trees import tensors
@@ -107,13 +108,6 @@ def written_to_a_detached_copy() -> Target:
     class Session(FunctionsSession):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
-            self._swapped = [module for module in self._stage.modules() if type(module) is nn.Linear]
-            for module in self._swapped:
-                module.__class__ = _WritingLinear
-
-        def close(self) -> None:
-            super().close()
-            for module in self._swapped:
-                module.__class__ = nn.Linear
+            swap(self._stage, nn.Linear, _WritingLinear)
 
     return with_session(Session, split=False)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from gradconform.adapter import StageSpec
-from gradconform.reference.deferred_linear import WeightGradStore, swap_back, swap_linears
+from gradconform.reference.deferred_linear import DeferredLinear, WeightGradStore
+from gradconform.swapping import swap
 
 from .sessions import EARLY, Grads, Pending, Session, adapter
 
@@ -36,7 +37,7 @@ class _Swapped(Session):
         super().__init__(stage, spec)
         self.store = WeightGradStore()
         self.waiting: dict[int, Callable[[], None]] = {}
-        self.swapped = swap_linears(stage, self.store)
+        swap(stage, nn.Linear, DeferredLinear, store=self.store)
 
     def backward(self, mb: int, output_grads: Any) -> Grads:
         found = self.backward_input(mb, output_grads)
@@ -58,7 +59,6 @@ class _Swapped(Session):
     def close(self) -> None:
         super().close()
         self.waiting.clear()
-        swap_back(self.swapped)
 
 
 class _InAThread(Session):

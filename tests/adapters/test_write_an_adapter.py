@@ -22,6 +22,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("adapter")
     (made / "engine.py").write_text(block("python"), encoding="utf-8")
     (made / "my_adapter.py").write_text(block("python", 1), encoding="utf-8")
+    (made / "zero_bubble.py").write_text(block("python", 2), encoding="utf-8")
+    (made / "split_adapter.py").write_text(block("python", 3), encoding="utf-8")
     return made
 
 
@@ -30,11 +32,28 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_the_page_leads_to_what_it_says(folder: Path) -> None:
-    done = run(folder, *block("sh").split())
+@pytest.mark.parametrize("position", [0, 1], ids=["full", "split"])
+def test_the_page_leads_to_what_it_says(position: int, folder: Path) -> None:
+    done = run(folder, *block("sh", position).split())
     assert (done.returncode, done.stderr) == (0, "")
     # The contract grows: how many checks it has is not what the page is about.
-    assert re.sub(r"\d+", "N", done.stdout.splitlines()[-1]) == re.sub(r"\d+", "N", block("text").strip())
+    told = block("text", position).strip()
+    assert re.sub(r"\d+", "N", done.stdout.splitlines()[-1]) == re.sub(r"\d+", "N", told)
+
+
+def test_a_weight_that_is_left_twice_is_told(folder: Path) -> None:
+    wrong = block("python", 2).replace("self.waiting[mb] = list(self.left)", "self.waiting[mb] = 2 * self.left")
+    assert wrong != block("python", 2)
+    (folder / "twice.py").write_text(wrong, encoding="utf-8")
+    adapter = block("python", 3).replace("from zero_bubble", "from twice")
+    (folder / "twice_adapter.py").write_text(adapter, encoding="utf-8")
+    done = run(folder, "gradconform", "run", "twice_adapter.py:Adapter", "--checks", "split.gradients.mlp")
+    assert done.returncode == 7
+    assert "failed its pre-flight" in done.stdout
+
+
+def test_what_takes_trees_apart_does_what_the_page_says() -> None:
+    exec(block("python", 4), {})  # noqa: S102 (the page is the project's own)
 
 
 def test_the_adapter_has_less_than_40_lines() -> None:

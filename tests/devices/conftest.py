@@ -33,7 +33,7 @@ def documented() -> Callable[[str], list[str]]:
 @pytest.fixture
 def abacus(tmp_path: Path, documented: Callable[[str], list[str]]) -> Path:
     """A folder with the module ``abacus``."""
-    (code,) = documented("abacus.py")
+    (code,) = documented("file abacus.py")
     (tmp_path / "abacus.py").write_text(code, encoding="utf-8")
     return tmp_path
 

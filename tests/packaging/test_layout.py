@@ -79,6 +79,7 @@ MAY_IMPORT = {
         "gradconform.fixtures",
         "gradconform.adapter",
         "gradconform.runtime",
+        "gradconform.swapping",
         "gradconform.target",
         "gradconform.torch_releases",
         "gradconform.trees",

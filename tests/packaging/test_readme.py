@@ -1,6 +1,6 @@
-"""README.md says what is so: its picture is a real run, and its options are those that exist.
+"""README.md says what is so, in few words: its picture is a real run, and every link leads to a file.
 
-`python tests/packaging/test_readme.py` writes the picture anew.
+`python tests/packaging/test_readme.py` writes the picture anew. `tests/docs/test_snippets.py` runs its other commands.
 """
 
 from __future__ import annotations
@@ -9,85 +9,57 @@ import os
 import re
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
-import pytest
 import torch
-
-from gradconform.run.options import OPTIONS
 
 README = Path(__file__).parents[2] / "README.md"
 TEXT = README.read_text(encoding="utf-8")
-BLOCK = re.compile(r"(?<=```text\n).*?(?=\n```)", re.DOTALL)
-CAUSES, LINES_OF_A_CAUSE = 3, 8
-TORCH = f"torch {torch.__version__.partition('+')[0]}"
+BLOCK = re.compile(r"(?<=```text\n)\$ gradconform run .*?(?=\n```)", re.DOTALL)
+COMMAND = "run torch --checks property.mixed.02"
+MOST_LINES = 180
 
 
 def real_run() -> str:
     """Return what the command prints where no terminal is."""
-    command = [str(Path(sys.executable).with_name("gradconform")), "run", "torch"]
+    command = [str(Path(sys.executable).with_name("gradconform")), *COMMAND.split()]
     environment = {**os.environ, "COLUMNS": "100"}
     return subprocess.run(command, capture_output=True, check=False, text=True, env=environment).stdout
 
 
 def picture(printed: str) -> str:
-    """Return the head, the first causes, each cut, and the closing lines; … stands for what is left out."""
+    """Return the cause, its program, the first wrong tensor, how to see it again, and the verdict; … is left out."""
     printed = re.sub(r"(?<=2\.13\.0)\+\w+", "+cpu", printed)  # the numbers of a build for CUDA are the same
-    lines = [line for line in printed.splitlines() if not line.startswith("file ")]
-    starts = [index for index, line in enumerate(lines) if re.match(r"\[\d+\] ", line)]
-    shown = ["$ gradconform run torch", *lines[: starts[0]]]
-    for start, end in pairwise(starts[: CAUSES + 1]):
-        cause = lines[start : end - 1]
-        shown += [*cause[:LINES_OF_A_CAUSE], *(["      …"] if len(cause) > LINES_OF_A_CAUSE else []), ""]
-    return "\n".join([*shown, "…", "", *lines[-2:]])
-
-
-def planned(shown: str) -> list[str]:
-    """Return what a picture tells of the contract alone: the areas, and how many checks each has."""
-    return re.findall(r"^contract .*|^\w+ +\d+ of \d+(?=  )|of \d+ checks of contract [\d.]+", shown, re.MULTILINE)
+    cause = printed.partition("\n[1] ")[2].partition("\n\n")[0]
+    told = re.search(
+        r"(?s)^(.*?\n {4}program .*?\n)(.*?)(^ {8}- .*?)(?=^ {8}- |^ {8}…|^ {4}again:)", cause, re.MULTILINE
+    )
+    assert told is not None, printed
+    again = re.search(r"(?s)^ {4}again: .*", cause, re.MULTILINE)
+    assert again is not None, printed
+    verdict = printed.splitlines()[-1]
+    return f"$ gradconform {COMMAND}\n[1] {told[1]}      …\n{told[3]}{again[0]}\n…\n{verdict}"
 
 
 def test_the_picture_is_a_real_run() -> None:
     shown, new = BLOCK.search(TEXT), picture(real_run())
     assert shown is not None
-    if TORCH in shown[0]:
+    if f"torch {torch.__version__.partition('+')[0]}" in shown[0]:
         assert new == shown[0], "write it anew: python tests/packaging/test_readme.py"
-    else:  # on another release other checks fail of the same contract; tests/quality says which
-        assert planned(new) == planned(shown[0])
-        assert f"judges {TORCH}" in new
-        assert re.fullmatch(rf"{re.escape(TORCH)}\S* does NOT conform: .* failed", new.splitlines()[-1])
+    else:  # on another release other numbers come of the same defect; tests/quality says which
+        assert re.search(r"^torch \S+ does NOT conform: 1 MUST failed", new.splitlines()[-1])
+        assert new.splitlines()[:3] == shown[0].splitlines()[:3]
 
 
-@pytest.mark.parametrize(
-    ("column", "command"), [(0, ("-m", "gradconform", "run", "--help")), (1, ("-m", "pytest", "--help"))]
-)
-def test_every_option_of_the_table_exists_and_every_option_is_in_the_table(
-    column: int, command: tuple[str, ...]
-) -> None:
-    printed = subprocess.run([sys.executable, *command], capture_output=True, check=True, text=True).stdout
-    options = {
-        option
-        for option in re.findall(r"^\s+(?:-\w(?: N)?, )?(--[a-z-]+)", printed, re.MULTILINE)
-        if column == 0 or "gradconform" in option
-    }
-    rows = [line.split("|")[1:3] for line in TEXT.splitlines() if line.startswith("| `")]
-    told = {found[0] for row in rows if (found := re.findall(r"--[a-z-]+", row[column]))}
-    assert told - {"--collect-only"} == options - {"--help"}
+def test_it_is_short() -> None:
+    assert len(TEXT.splitlines()) <= MOST_LINES
 
 
-def test_the_table_says_of_each_option_of_a_run_what_the_one_list_says() -> None:
-    rows = [[cell.strip() for cell in line.split("|")[1:4]] for line in TEXT.splitlines() if line.startswith("| `")]
-    told = {row[0].strip("`"): (row[1].strip("`"), row[2].replace("`", "")) for row in rows}
-    for option in OPTIONS.values():
-        command = option.flag if option.name == "target" or not option.metavar else f"{option.flag} {option.metavar}"
-        plugin = "--gradconform TARGET" if option.name == "target" else f"--gradconform-{option.word}"
-        assert told[command] == (plugin, "" if option.name == "target" else option.shown)
-
-
-def test_every_link_leads_to_a_file() -> None:
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", TEXT) if "://" not in link]
-    assert [link for link in links if not (README.parent / link).exists()] == []
+def test_the_words_stand_before_they_are_used() -> None:
+    words = TEXT.index("## The words")
+    used = [match.start() for match in re.finditer(r"`[FBIW]\d?`", TEXT)]
+    assert used
+    assert min(used) > words
 
 
 if __name__ == "__main__":

@@ -272,9 +272,9 @@ def test_torch_loses_gradients_at_an_evaluation_and_counts_a_batch_that_there_is
     assert batches & set(counted) == (batches if COUNTS_INFERENCE else set())
 
 
-def test_readme_shows_a_composition_that_fails_and_its_cause(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    shown = readme.partition("```console\n$ gradconform pipeline ")[2].partition("\n```")[0].splitlines()
+def test_the_page_shows_a_composition_that_fails_and_its_cause(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "my-training-step.md").read_text(encoding="utf-8")
+    shown = page.partition("```console\n$ gradconform pipeline ")[2].partition("\n```")[0].splitlines()
     told, _ = run(*shown[0].split(), folder=tmp_path)
     assert len(shown) > 3
     assert [line for line in shown[1:] if line != "…" and line not in told.splitlines()] == []

@@ -17,7 +17,8 @@ from gradconform.clause import Clause, register
 from gradconform.judge.finding import Finding, Judged
 from gradconform.pipeline.extra import Judge, check
 from gradconform.pipeline.whole_model import NUMBERS, ROWS
-from gradconform.reference.deferred_linear import WeightGradStore, swap_linears
+from gradconform.reference.deferred_linear import DeferredLinear, WeightGradStore
+from gradconform.swapping import swap
 
 from . import DwBuilder, StageObject, StageObjects
 from .chain import MICROBATCHES, Whole, against_whole, batches, run_chain
@@ -91,7 +92,7 @@ def _deferred(subject: StageObjects, order: str) -> Judged:
     modules = list(copy.deepcopy(model).blocks)
     stores = [WeightGradStore() for _ in modules]
     for module, store in zip(modules, stores, strict=True):
-        swap_linears(module, store)
+        swap(module, nn.Linear, DeferredLinear, store=store)
     builders = [_Counted(store.take) for store in stores]
     stages = subject.manual(modules, _example(), MICROBATCHES, dw_builders=builders)
     for store in stores:

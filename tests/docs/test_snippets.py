@@ -1,0 +1,154 @@
+"""What README.md and the pages tell a reader to type is typed here: every block of each page, in order, in one folder.
+
+What a page supposes (a backward, a model, reports of earlier runs) is in the folder; :func:`quick` says what is typed
+otherwise, because a page means a device or an hour that no test has.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradconform.cli.arguments import parser
+from gradconform.exits import EXIT_INCOMPLETE
+
+from .blocks import Block, blocks, pages
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: Tests of their own run the blocks of these; the commands of each are parsed here as well.
+ELSEWHERE = {
+    "devices.md": "tests/devices",
+    "write-an-adapter.md": "tests/adapters/test_write_an_adapter.py",
+    "write-a-runtime.md": "tests/pipeline/test_write_a_runtime.py",
+}
+ALL = [block for page in pages() for block in blocks(page)]
+SHELL = [block for block in ALL if block.language == "sh"]
+TYPED = [page for page in pages() if {one.language for one in blocks(page)} & {"sh", "python"}]
+RIGHT = "from gradconform.reference.split import stage_backward, stage_backward_input, stage_backward_weight\n"
+
+#: What a page says, and what is typed for it here.
+OTHERWISE = {
+    r"(?<=device )(npu|cuda|all|cpu,cuda:1,npu)\b": "cpu",
+    r"--dtype all": "--dtype float32",
+    r"--max-examples \d+": "--max-examples 20",
+    r"^gradconform device (?!.*--time-budget)": "gradconform device --time-budget 2s ",
+    r"--time-budget 30m": "--time-budget 2s",
+    r"--operation all": "--operation erf",
+    r"--setting all": "--setting deterministic",
+    r"--block all": "--block rms-norm",
+    r"-n 4": "-n 2",
+    r"(?<=--profile )standard$": "quick",
+    r"--sizes large": "--sizes small",
+    r"--schedule all": "--schedule 1F1B",
+    r"^(gradconform pipeline \S+)(?=  )": r"\1 --checks step.plain",
+    r"Runtime --profile standard": "Runtime --profile standard --checks step.ddp",
+    r"^(gradconform selftest)": r"\1 --faults 'first-call-assigns' --profile quick",
+    r"^pytest ": "pytest -q -p no:cacheprovider ",
+    r"^python ": f"{sys.executable} ",
+    r"^torchrun ": f"{sys.executable} -m torch.distributed.run ",
+    r"'linalg\.\*,nn\.LSTM'": "linalg.det",
+}
+
+
+def quick(line: str) -> str:
+    """Return what is typed for a line of a page."""
+    for said, typed in OTHERWISE.items():
+        line = re.sub(said, typed, line)
+    return line
+
+
+@pytest.mark.parametrize("page", sorted({one.page for one in SHELL}))
+def test_every_command_of_a_page_is_one_that_there_is(page: str) -> None:
+    for block in SHELL:
+        for words in block.commands() if block.page == page else ():
+            if words[:1] == ["gradconform"]:
+                parser().parse_args(words[1:])
+
+
+def test_what_is_not_run_says_why() -> None:
+    assert [block for block in ALL if block.reason == ""] == []
+
+
+@pytest.mark.parametrize("page", sorted({one.page for one in ALL if one.language == "toml"}))
+def test_every_table_of_a_page_is_toml(page: str) -> None:
+    for block in ALL:
+        if (block.page, block.language) == (page, "toml"):
+            tomllib.loads(block.text)
+
+
+@pytest.fixture(scope="session")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the reports of two quick runs, one right and one wrong, for the pages that suppose them."""
+    folder = tmp_path_factory.mktemp("reports")
+    for target in ("reference-split", "torch"):
+        typed("gradconform run " + target + f" --profile quick --json {target}.json", folder, {0, 1})
+    for name in ("base", "new", "run", "npu"):
+        shutil.copy(folder / "reference-split.json", folder / f"{name}.json")
+    shutil.copy(folder / "torch.json", folder / "report.json")
+    return folder
+
+
+def typed(line: str, folder: Path, exits: set[int]) -> str:
+    """Type a line in a shell, and return what was printed; fail where it ends otherwise than in one of ``exits``."""
+    scripts = Path(sys.executable).parent
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "GRADCONFORM"))}
+    narrow = {"GRADCONFORM_PROFILE": "quick", "OMP_NUM_THREADS": "1", "GITHUB_STEP_SUMMARY": str(folder / "summary.md")}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", line],  # noqa: S607 (the shell of whoever runs the tests)
+        cwd=folder,
+        env={**given, **narrow, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert done.returncode in exits, f"{line}\nended with {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def run(block: Block, folder: Path) -> None:
+    """Do with a block what its reader does with it."""
+    if block.said("apart") is not None:
+        folder = Path(shutil.copytree(folder, folder.with_name("apart")))
+    path = block.said("file")
+    if path is not None:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(block.text, encoding="utf-8")
+    elif block.language == "sh":
+        for line in block.lines():
+            typed(quick(line), folder, block.exits | ({EXIT_INCOMPLETE} if quick(line) != line else set()))
+    elif block.said("compiles") is not None:
+        compile(block.text, block.page, "exec")
+    elif block.language == "python":
+        tests = block.said("pytest") is not None
+        (folder / "test_block.py").write_text(block.text, encoding="utf-8")
+        typed("pytest -q -p no:cacheprovider test_block.py" if tests else "python test_block.py", folder, block.exits)
+
+
+def supposed(folder: Path, reports: Path) -> None:
+    """Put into a folder what pages suppose that a reader has."""
+    (folder / "mypackage").mkdir()
+    for name in ("__init__", "backward", "fixed"):
+        (folder / "mypackage" / f"{name}.py").write_text("" if name == "__init__" else RIGHT, encoding="utf-8")
+    (runtime,) = (one.text for one in ALL if (one.page, one.language) == ("write-a-runtime.md", "python"))
+    (folder / "myruntime.py").write_text(runtime, encoding="utf-8")
+    for report in reports.glob("*.json"):
+        shutil.copy(report, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in TYPED if page.name not in ELSEWHERE], ids=lambda page: page.name)
+def test_a_page_leads_to_what_it_says(page: Path, tmp_path: Path, reports: Path) -> None:
+    supposed(tmp_path, reports)
+    for block in blocks(page):
+        if block.reason is None:
+            run(block, tmp_path)
