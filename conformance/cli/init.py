@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT, UsageError
 from gradconform.naming import current_folder_first
 from gradconform.target.finding import ENTRY_POINTS, refuse_missing_target, registered
+from gradconform.target.loading import TargetNotInstalledError
 from gradconform.version import KIT_VERSION
 from gradconform.waivers.waiver import DEFAULT_FILE
 
@@ -46,8 +47,7 @@ def init(arguments: argparse.Namespace) -> int:
 
 def _look_for_what_it_drives(target: str) -> None:
     """Say where what a registered target drives is not installed: the files are of use all the same."""
-    from gradconform.target.loading import TargetNotInstalledError  # noqa: PLC0415 (it imports torch)
-    from gradconform.target.resolve import resolve  # noqa: PLC0415 (likewise)
+    from gradconform.target.resolve import resolve  # noqa: PLC0415 (it imports torch)
 
     try:
         resolve(target)

@@ -1,4 +1,4 @@
-"""README's forms as a user has them: from the wheel, in a folder of its own, on a package of its own."""
+"""The forms of README and docs/my-tests.md as a user has them: from the wheel, in a folder and on a package apart."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Environment
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-PYTHON = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+ROOT = Path(__file__).parents[2]
+PAGES = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/my-tests.md"))
+PYTHON = re.findall(r"^```python\n(.*?)^```$", PAGES, re.DOTALL | re.MULTILINE)
 SHELL = [
-    line for block in re.findall(r"^```sh\n(.*?)^```$", README, re.DOTALL | re.MULTILINE) for line in block.splitlines()
+    line for block in re.findall(r"^```sh\n(.*?)^```$", PAGES, re.DOTALL | re.MULTILINE) for line in block.splitlines()
 ]
 
 #: A right implementation, by the functions of torch's form, and one whose gradients are lost.
@@ -32,16 +33,16 @@ CONFORMS = r"^mypackage\.backward\S* .*conforms to contract 1\.0 in profile quic
 
 
 def python_form(words: str) -> str:
-    """Return the block of README that has the words, with its profile made quick."""
+    """Return the first block that has the words, with its profile made quick."""
     found = [block for block in PYTHON if words in block and "mypackage.backward" in block]
-    assert found, f"README.md has lost the form with {words}"
+    assert found, f"no page has the form with {words}"
     return found[0].replace('profile="standard"', 'profile="quick"')
 
 
 def shell_form(words: str) -> str:
-    """Return the first line of shell in README that has the words, without its comment."""
+    """Return the first line of shell that has the words, without its comment."""
     found = [line for line in SHELL if line.startswith(words)]
-    assert found, f"README.md has lost the form {words}"
+    assert found, f"no page has the form {words}"
     return found[0].partition("#")[0].strip()
 
 
