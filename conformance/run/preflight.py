@@ -16,7 +16,6 @@ from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge.finding import findings_in
 from gradconform.judge.gradients import gradients
-from gradconform.target.functions import NotGradientsError
 from gradconform.target.resolve import Target
 from gradconform.trial.trial import Trial
 
@@ -72,8 +71,6 @@ def preflight(target: Target, evidence_of: Callable[[Trial], Evidence]) -> str |
     there is the implementation's, and the checks tell it.
     """
     claims = target.capabilities
-    if not target.own_adapter:
-        return _without_gradients(target, evidence_of)
     if not (claims.full or claims.split):
         return f"adapter {target.name!r} claims neither full nor split: there is nothing to judge"
     trial = Trial(stages=(LINEAR,), program="F0 B0" if claims.full else "F0 I0 W0", loss=not claims.mid_stage)
@@ -89,21 +86,6 @@ def preflight(target: Target, evidence_of: Callable[[Trial], Evidence]) -> str |
             lines = "" if claims.unclaimed(plain.needs) else "; ".join(_slips(target.adapter, plain, evidence_of))
             if lines:
                 return _told(target, f"{what}, {program}", lines)
-    return None
-
-
-def _without_gradients(target: Target, evidence_of: Callable[[Trial], Evidence]) -> str | None:
-    """Return what is said where functions return nothing that a gradient could be in, or None."""
-    claims = target.capabilities
-    ways = [*(["F0 B0"] if claims.full else []), *(["F0 I0"] if claims.split else [])]
-    for program in ways:
-        try:
-            steps = evidence_of(Trial(stages=(LINEAR,), program=program)).observation.steps
-        except UnsupportedError:
-            continue
-        raised = [step.raised for step in steps if step.raised and step.raised.type == NotGradientsError.__name__]
-        if raised:
-            return f"target {target.name!r}: {raised[0].message}. Nothing is judged before that"
     return None
 
 

@@ -338,7 +338,10 @@ class Runner:
     @cached_property
     def _adapter_problem(self) -> str | None:
         """Why a target fails its pre-flight; None where it passes."""
-        return preflight(self.target, self.evidence)
+        adapter = self.target.adapter
+        if isinstance(adapter, FunctionsAdapter):
+            return adapter.problem(self.device, self.dtype)
+        return preflight(self.target, self.evidence) if self.target.own_adapter else None
 
 
 def _exhausted(*raised: Raised | None) -> dict[str, str]:

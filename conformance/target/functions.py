@@ -8,7 +8,7 @@ output_grads, input_values)``, ``stage_backward_input(stage_outputs_or_loss, out
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +20,7 @@ from gradconform.torch_releases.edges import EDGE
 from gradconform.trees import as_tuple, flattened, leaves, tensors
 
 from .session import StageSession, let_go
-from .shown import shown_by_split, takes_edges
+from .shown import UNRUN, returned, shown_by_split, takes_edges
 
 if TYPE_CHECKING:
     from gradconform.adapter import StageSpec, Tree
@@ -33,9 +33,6 @@ SHOWN = ("param_groups", "weight_result")
 
 #: The capability that functions show by what they do with a gradient edge in an output's place.
 EDGES = "edge_roots"
-
-#: What nobody can take for gradients: text, and what has yet to be run.
-_UNRUN = (str, bytes, Iterator, Coroutine, AsyncGenerator)
 
 #: How many positional arguments each function is called with.
 ARGUMENTS = {FULL: 3, "stage_backward_input": 4, "stage_backward_weight": 2}
@@ -72,6 +69,17 @@ class FunctionsAdapter:
         if EDGES in self.unsaid:
             made[EDGES] = takes_edges(self.functions.get(FULL), split, device, dtype)
         return frozenset(name for name in self.unsaid if not made.get(name, True))
+
+    def problem(self, device: torch.device, dtype: torch.dtype) -> str | None:
+        """Say which function returns on one Linear what no gradient can be in; None where all may be judged."""
+        for name in (FULL, SPLIT[0]):
+            made = returned(self.functions.get(name), name == FULL, device, dtype)
+            if isinstance(made, UNRUN):
+                what = f"a {type(made).__name__}, in which no gradient is"
+                return (
+                    f"target {self.name!r}: {name} returned {what}; expected a tuple or a list. Nothing else is judged"
+                )
+        return None
 
     def open(self, stage: nn.Module, spec: StageSpec) -> FunctionsSession:
         """Return a session on ``stage``."""
@@ -148,10 +156,6 @@ class FunctionsSession(StageSession):
         return self._functions[name]
 
 
-class NotGradientsError(TypeError):
-    """A function returned what holds no gradients: text, or something that has yet to be run."""
-
-
 def called(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call what is the implementation's, or is run in its name: what is raised in here is not the adapter's."""
     return function(*args, **options)
@@ -164,8 +168,6 @@ def _mirrors(outputs: Tree, grads: Tree) -> bool:
 
 def _entries(grads: Any, args: tuple[Any, ...], function: str) -> tuple[Tensor | None, ...]:
     """Return one entry per argument; raise ``TypeError`` for what is no sequence of that length."""
-    if isinstance(grads, _UNRUN):
-        raise _not_gradients(function, grads)
     if not isinstance(grads, (tuple, list)) or len(grads) != len(args):
         what = f"{len(grads)} entries" if isinstance(grads, (tuple, list)) else type(grads).__name__
         msg = f"{function} returned {what} for {len(args)} arguments; expected one gradient or None per argument"
@@ -173,15 +175,8 @@ def _entries(grads: Any, args: tuple[Any, ...], function: str) -> tuple[Tensor |
     return tuple(grads)
 
 
-def _not_gradients(function: str, returned: object) -> NotGradientsError:
-    what = f"a {type(returned).__name__}, in which no gradient is"
-    return NotGradientsError(f"{function} returned {what}; expected a tuple or a list")
-
-
 def _pair(result: Any) -> tuple[Any, Any]:
     """Return what I returned, gradients and context; raise ``TypeError`` for what is no pair."""
-    if isinstance(result, _UNRUN):
-        raise _not_gradients(SPLIT[0], result)
     if not isinstance(result, (tuple, list)) or len(result) != 2:  # noqa: PLR2004 (a pair)
         what = f"{len(result)} things" if isinstance(result, (tuple, list)) else type(result).__name__
         msg = f"{SPLIT[0]} returned {what}; expected input gradients and a context for {SPLIT[1]}"
@@ -190,7 +185,7 @@ def _pair(result: Any) -> tuple[Any, Any]:
 
 
 #: What is raised in these is the implementation's: it was called, or returned what it must not.
-CALLS = frozenset({called.__code__, _entries.__code__, _pair.__code__, _not_gradients.__code__})
+CALLS = frozenset({called.__code__, _entries.__code__, _pair.__code__})
 
 
 def _takes(function: Callable[..., Any], keyword: str) -> bool:
