@@ -350,6 +350,7 @@ def _pipeline(one: argparse.ArgumentParser) -> None:
         help="where machines meet, as for torchrun; steps on four ranks meet at the port behind it",
     )
     one.add_argument("--rdzv-id", default="gradconform", metavar="ID", help="a name that the machines share")
+    add_telling(one)
     add_output(one, "--json", help="write the report there as JSON")
 
 

@@ -20,7 +20,7 @@ from gradconform.torch_releases.edges import EDGE
 from gradconform.trees import as_tuple, flattened, leaves, tensors
 
 from .session import StageSession, let_go
-from .shown import UNRUN, returned, shown_by_split, takes_edges
+from .shown import shown_by_split, takes_edges, unrun
 
 if TYPE_CHECKING:
     from gradconform.adapter import StageSpec, Tree
@@ -73,12 +73,10 @@ class FunctionsAdapter:
     def problem(self, device: torch.device, dtype: torch.dtype) -> str | None:
         """Say which function returns on one Linear what no gradient can be in; None where all may be judged."""
         for name in (FULL, SPLIT[0]):
-            made = returned(self.functions.get(name), name == FULL, device, dtype)
-            if isinstance(made, UNRUN):
-                what = f"a {type(made).__name__}, in which no gradient is"
-                return (
-                    f"target {self.name!r}: {name} returned {what}; expected a tuple or a list. Nothing else is judged"
-                )
+            made = unrun(self.functions.get(name), name == FULL, device, dtype)
+            if made:
+                what = f"{name} returned a {made}, in which no gradient is"
+                return f"target {self.name!r}: {what}; expected a tuple or a list. Nothing else is judged"
         return None
 
     def open(self, stage: nn.Module, spec: StageSpec) -> FunctionsSession:

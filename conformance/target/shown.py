@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,25 +18,27 @@ Function = Callable[..., Any]
 Way = Callable[[object, Tensor, Tensor, nn.Module], Any]
 
 #: What nobody can take for gradients: text, and what has yet to be run.
-UNRUN = (str, bytes, Iterator, Coroutine, AsyncGenerator)
+_UNRUN = (str, bytes, Iterator, Coroutine, AsyncGenerator)
 
 #: How near a gradient has to be to the right one for a claim to be made: far enough for any dtype to round.
 _NEAR = 0.05
 
 
-def returned(function: Function | None, full: bool, device: torch.device, dtype: torch.dtype) -> object:  # noqa: FBT001 (which of two forms)
-    """Return what B, or I, returns on one Linear; None where there is none, or where it raises."""
+def unrun(function: Function | None, full: bool, device: torch.device, dtype: torch.dtype) -> str:  # noqa: FBT001 (which of two forms)
+    """Return the type of what B, or I, returns on one Linear, where no gradient can be in it; nothing elsewhere."""
+    if function is None:
+        return ""
     stage, arg = _linear(device, dtype)
-    given = () if full else (stage.parameters(),)
     try:
-        with OneProcess(), warnings.catch_warnings():
-            # A coroutine that nobody awaits warns.
-            warnings.simplefilter("ignore", RuntimeWarning)
+        with OneProcess():
             output = stage(arg)
-            return function((output,), (torch.ones_like(output),), [arg], *given) if function else None
+            made = function((output,), (torch.ones_like(output),), [arg], *(() if full else (stage.parameters(),)))
+            if isinstance(made, (Coroutine, Generator)):
+                made.close()  # else it warns that nobody has awaited it
     except BaseException as error:  # noqa: BLE001 (whatever it raises, the checks meet it and tell)
         pass_on_an_interrupt(error)
-        return None
+        return ""
+    return type(made).__name__ if isinstance(made, _UNRUN) else ""
 
 
 def shown_by_split(split: tuple[Function, Function], device: torch.device, dtype: torch.dtype) -> dict[str, bool]:

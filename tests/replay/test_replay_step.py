@@ -226,7 +226,7 @@ def test_a_training_step_is_run_again_by_its_id_and_from_a_report(
     monkeypatch.chdir(tmp_path)
     fault = f"{FAULTS}:only_last_microbatch"
     assert main(["pipeline", fault, "--checks", "step.plain", "--json", "report.json"]) != 0
-    told = " ".join(capsys.readouterr().out.split())
+    told = " ".join(capsys.readouterr().out.replace("\\\n", "").split())
     assert f"script: gradconform replay step.plain {fault} --script step.plain.py" in told
     assert main(["replay", "report.json#1"]) == 1
     told = " ".join(capsys.readouterr().out.split())
