@@ -19,8 +19,8 @@ from .sections import Cause
 #: How many findings of a cause's first check are shown in full, and of every further one; the rest is named.
 SHOWN_FIRST, SHOWN = 3, 1
 
-#: So many places of further findings of a check are named.
-_PLACES = 8
+#: So many places of further findings of a check are named, and where not everything is shown.
+_PLACES, _FEW_PLACES = 8, 3
 
 #: A clause is told once for several checks where at least so many of its words are the same in all.
 _SHARED_WORDS = 4
@@ -168,15 +168,27 @@ def _untold(finding: Mapping[str, Any], told: str) -> Mapping[str, Any]:
 
 
 def _findings(seen: _Seen, width: int, indent: int, shown: int, most: int | None = None) -> list[Line]:
-    """Return the first findings in full and the places of the others; of a message without findings the last lines."""
+    """Return the first findings in full and the places of the others; of a message without findings the last lines.
+
+    With ``most``, which is how many lines these are, fewer of the places are named.
+    """
     if not seen.places:
-        return [Line(" " * indent + text) for text in seen.findings[-most if most else None :]]
+        return [
+            line for text in seen.findings[-most if most else None :] for line in _as_it_stands(text, width, indent)
+        ]
+    named = _PLACES if most is None else _FEW_PLACES
     lines = wrapped_each((f"- {text}" for text in seen.findings[:shown]), width, indent=indent, hanging=2)
     rest = list(dict.fromkeys(seen.places[shown:]))
     if rest:
-        more = [f"{len(rest) - _PLACES} more"] if len(rest) > _PLACES else []
-        lines += wrapped(f"- and {', '.join([*rest[:_PLACES], *more])}", width, indent=indent, hanging=2)
+        more = [f"{len(rest) - named} more"] if len(rest) > named else []
+        lines += wrapped(f"- and {', '.join([*rest[:named], *more])}", width, indent=indent, hanging=2)
     return lines
+
+
+def _as_it_stands(text: str, width: int, indent: int) -> list[Line]:
+    """Return a line of a message with its own indentation, such as that of a traceback; a long one is wrapped."""
+    own = text.lstrip()
+    return wrapped(own, width, indent=indent + len(text) - len(own), hanging=2)
 
 
 def _clause(sentences: Sequence[str]) -> tuple[str, list[str]]:
