@@ -22,11 +22,12 @@ from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
 from .apart import told_apart
 from .console import width, write, write_json
+from .progress import waiting
 
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Print what was found out; 4 where a named device is of no use."""
-    with current_folder_first():
+    with current_folder_first(), waiting("looking at devices and targets, each in a process of its own"):
         health = examine(arguments.device or ["all"], arguments.device_plugins or ())
     if arguments.json:
         write_json(as_json(health))

@@ -36,8 +36,8 @@ from gradconform.torch_releases import pipelining as torch_pipelining
 from gradconform.torch_releases.names import UnavailableError, require
 
 from .apart import told_apart
-from .console import width, write
-from .progress import Areas
+from .console import on_terminal, terminal, width, write
+from .progress import FAILED, Areas, progress_bar
 from .telling import Telling
 
 _C = TypeVar("_C", bound=Clause)
@@ -209,16 +209,19 @@ def _progress(prepared: Prepared, *, shown: bool) -> Iterator[OnResult]:
     if not of_checks or not shown:
         yield prepared.report.results.append
         return
-    areas = Areas(list(of_checks.values()), lambda result: of_checks[result.check])
+    console = terminal() if on_terminal() else None
+    areas = Areas(list(of_checks.values()), lambda result: of_checks[result.check], console)
+    with progress_bar(console, next(iter(of_checks)), len(of_checks), name_width=34, counted="failed") as tell:
 
-    def on_result(result: Result) -> None:
-        prepared.report.results.append(result)
-        areas.add(result)
+        def on_result(result: Result) -> None:
+            prepared.report.results.append(result)
+            areas.add(result)
+            tell(result.check, done=1, counts=result.status in FAILED)
 
-    try:
-        yield on_result
-    finally:
-        areas.flush()
+        try:
+            yield on_result
+        finally:
+            areas.flush()
 
 
 def _lacking(names: list[str]) -> dict[str, str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _ID_WIDTH = 34
 
 #: What counts against the limit of failures.
-_FAILED = {"failed", "error"}
+FAILED = {"failed", "error"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def perform(
             results[result.place] = result
             at.pop(result.place, None)
             show(result)
-            failed.update([result.place] if result.status in _FAILED else [])
+            failed.update([result.place] if result.status in FAILED else [])
             if len(failed) == limit and len(results) < len(places):
                 msg = f"--maxfail {limit} is reached"
                 raise RunStoppedError(msg)
@@ -248,6 +248,17 @@ def progress_bar(
 
 
 @contextlib.contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """Say on a terminal what is waited for, for as long as it takes; nothing elsewhere."""
+    if not on_terminal():
+        yield
+        return
+    console = terminal()
+    with console.status(line_for_terminal(text)):
+        yield
+
+
+@contextlib.contextmanager
 def _bar(
     places: tuple[Place, ...], crashes: Crashes, console: Console | None
 ) -> Iterator[Callable[[Place | Result], None]]:
@@ -258,7 +269,7 @@ def _bar(
             if isinstance(news, Place):
                 tell(_short(news.check), more=crashes.told)
             else:
-                tell(done=True, counts=news.status in _FAILED, more=crashes.told)
+                tell(done=True, counts=news.status in FAILED, more=crashes.told)
 
         yield on_news
 

@@ -50,3 +50,12 @@ def test_ci_and_a_dumb_terminal_get_plain_lines(variables: dict[str, str]) -> No
     assert code == 5
     assert "\x1b" not in written
     assert re.search(r"^full +1 of 1 +1 passed\r$", written, re.MULTILINE)
+
+
+def test_a_terminal_is_told_how_far_training_steps_are_and_what_the_doctor_waits_for() -> None:
+    code, written = on_a_terminal("pipeline", "reference-split", "--schedule", "1F1B,GPipe", "--microbatches", "2")
+    assert code == 0
+    assert re.search(r"pipeline\S+ .*\d/\d+ 0 failed", _ESCAPE.sub("", written))
+    code, written = on_a_terminal("doctor", "--device", "cpu")
+    assert code == 0
+    assert "looking at devices and targets" in _ESCAPE.sub("", written)
