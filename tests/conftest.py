@@ -17,6 +17,8 @@ from gradconform.reading.report import schema
 from gradconform.results import Report
 from gradconform.torch_releases.precision import PRECISIONS, precision
 
+from . import stuck
+
 pytest_plugins = ["pytester"]
 
 # What an inner pytest imports it also forgets, and torch and the registry of checks can't be imported twice.
@@ -32,6 +34,11 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 
 _NIGHTLY = "python -m pytest -m nightly -o faulthandler_timeout=7200"
+
+
+def pytest_configure() -> None:
+    """Watch this process: what is stuck ends, which a limit on time cannot tell from what is slow."""
+    stuck.begin()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

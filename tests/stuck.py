@@ -1,0 +1,71 @@
+"""Ends a session that is stuck, not one that is slow: nothing that a test runs has used a processor for minutes."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+#: A session is stuck after so long, in seconds; it is looked at so often.
+QUIET_S, STEP_S = 300.0, 15.0
+
+#: Whoever polls uses less of a core than this, and whoever works more.
+_BUSY = 0.03
+
+
+def used() -> float:
+    """Return the processor time of this process and all below it, in seconds, of those that have ended as well."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    total = sum(os.times()[:4])
+    for process in _below(os.getpid()):
+        try:
+            fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        total += sum(map(int, fields[11:15])) / ticks
+    return total
+
+
+def _below(process: int) -> Iterator[int]:
+    for file in Path(f"/proc/{process}/task").glob("*/children"):
+        try:
+            children = [int(child) for child in file.read_text(encoding="utf-8").split()]
+        except OSError:
+            continue
+        for child in children:
+            yield child
+            yield from _below(child)
+
+
+class Watch(threading.Thread):
+    """Looks at what this process and those below it use, and ends it with every stack where that is nothing."""
+
+    def __init__(self, quiet_s: float = QUIET_S, step_s: float = STEP_S) -> None:
+        """Make the thread; it ends with the process."""
+        super().__init__(name="watch", daemon=True)
+        self._quiet_s, self._step_s = quiet_s, step_s
+
+    def run(self) -> None:
+        """Look until the process ends."""
+        last, since = used(), time.monotonic()
+        while True:
+            time.sleep(self._step_s)
+            now = used()
+            if now - last > _BUSY * self._step_s:
+                since = time.monotonic()
+            elif time.monotonic() - since > self._quiet_s:
+                stream = sys.__stderr__ or sys.stderr
+                print(f"stuck: nothing has used a processor for {self._quiet_s:g} s", file=stream, flush=True)
+                faulthandler.dump_traceback(stream)
+                os._exit(1)
+            last = now
+
+
+def begin() -> None:
+    """Watch this process from now on, where the system tells what processes use."""
+    if Path("/proc/self/stat").is_file():
+        Watch().start()
