@@ -2,7 +2,7 @@
 
 It judges torch and reference-split as `gradconform run` does, and a simulated device on which one kernel is wrong above
 32K values as `gradconform device` does, makes a page of each, and photographs its head; that of the device on a wide
-screen and on a phone, in light and in dark. It needs the extra `report`, selenium, chromium and chromedriver.
+screen and on a phone, in light and in dark. It needs the group `dev`, chromium and chromedriver.
 """
 
 from __future__ import annotations
