@@ -30,7 +30,7 @@ TARGETS = ("torch", "reference-split")
 DEVICE = "device"
 
 #: In pixels of the page; a picture has as many.
-WIDTH, HEIGHT = 1000, 760
+WIDTH, HEIGHT = 1280, 800
 #: Of the page of a device.
 SIZES = ((360, 760), (1280, 800))
 SCHEMES = ("light", "dark")

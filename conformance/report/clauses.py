@@ -12,7 +12,7 @@ _SHARED_WORDS = 4
 _ACTION = re.compile(r"\d*[FBIWG]\d+!?,?")
 
 #: What stands in the shared words where each sentence has its own.
-GAP = "..."
+GAP = "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ def clause_of(sentences: Sequence[str]) -> Clause:
         return Clause("", tuple(sentences))
     own = tuple(" ".join(one[before : len(one) - after]) for one in words)
     gap = [GAP] if any(own) else []
-    return Clause(" ".join([*words[0][:before], *gap, *words[0][len(words[0]) - after :]]) + ".", own)
+    shared = " ".join([*words[0][:before], *gap, *words[0][len(words[0]) - after :]])
+    return Clause(shared if shared.endswith(GAP) else f"{shared}.", own)
 
 
 def _actions(words: Sequence[str]) -> int:

@@ -126,6 +126,16 @@ def test_a_page_tells_verdict_counts_and_every_check_with_requirement_message_an
     assert len(page.ids) == len(set(page.ids))
 
 
+def test_a_page_says_when_it_was_made_of_which_commit_and_how_long_its_checks_took(real: Report) -> None:
+    results = [replace(real.results[0], duration_s=1.25), replace(real.results[1], duration_s=2.5)]
+    target = {**real.target, "commit": "0123456789ab-dirty"}
+    report = replace(real, results=results, target=target, made="2026-11-25T15:07:31+00:00")
+    for told in (Page(report_page(report)).shown, report_markdown(report)):
+        assert re.search(r"2026-11-25 15:07 UTC( ·|,) commit 0123456789ab-dirty( ·|,) checks took 3\.8 s", told)
+    older = replace(report, made=None, target={name: one for name, one in target.items() if name != "commit"})
+    assert "UTC" not in report_page(older)
+
+
 def test_a_check_that_another_command_runs_again_has_that_command(real: Report) -> None:
     quiet = [result for result in real.results if result.status == "passed"][:3]
     quoted = replace(quiet[0], check="full.gradients.a b")

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from gradconform.report.kill_matrix import kill_page
 from gradconform.report.page.pages import report_page, runs_page, side_by_side
 from gradconform.results import Report
+from gradconform.selftest import KillMatrix, Outcome, SelftestOptions
 
 if not os.environ.get("CI"):  # there the group `dev` is installed, and a skip would be a test that is lost
     for name in ("selenium", "axe_core_python"):
@@ -262,11 +264,23 @@ def test_axe_finds_nothing_on_any_page_with_all_of_it_open(
     browser.execute_cdp_cmd(
         "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     )
-    for page in (report_page(real), report_page(passing), runs_page(side_by_side([real, other]))):
+    for page in (report_page(real), report_page(passing), runs_page(side_by_side([real, other])), kill_page(MATRIX)):
         open_page(browser, page, tmp_path)
         set_width(browser, width)
         browser.execute_script("for (const part of document.querySelectorAll('details')) part.open = true")
         assert [f"{one['id']}: {one['nodes'][0]['html']}" for one in axe(browser)] == []
+
+
+#: A self-test in which a fault of two was not found, and a right variant was accused.
+MATRIX = KillMatrix(
+    options=SelftestOptions(),
+    checks=("full.gradients.mlp", "split.gradients.mlp"),
+    outcomes=(
+        Outcome(role="fault", name="doubled", topic="numerics", failed=("full.gradients.mlp",), idea="B adds twice."),
+        Outcome(role="fault", name="dropped", topic="numerics", named=("split.gradients.mlp",), idea="W adds nothing."),
+        Outcome(role="variant", name="swapped", failed=("split.gradients.mlp",), passed=1),
+    ),
+)
 
 
 def axe(browser: webdriver.Chrome) -> list[dict[str, Any]]:

@@ -54,6 +54,7 @@ def _of_one(report: Report) -> dict[str, Any]:
         "report": report,
         "title": _title(report),
         "headline": _headline(report),
+        "made": sentences.made(report),
         "manifest": sentences.against_manifest(report),
         "numbers": (*sentences.torch_untested(report), *sentences.numbers(report)),
         "sections": sections.sections(report),
@@ -95,6 +96,7 @@ class Run:
     verdict: str
     tone: str
     counts: dict[str, int]
+    made: tuple[str, ...]
     told: str
 
 
@@ -109,6 +111,7 @@ def _run(letter: str, report: Report, compared: Comparison | None) -> Run:
         verdict=sentences.verdict(report),
         tone=sentences.tone(report),
         counts={status: report.summary[status] for status in STATUSES if report.summary[status]},
+        made=sentences.made(report),
         told=told if compared else "the others are compared with this one",
     )
 
