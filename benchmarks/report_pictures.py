@@ -2,7 +2,7 @@
 
 It judges torch and reference-split as `gradconform run` does, and a simulated device on which one kernel is wrong above
 32K values as `gradconform device` does, makes a page of each, and photographs its head; that of the device on a wide
-screen and on a phone, in light and in dark. It needs the extra `report`, selenium, chromium and chromedriver.
+screen and on a phone, in light and in dark. It needs the group `dev`, chromium and chromedriver.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TARGETS = ("torch", "reference-split")
 DEVICE = "device"
 
 #: In pixels of the page; a picture has as many.
-WIDTH, HEIGHT = 1000, 760
+WIDTH, HEIGHT = 1280, 800
 #: Of the page of a device.
 SIZES = ((360, 760), (1280, 800))
 SCHEMES = ("light", "dark")

@@ -5,7 +5,7 @@ one relative error, and one element of one gradient off by a share of that gradi
 dtype, the smallest error (a power of two times eps) that is found in at least 99 of 100 trials, and the share found of
 3e-6 in float32. Prints as well the smallest uniform error that at least 99 of 100 runs of profile standard find, each
 of another seed, with the rule of the mean and without it; the error is positive in one run and negative in the next.
-With --plot it draws the share found against the error (needs the extra `report`: matplotlib).
+With --plot it draws the share found against the error (needs matplotlib, of the group `dev`).
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def table(curves: dict[tuple[str, str], Curve]) -> list[str]:
 
 def plot(curves: dict[tuple[str, str], Curve], path: Path) -> None:
     """Draw the share found against the error as SVG, one panel per way; the same curves give the same file."""
-    import matplotlib as mpl  # noqa: PLC0415 (of the extra `report`, only where a plot is asked for)
+    import matplotlib as mpl  # noqa: PLC0415 (of the group `dev`, only where a plot is asked for)
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415 (as above)

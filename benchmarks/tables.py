@@ -166,7 +166,7 @@ def problem_with(document: Path | None, parts: Sequence[str]) -> str | None:
         wanted = f"<!-- measured: {lacking[0]} -->"
         return f"--write {str(document)!r}: expected {wanted} on a line of its own, once, and <!-- end --> behind it"
     if "sensitivity" in parts and find_spec("matplotlib") is None:
-        return "the plot needs matplotlib, which is not installed: pip install -c constraints.txt -e '.[report]'"
+        return "the plot needs matplotlib, which is not installed: pip install -c constraints.txt --group dev"
     return None
 
 

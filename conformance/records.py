@@ -62,6 +62,15 @@ class Header:
         """The devices and dtypes of the run, in the order of the plan."""
         return list(dict.fromkeys((place.device, place.dtype) for place in self.places))
 
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """What stays while a run goes on: not when it was begun, nor whether the target's repository has changes."""
+        fixed = {name: value for name, value in self.report.items() if name != "made"}
+        target = fixed.get("target")
+        if isinstance(target, Mapping):
+            fixed["target"] = {name: value for name, value in target.items() if name != "commit"}
+        return fixed
+
     def report_of(self, results: Mapping[Place, Result]) -> Report:
         """Return the report that holds ``results``, in the order of the plan."""
         start = {**self.report, "extra": tuple(self.report.get("extra", ()))}

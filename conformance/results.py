@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
@@ -150,6 +151,11 @@ class Result:
         return cls(**{**values, **several})
 
 
+def now() -> str:
+    """Return the time as a report has it."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
 @dataclass(slots=True, kw_only=True)
 class Report:
     """All results of one run, against the manifest of what was planned.
@@ -159,7 +165,8 @@ class Report:
     somebody's own; then the manifest counts the checks of these. ``shard`` says which part of a divided run this is,
     and ``waivers`` which failures were expected; both as JSON values, None where there is none. ``devices`` holds what
     was found out about the devices before the run, their pre-flight, and what was left out; None where the run is on
-    the CPU alone. ``options`` is all that the run was asked for, as JSON values.
+    the CPU alone. ``options`` is all that the run was asked for, as JSON values. ``made`` is when the run was begun, in
+    UTC, as ISO 8601 has it; None in a report of a kit that did not say it.
     """
 
     profile: str
@@ -177,6 +184,7 @@ class Report:
     waivers: Mapping[str, Any] | None = None
     devices: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    made: str | None = field(default_factory=now)
 
     def __iter__(self) -> Iterator[Result]:
         """Iterate over the results."""
@@ -391,6 +399,7 @@ class Report:
             "waivers": None if self.waivers is None else dict(self.waivers),
             "devices": None if self.devices is None else dict(self.devices),
             "options": dict(self.options),
+            "made": self.made,
             **self.decided,
             "target": dict(self.target),
             "environment": dict(self.environment),

@@ -205,7 +205,7 @@ def _recorded(found: RecordedRun) -> RunOptions:
 
 def refuse_another_run(found: RecordedRun, header: Header) -> None:
     """Raise :class:`~gradconform.records.RecordsError` where ``header`` is not that of the run to go on with."""
-    before, now = (_flat("", {**one.report, "checks": len(one.places)}) for one in (found.header, header))
+    before, now = (_flat("", {**one.fixed, "checks": len(one.places)}) for one in (found.header, header))
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     told = [f"{name} is {before.get(name)!r} in the file and {now.get(name)!r} here" for name in names]
     if not told and found.header.places != header.places:

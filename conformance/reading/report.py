@@ -245,6 +245,7 @@ def read_report(path_or_text: str | bytes | os.PathLike[str]) -> Report:
         planned=values["summary"]["planned"],
         extra=tuple(values["extra"]),
         results=[Result.from_dict(result) for result in values["results"]],
+        made=values.get("made"),
     )
     for problem in _problems(report, values):
         _refuse(name, f"{problem}; the file was edited or put together from others. Expected it as the kit wrote it")

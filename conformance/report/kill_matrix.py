@@ -157,26 +157,41 @@ def kill_values(matrix: KillMatrix) -> dict[str, Any]:
 
 def kill_page(matrix: KillMatrix) -> str:
     """Return the matrix as one HTML page."""
-    faults = matrix.faults
-    kills, topics = matrix.areas(), list(dict.fromkeys(fault.topic for fault in faults))
-    areas = [check.partition(".")[0] for check in matrix.checks]
-    totals = ["faults in all", *(sum(fault.topic == topic for fault in faults) for topic in topics)]
+    topics: dict[str, list[Outcome]] = {}
+    for fault in matrix.faults:
+        topics.setdefault(fault.topic, []).append(fault)
     return render(
         "kill_matrix.html.j2",
         matrix=matrix,
         contract=CONTRACT_VERSION,
         verdict=verdict_line(matrix).text,
         topics=topics,
-        areas=[[area, *(kills.get((area, topic), 0) for topic in topics)] for area in dict.fromkeys(areas)] + [totals],
-        rows={check: number for number, check in enumerate(matrix.checks)},
-        first_rows={area: areas.index(area) for area in areas},
-        faults=[(o.name, _verdict(o), o.topic, len(o.failed), _named_killed(o), o.idea) for o in faults],
-        variants=[(o.name, _verdict(o), o.passed, ", ".join(o.failed) or "none") for o in matrix.variants],
+        areas=_kills(matrix, list(topics)),
+        told=_verdict,
+        status=_status,
+        shares=lambda outcomes: Counter(map(_status, outcomes)),
+        named_killed=_named_killed,
         apart={
             f"No fault in {matrix.options.dtype}": dict(matrix.left_out),
             "Checks that plain autograd itself cannot do here": matrix.impossible,
         },
     )
+
+
+def _kills(matrix: KillMatrix, topics: list[str]) -> list[tuple[str, list[int]]]:
+    """Return how many faults of each topic each area kills, and how many there are."""
+    kills, areas = matrix.areas(), dict.fromkeys(check.partition(".")[0] for check in matrix.checks)
+    found = [(area, [kills.get((area, topic), 0) for topic in topics]) for area in areas]
+    in_all = [sum(fault.topic == topic for fault in matrix.faults) for topic in topics]
+    return [*found, ("faults in all", in_all)] if found and topics else []
+
+
+#: Which status of a result an outcome is coloured as.
+_STATUSES = {"killed": "passed", "clean": "passed", "not tried": "unsupported", "could not be judged": "error"}
+
+
+def _status(outcome: Outcome) -> str:
+    return _STATUSES.get(_verdict(outcome), "failed")
 
 
 def _named_killed(outcome: Outcome) -> str:

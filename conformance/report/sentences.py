@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -97,6 +98,18 @@ def _of_the_shard(report: Report, failed: str) -> str:
     if report.verdict == "incomplete":
         return f"incomplete: {counts['ran']} of {report.planned} checks ran{f'; {failed} failed' if failed else ''}"
     return f"{failed} failed" if failed else f"{counts['passed']} of {report.planned} checks passed"
+
+
+def made(report: Report) -> tuple[str, ...]:
+    """Return when a report was made, the commit of its target, and how long its checks took, as far as is known."""
+    at, commit = report.made, report.target.get("commit")
+    seconds = sum(result.duration_s for result in report)
+    told = (
+        re.sub(r"^([\d-]+)T([\d:]+):\d\d\+00:00$", r"\1 \2 UTC", at) if at else "",
+        f"commit {commit}" if commit else "",
+        f"checks took {seconds:.1f} s" if seconds else "",
+    )
+    return tuple(filter(None, told))
 
 
 def against_manifest(report: Report) -> str:

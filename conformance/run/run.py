@@ -29,7 +29,7 @@ from gradconform.drive.reference64 import OracleCache
 from gradconform.named_stages.named import Given as GivenStage
 from gradconform.named_stages.named import described, stages_of
 from gradconform.records import Header, header_of
-from gradconform.results import Place, Report, Result
+from gradconform.results import Place, Report, Result, now
 from gradconform.target.resolve import Target, resolve
 from gradconform.trial.trial import Trial
 from gradconform.version import CONTRACT_VERSION
@@ -70,6 +70,7 @@ class Run:
         ``ValueError``) before anything runs.
         """
         self.options = options
+        self._made = now()
         self.flags = flags_named(options.flags)
         self.choice = choice or choose(options.device, options.dtype, plugins=options.device_plugins)
         if choice is None:
@@ -161,6 +162,7 @@ class Run:
             devices=self.choice.told,
             contract=self.options.contract,
             options=self.options.to_json(),
+            made=self._made,
         )
 
     def _environment(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.process.serving import Orders, Tell
 
+from .commit import commit_of
 from .finding import ENTRY_POINTS, Named, TargetError, registered
 from .functions import FULL, SPLIT, FunctionsAdapter, signature_problem
 from .loading import load
@@ -64,6 +65,7 @@ class Target:
         """Return what a report says of the target, as JSON values."""
         return {
             "text": self.text, "name": self.name, "version": self.version, "file": self.file, "sha256": self.sha256,
+            "commit": commit_of(self.file),
         }  # fmt: skip
 
 

@@ -121,9 +121,10 @@ class CheckWorker:
 
     def _as_expected(self, header: Header) -> Header:
         """Return ``header`` where it is of the run that the first worker began: a file may have changed since."""
-        for name, value in () if self.expected is None else self.expected.report.items():
-            if header.report.get(name) != value:
-                msg = f"{name} changed in the middle of the run, from {value!r} to {header.report.get(name)!r}"
+        now = header.fixed
+        for name, value in () if self.expected is None else self.expected.fixed.items():
+            if now.get(name) != value:
+                msg = f"{name} changed in the middle of the run, from {value!r} to {now.get(name)!r}"
                 raise RunRefusedError(msg, EXIT_ENVIRONMENT)
         return header
 

@@ -99,7 +99,7 @@ def test_the_soak_left_nothing_behind_and_says_how_many_faults_it_had() -> None:
 
 @pytest.mark.nightly
 def test_one_command_measures_every_table_anew(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="the plot needs the extra `report`, which --group dev brings")
+    pytest.importorskip("matplotlib", reason="the plot needs matplotlib, which --group dev brings")
     copy = tmp_path / "limits.md"
     copy.write_text(BLOCK.sub(r"<!-- measured: \1 -->\n<!-- end -->", LIMITS.read_text(encoding="utf-8")))
     done = run_tables("--fast", "--write", str(copy))

@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 
+from gradconform.report.kill_matrix import kill_page
 from gradconform.report.page.pages import report_page, runs_page, side_by_side
 from gradconform.results import Report
+from gradconform.selftest import KillMatrix, Outcome, SelftestOptions
 
 if not os.environ.get("CI"):  # there the group `dev` is installed, and a skip would be a test that is lost
-    pytest.importorskip("selenium", reason="selenium is not installed; `pip install --group dev` brings it")
+    for name in ("selenium", "axe_core_python"):
+        pytest.importorskip(name, reason=f"{name} is not installed; `pip install --group dev` brings it")
 
+from axe_core_python.selenium import Axe
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -74,7 +78,7 @@ def set_width(browser: webdriver.Chrome, width: int) -> None:
 def shown(browser: webdriver.Chrome) -> list[str]:
     """Return the checks of the list that are shown, in their order."""
     found: list[str] = browser.execute_script(
-        "return [...document.querySelectorAll('#rows > :not([hidden])')].map((row) => row.dataset.check)"
+        "return [...document.querySelectorAll('#rows [id]:not([hidden])')].map((row) => row.id.split('[')[0])"
     )
     return found
 
@@ -113,20 +117,26 @@ def test_a_count_and_a_cell_of_the_matrix_show_what_they_count(opened: webdriver
     until(opened, [result.check for result in real.results if result.check.startswith("hooks.")])
 
 
-def test_a_page_sorts_both_ways_and_starts_with_what_failed(opened: webdriver.Chrome, real: Report) -> None:
+def test_a_page_sorts_both_ways_and_by_verdict_what_failed_is_first(opened: webdriver.Chrome, real: Report) -> None:
     statuses = {result.check: result.status for result in real.results}
     failed = sum(status == "failed" for status in statuses.values())
+    find(opened, "[data-sort=verdict]").click()
     assert {statuses[check] for check in shown(opened)[:failed]} == {"failed"}
-    button = find(opened, "[data-sort=check]")
-    button.click()
-    assert shown(opened) == sorted(statuses)
-    assert button.get_attribute("aria-pressed") == "true"
-    button.click()
-    assert shown(opened) == sorted(statuses, reverse=True)
     find(opened, "[data-sort=headroom]").click()
-    headrooms = {result.check: -1.0 if result.headroom is None else result.headroom for result in real.results}
+    headrooms = {r.check: -1.0 if r.headroom is None else float(f"{r.headroom:.2g}") for r in real.results}
     assert len(set(headrooms.values())) > 1
     assert [headrooms[check] for check in shown(opened)] == sorted(headrooms.values(), reverse=True)
+    button = find(opened, "[data-sort=duration]")
+    button.click()
+    longest = {result.check: float(f"{result.duration_s:.2g}") for result in real.results}
+    found = [longest[check] for check in shown(opened)]
+    assert found == sorted(found, reverse=True)
+    assert button.get_attribute("aria-pressed") == "true"
+    button.click()
+    assert [longest[check] for check in shown(opened)] == sorted(found)
+    find(opened, "[data-sort=topic]").click()
+    topics = [check.rpartition(".")[0] for check in shown(opened)]
+    assert topics == sorted(topics)
 
 
 def test_a_link_opens_its_check_with_the_program_drawn_although_a_filter_hid_it(
@@ -136,20 +146,38 @@ def test_a_link_opens_its_check_with_the_program_drawn_although_a_filter_hid_it(
     name = f"{failed.check}[cpu-float32]"
     Select(find(opened, "[data-filter=status]")).select_by_value("passed")
     link = f"//a[text()='{failed.check}']"
-    opened.execute_script("arguments[0].closest('details').open = true", opened.find_element(By.XPATH, link))
+    opened.execute_script("for (const part of document.querySelectorAll('#causes details')) part.open = true")
+    WebDriverWait(opened, 10).until(lambda _: opened.find_elements(By.XPATH, link))
     opened.find_element(By.XPATH, link).click()
     row = opened.find_element(By.ID, name)
     WebDriverWait(opened, 10).until(lambda _: row.get_attribute("open") is not None and row.is_displayed())
     assert failed.requirement in row.text
     assert "gradconform replay" in row.text
-    drawing = row.find_element(By.CSS_SELECTOR, "svg.timeline use")
-    WebDriverWait(opened, 10).until(lambda _: drawing.rect["width"] > 0)
-    wrong = opened.execute_script(
-        "const use = arguments[0]; const drawn = document.querySelector(use.getAttribute('href'));"
-        "return [...drawn.querySelectorAll('.wrong')].map((cell) => cell.nextElementSibling.textContent)",
-        drawing,
-    )
-    assert wrong == [failed.findings[0]["action"]]
+    drawing = row.find_element(By.CSS_SELECTOR, ".program.drawn")
+    assert drawing.get_attribute("aria-label").endswith(f"first wrong action: {failed.findings[0]['action']}")
+    assert drawing.find_element(By.CSS_SELECTOR, ".wrong").text == failed.findings[0]["action"]
+    places = opened.execute_script(LANES, drawing)
+    assert [text for text, _, _ in places] == failed.programs[0].split()
+    assert len({top for _, top, _ in places}) == 2
+    assert [left for _, _, left in places] == sorted(left for _, _, left in places)
+
+
+#: The actions of a drawing, with where they stand.
+LANES = """
+return [...arguments[0].querySelectorAll(".action")].map((action) => {
+  const { top, left } = action.getBoundingClientRect();
+  return [action.textContent, Math.round(top), Math.round(left)];
+});
+"""
+
+
+def test_all_checks_of_a_cause_are_links_that_work(opened: webdriver.Chrome, real: Report) -> None:
+    opened.execute_script("for (const part of document.querySelectorAll('#causes details')) part.open = true")
+    dead = "return [...document.querySelectorAll('#causes a')].filter((a) => !a.hash || !document.getElementById({}))"
+    target = "decodeURIComponent(a.hash.slice(1))"
+    WebDriverWait(opened, 10).until(lambda _: opened.find_elements(By.CSS_SELECTOR, ".ids a"))
+    assert opened.execute_script(dead.format(target)) == []
+    assert len(opened.find_elements(By.CSS_SELECTOR, "#causes a")) > len(real.failures)
 
 
 def test_an_address_with_a_check_opens_it(browser: webdriver.Chrome, real: Report, tmp_path: Path) -> None:
@@ -175,14 +203,15 @@ def test_the_keyboard_reaches_filters_orders_and_checks(opened: webdriver.Chrome
         "cell",
         "level",
         "button",
-        "severity",
-        "check",
+        "topic",
+        "verdict",
         "headroom",
         "duration",
         "summary",
     ]
-    opened.switch_to.active_element.send_keys(Keys.ENTER)
-    assert find(opened, "#rows > :not([hidden])").get_attribute("open") is not None
+    names = opened.switch_to.active_element
+    names.send_keys(Keys.ENTER)
+    assert names.find_element(By.XPATH, "..").get_attribute("open") is not None
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
@@ -223,6 +252,41 @@ for (const element of document.querySelectorAll("main :not(svg, svg *, option)")
 }
 return [...low];
 """
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_axe_finds_nothing_on_any_page_with_all_of_it_open(
+    browser: webdriver.Chrome, real: Report, tmp_path: Path, width: int, scheme: str
+) -> None:
+    other = replace(real, results=[replace(real.results[0], status="unsupported", findings=()), *real.results[1:]])
+    passing = replace(real, results=[result for result in real.results if result.status == "passed"])
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    )
+    for page in (report_page(real), report_page(passing), runs_page(side_by_side([real, other])), kill_page(MATRIX)):
+        open_page(browser, page, tmp_path)
+        set_width(browser, width)
+        browser.execute_script("for (const part of document.querySelectorAll('details')) part.open = true")
+        assert [f"{one['id']}: {one['nodes'][0]['html']}" for one in axe(browser)] == []
+
+
+#: A self-test in which a fault of two was not found, and a right variant was accused.
+MATRIX = KillMatrix(
+    options=SelftestOptions(),
+    checks=("full.gradients.mlp", "split.gradients.mlp"),
+    outcomes=(
+        Outcome(role="fault", name="doubled", topic="numerics", failed=("full.gradients.mlp",), idea="B adds twice."),
+        Outcome(role="fault", name="dropped", topic="numerics", named=("split.gradients.mlp",), idea="W adds nothing."),
+        Outcome(role="variant", name="swapped", failed=("split.gradients.mlp",), passed=1),
+    ),
+)
+
+
+def axe(browser: webdriver.Chrome) -> list[dict[str, Any]]:
+    """Return what axe-core finds on the page that is open."""
+    found: list[dict[str, Any]] = Axe().run(browser)["violations"]
+    return found
 
 
 def test_several_runs_show_first_what_differs(browser: webdriver.Chrome, real: Report, tmp_path: Path) -> None:

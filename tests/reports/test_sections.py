@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gradconform.report import sections
+from gradconform.report.clauses import Clause, clause_of
 from gradconform.report.page.pages import report_markdown, report_page
 from gradconform.report.sections import Cause, Item, Section, by_cause
 from gradconform.report.terminal import closing
@@ -75,3 +76,13 @@ def test_the_smallest_result_of_a_cause_has_fewest_actions_then_the_shortest_sta
     assert Cause("wrong", (unknown, long, special)).smallest == special
     assert Cause("wrong", (unknown, long)).smallest == long
     assert Cause("wrong", (unknown,)).smallest == unknown
+
+
+def test_what_requirements_share_is_told_once_and_no_program_is_cut_in_two() -> None:
+    found = clause_of(["B MUST be right in F0 B0 on a.", "B MUST be right in F0 B0 F1 B1 on b."])
+    assert found == Clause("B MUST be right in …", ("F0 B0 on a", "F0 B0 F1 B1 on b"))
+    middle = clause_of(["B MUST be right in F0 B0 on the stage.", "B MUST be right in F1 B0 on the stage."])
+    assert middle == Clause("B MUST be right in … on the stage.", ("F0 B0", "F1 B0"))
+    apart = ("B MUST be right.", "W SHOULD be fast.")
+    assert clause_of(apart) == Clause("", apart)
+    assert clause_of(["B MUST be right"]) == Clause("", ("B MUST be right",))

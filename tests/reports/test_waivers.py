@@ -363,7 +363,7 @@ def test_the_plugin_reports_what_is_waived_as_xfailed_and_xpassed_however_many_p
         result.assert_outcomes(failed=1, xfailed=1, xpassed=1)
         result.stdout.fnmatch_lines(["waivers   *: 2 entries", "XFAIL *waived: known (#7, ada, until 2999-12-31)*"])
         values = json.loads((pytester.path / "report.json").read_text())
-        reports.append({**values, "results": [{**one, "duration_s": 0} for one in values["results"]]})
+        reports.append({**values, "made": "", "results": [{**one, "duration_s": 0} for one in values["results"]]})
         cases = ET.parse(pytester.path / "junit.xml").getroot().iter("testcase")  # noqa: S314 (pytest has written it)
         told = [{one.get("name"): one.get("value") for one in case.iter("property")} for case in cases]
         assert {one["check"]: one.get("waiver") for one in told} == {ERROR: "#7", RIGHT: "#7", MISSING: None}

@@ -40,7 +40,8 @@ def comparable(report: Report) -> Any:
     values = report.to_dict()
     # Another test may have loaded a device into the process that runs this one, or set what torch's backends do.
     values["environment"] = {**values["environment"], "accelerator": None, "backends": None}
-    return json.loads(json.dumps({**values, "results": [{**one, **OF_A_PROCESS} for one in values["results"]]}))
+    values |= {"made": "", "results": [{**one, **OF_A_PROCESS} for one in values["results"]]}
+    return json.loads(json.dumps(values))
 
 
 def test_workers_give_the_report_of_one_process_waivers_and_shards_included() -> None:

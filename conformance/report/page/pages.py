@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from string import ascii_uppercase
 from typing import Any
 
@@ -14,9 +15,10 @@ from gradconform.report.device_verdict import is_of_devices, standing_of_devices
 from gradconform.report.lines import Line, count
 from gradconform.results import STATUSES, Report
 
-from .headroom import INSTALL, headroom_by_cell
+from .headroom import headroom_by_cell
 from .rendering import render
-from .rows import Row, Tally, Timelines, anchor, areas_by_cell, rows_of, tallies
+from .rows import Row, Tally, anchor, areas_by_cell, rows_of, tallies, told_of
+from .topics import commands_again, is_told_once, listing_of
 
 #: Of so many checks of a cause Markdown has the ids, of the others the count: the summary of a CI job has a limit.
 _LISTED = 50
@@ -24,24 +26,27 @@ _LISTED = 50
 
 def report_page(report: Report) -> str:
     """Return one HTML page with all that the report says; it needs no other file and no network."""
-    timelines = Timelines()
-    rows = rows_of([report], timelines)
-    return render(
-        "report.html.j2",
-        **_of_one(report),
-        rows=rows,
-        statuses=[status for status in STATUSES if report.summary[status]],
-        timelines=list(timelines.drawn.values()),
-        plots=headroom_by_cell(report.results),
-        install=INSTALL,
-        anchor=anchor,
-    )
+    rows = rows_of([report])
+    return render("report.html.j2", **_of_one(report), **_listed(rows), plots=headroom_by_cell(report.results))
+
+
+def _listed(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return what the list of all checks is made of."""
+    statuses = [status for status in (*STATUSES, "absent") if any(status in row.statuses for row in rows)]
+    return {
+        "rows": rows,
+        "listing": listing_of(rows),
+        "several": len({row.cell for row in rows}) > 1,
+        "again": commands_again(rows),
+        "is_told_once": is_told_once,
+        "statuses": statuses,
+        "anchor": anchor,
+    }
 
 
 def report_markdown(report: Report) -> str:
     """Return the report as Markdown, fit for the summary of a CI job: each cause once, with the checks it fails."""
-    told = {one.result.place.name: one for row in rows_of([report], Timelines()) for one in row.told if one}
-    return render("report.md.j2", **_of_one(report), told=told, listed=_LISTED)
+    return render("report.md.j2", **_of_one(report), listed=_LISTED)
 
 
 def _of_one(report: Report) -> dict[str, Any]:
@@ -49,9 +54,11 @@ def _of_one(report: Report) -> dict[str, Any]:
         "report": report,
         "title": _title(report),
         "headline": _headline(report),
+        "made": sentences.made(report),
         "manifest": sentences.against_manifest(report),
         "numbers": (*sentences.torch_untested(report), *sentences.numbers(report)),
         "sections": sections.sections(report),
+        "told": partial(told_of, report),
         "devices": probed.devices(report),
         "left_out": probed.left_out(report),
         "waivers": sections.waivers(report),
@@ -89,6 +96,7 @@ class Run:
     verdict: str
     tone: str
     counts: dict[str, int]
+    made: tuple[str, ...]
     told: str
 
 
@@ -103,6 +111,7 @@ def _run(letter: str, report: Report, compared: Comparison | None) -> Run:
         verdict=sentences.verdict(report),
         tone=sentences.tone(report),
         counts={status: report.summary[status] for status in STATUSES if report.summary[status]},
+        made=sentences.made(report),
         told=told if compared else "the others are compared with this one",
     )
 
@@ -113,7 +122,6 @@ class SideBySide:
 
     runs: tuple[Run, ...]
     rows: tuple[Row, ...]
-    timelines: Timelines
     differences: tuple[tuple[str, tuple[Any, ...]], ...]
 
 
@@ -125,8 +133,7 @@ def side_by_side(reports: Sequence[Report], *, intersection: bool = False) -> Si
     """
     first, *others = reports
     compared = [None, *(compare(first, other, intersection=intersection) for other in others)]
-    timelines = Timelines()
-    rows = [row for row in rows_of(reports, timelines) if not intersection or len(row.results) == len(reports)]
+    rows = [row for row in rows_of(reports) if not intersection or len(row.results) == len(reports)]
     around = surroundings(*reports).items()
     return SideBySide(
         runs=tuple(
@@ -134,7 +141,6 @@ def side_by_side(reports: Sequence[Report], *, intersection: bool = False) -> Si
             for number, (report, comparison) in enumerate(zip(reports, compared, strict=True))
         ),
         rows=tuple(rows),
-        timelines=timelines,
         differences=tuple((name, tuple(values)) for name, values in around if any(v != values[0] for v in values)),
     )
 
@@ -145,15 +151,7 @@ def _letter(number: int) -> str:
 
 def runs_page(runs: SideBySide) -> str:
     """Return one HTML page with the runs side by side; it needs no other file and no network."""
-    statuses = [status for status in (*STATUSES, "absent") if any(status in row.statuses for row in runs.rows)]
-    return render(
-        "runs.html.j2",
-        **_of_several(runs),
-        statuses=statuses,
-        timelines=list(runs.timelines.drawn.values()),
-        anchor=anchor,
-        changes=TOLD,
-    )
+    return render("runs.html.j2", **_of_several(runs), **_listed(runs.rows), changes=TOLD)
 
 
 def runs_markdown(runs: SideBySide) -> str:
@@ -167,7 +165,6 @@ def _of_several(runs: SideBySide) -> dict[str, Any]:
         "title": " | ".join(run.title for run in runs.runs),
         "summary": f"{count(len(differing), 'check')} of {len(runs.rows)} came out differently",
         "runs": runs.runs,
-        "rows": runs.rows,
         "differing": differing,
         "differences": runs.differences,
         "areas": _areas(runs),

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from gradconform.results import STATUSES
 from gradconform.sinks import Markdown, fenced, for_html_in_markdown, for_markdown, printable
 from gradconform.version import KIT_VERSION
 
@@ -52,7 +53,7 @@ def _environment(into: Literal["html", "markdown", "own"]) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals.update(kit=KIT_VERSION, own=_own)
+    environment.globals.update(kit=KIT_VERSION, own=_own, all_statuses=(*STATUSES, "absent"))
     environment.filters.update(words=methodcaller("replace", "_", " "), number="{:.2g}".format, seconds=_seconds)
     environment.filters.update(html=for_html_in_markdown, fenced=fenced)
     return environment

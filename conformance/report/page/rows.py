@@ -1,4 +1,4 @@
-"""Results on a page: a row per check, device and dtype with its programs drawn, and the areas in numbers."""
+"""Results on a page: a row per check, device and dtype, by topic, and the areas in numbers."""
 
 from __future__ import annotations
 
@@ -9,145 +9,126 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradconform.contract.frozen import frozen
+from gradconform.finding_text import finding_line
 from gradconform.report.sentences import command_again, command_of_script
 from gradconform.results import STATUSES, Place, Report, Result
-from gradconform.trial.program import Action, ProgramError, parse
-
-#: Of one action, and of the names beside the rows and below the last one, in pixels.
-_CELL, _ROW, _NAMES, _FOOT = 30, 26, 62, 20
-
-#: Letters of actions; all else is what happens around the stage, and stands in a row of its own.
-_LETTERS = frozenset("FBIWG")
+from gradconform.trial.program import ProgramError, parse, without_programs
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One action: where it stands, and whether it is the first wrong one."""
+class Program:
+    """One program as text, in three parts: the middle one is the first action at which something was wrong, if any."""
 
-    text: str
-    kind: str
-    x: int
-    y: int
-    width: int
-    wrong: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """One program, and the first action of it at which something was wrong, if any. ``id`` is for the page."""
-
-    id: str
-    program: str
-    wrong: str | None
-    rows: tuple[tuple[str, int], ...]
-    cells: tuple[Cell, ...]
-    width: int
-    height: int
+    before: str
+    wrong: str = ""
+    after: str = ""
 
     @property
-    def label(self) -> str:
-        """What a reader hears in place of the drawing."""
-        return f"program {self.program}" + (f"; first wrong action: {self.wrong}" if self.wrong else "")
+    def text(self) -> str:
+        """The whole program."""
+        return " ".join(filter(None, (self.before, self.wrong, self.after)))
 
 
-@dataclass(slots=True)
-class Timelines:
-    """The timelines of a page; one that several checks share is drawn once."""
+def programs_told(programs: Iterable[str], actions: Sequence[str]) -> tuple[Program, ...]:
+    """Return each program with its first wrong action; ``actions`` are those of the findings, in their order.
 
-    drawn: dict[tuple[str, str | None], Timeline] = field(default_factory=dict)
-
-    def of(self, programs: Iterable[str], actions: Sequence[str]) -> list[Timeline]:
-        """Return a timeline of each program; ``actions`` are those of the findings, in their order.
-
-        A report does not say which of several programs a finding is of, so each that has the action is marked.
-        """
-        return [self._one(program, _first_wrong(program, actions)) for program in programs]
-
-    def _one(self, program: str, wrong: str | None) -> Timeline:
-        key = (program, wrong)
-        if key not in self.drawn:
-            self.drawn[key] = _draw(f"timeline-{len(self.drawn)}", program, wrong)
-        return self.drawn[key]
+    A report does not say which of several programs a finding is of, so each that has the action is marked.
+    """
+    return tuple(_program(program.split(), actions) for program in programs)
 
 
-def _first_wrong(program: str, actions: Sequence[str]) -> str | None:
-    tokens = program.split()
-    return min((action for action in actions if action in tokens), key=tokens.index, default=None)
-
-
-def _draw(name: str, program: str, wrong: str | None) -> Timeline:
-    actions = parse(program)
-    rows = _lanes(actions)
-    heights = {row: index * _ROW for index, row in enumerate(rows)}
-    cells: list[Cell] = []
-    left = _NAMES
-    for action in actions:
-        text = str(action)
-        width = max(_CELL, 8 * len(text) + 10)
-        first = text == wrong and not any(cell.wrong for cell in cells)
-        kind = action.kind if action.kind in _LETTERS else "other"
-        cells.append(Cell(text, kind, left, heights[_lane(action, rows)], width - 2, first))
-        left += width
-    height = len(rows) * _ROW + (_FOOT if wrong else 0)
-    named = tuple(heights.items())
-    return Timeline(id=name, program=program, wrong=wrong, rows=named, cells=tuple(cells), width=left, height=height)
-
-
-def _lanes(actions: Sequence[Action]) -> list[str]:
-    """Return the names of the rows: of the stages where there are several, else of the micro-batches."""
-    inner = [action for action in actions if action.kind in _LETTERS]
-    stages = sorted({action.stage for action in inner})
-    if len(stages) > 1:
-        named = [f"stage {stage}" for stage in stages]
-    else:
-        named = [f"mb {mb}" for mb in sorted({action.mb for action in inner})]
-    return [*named, *(["around"] if len(inner) < len(actions) else [])]
-
-
-def _lane(action: Action, rows: Sequence[str]) -> str:
-    if action.kind not in _LETTERS:
-        return "around"
-    stage = f"stage {action.stage}"
-    return stage if stage in rows else f"mb {action.mb}"
+def _program(tokens: list[str], actions: Sequence[str]) -> Program:
+    position = min((tokens.index(action) for action in actions if action in tokens), default=None)
+    if position is None:
+        return Program(" ".join(tokens))
+    return Program(" ".join(tokens[:position]), tokens[position], " ".join(tokens[position + 1 :]))
 
 
 #: Where a status stands in the list.
 _SEVERITY = ("error", "failed", "unexpectedly_passed", "waived", "not_run", "unsupported", "passed")
 
+#: What says nothing of its own but why it was not judged.
+_QUIET = frozenset({"passed", "unsupported", "not_run"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What one run says of one check: the result, the commands that show it again, and its programs, drawn."""
+    """What one run says of one check: the result, the commands that show it again, and its programs."""
 
     result: Result
     command: str | None
     script: str | None
-    timelines: tuple[Timeline, ...]
+    programs: tuple[Program, ...]
+
+    @property
+    def message(self) -> str:
+        """What the result says, without the programs, which are shown beside it, and each likely cause once."""
+        findings = self.result.findings
+        reasons = {_reason(finding) for finding in findings}
+        if len(findings) < _SEVERAL or len(reasons) > 1 or reasons == {""}:
+            return "\n".join(without_programs(self.result.message, self.result.programs))
+        said = without_programs("\n".join(self.result.preamble), self.result.programs)
+        return "\n".join([*said, *map(_without_reason, findings), f"all{reasons.pop()[1:]}"])
+
+    @property
+    def seen(self) -> str:
+        """What the first finding says, without why; empty where a message, or what was raised, is all there is."""
+        return "".join(_without_reason(one) for one in self.result.findings[:1] if one["kind"] != "error")
 
     @property
     def unsure(self) -> bool:
         """Whether several programs are marked, of which the report does not say which one it was."""
-        return sum(timeline.wrong is not None for timeline in self.timelines) > 1
+        return sum(bool(program.wrong) for program in self.programs) > 1
 
     @property
     def elsewhere(self) -> str | None:
-        """The first wrong action where no drawing has it: the end of a program, or one that is not known whole."""
+        """The first wrong action where no program has it: the end of one, or one that is not known whole."""
         first = next((str(finding["action"]) for finding in self.result.findings if finding["action"]), None)
-        return None if any(timeline.wrong for timeline in self.timelines) else first
+        return None if any(program.wrong for program in self.programs) else first
+
+
+#: So many findings tell a reason once that all of them share.
+_SEVERAL = 2
+
+
+def _without_reason(finding: Mapping[str, Any]) -> str:
+    return finding_line({**finding, "cause": None, "needs": None})
+
+
+def _reason(finding: Mapping[str, Any]) -> str:
+    return finding_line(finding).removeprefix(_without_reason(finding))
+
+
+def told_of(report: Report, result: Result) -> Told:
+    """Return what a run says of one of its results."""
+    actions: list[Any] = [finding["action"] for finding in result.findings]
+    return Told(
+        result=result,
+        command=command_again(report, result),
+        script=command_of_script(report, result),
+        programs=programs_told(programs_of(report, result), actions),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One check on one device and dtype; ``told`` has one entry per run, None where a run has no result of it."""
 
-    id: str
-    check: str
-    area: str
-    cell: str
+    place: Place
     level: str
     requirement: str
     severity: int
     told: tuple[Told | None, ...]
+
+    @property
+    def id(self) -> str:
+        """The id of the row on the page."""
+        return anchor(self.place)
+
+    @property
+    def cell(self) -> str:
+        """Device and dtype, as text."""
+        return f"{self.place.device} {self.place.dtype}"
 
     @property
     def results(self) -> list[Result]:
@@ -166,14 +147,14 @@ class Row:
         return len(kinds) > 1
 
     @property
-    def headroom(self) -> float | None:
-        """The largest ratio of error to bound that some run met."""
-        return max((r.headroom for r in self.results if r.headroom is not None), default=None)
+    def programs(self) -> tuple[str, ...]:
+        """The programs of the first run that has any."""
+        return next((tuple(p.text for p in told.programs) for told in self.told if told and told.programs), ())
 
     @property
-    def duration(self) -> float:
-        """The longest time that some run took, in seconds."""
-        return max(result.duration_s for result in self.results)
+    def quiet(self) -> bool:
+        """Whether no run has more to say of it than its status, and for what reason it was not judged."""
+        return _QUIET.issuperset(result.status for result in self.results)
 
 
 def anchor(place: Place) -> str:
@@ -181,42 +162,23 @@ def anchor(place: Place) -> str:
     return re.sub(r"\s+", "_", place.name)
 
 
-def rows_of(reports: Sequence[Report], timelines: Timelines) -> list[Row]:
+def rows_of(reports: Sequence[Report]) -> list[Row]:
     """Return the rows of one report, or of several side by side, what needs a look first."""
     each = [{r.place: r for r in report.results} for report in reports]
     keys = dict.fromkeys(key for results in each for key in results)
-    rows = [_row(key, reports, each, timelines) for key in keys]
+    rows = [_row(key, reports, each) for key in keys]
     return sorted(rows, key=lambda row: row.severity)
 
 
-def _row(
-    place: Place,
-    reports: Sequence[Report],
-    each: Sequence[Mapping[Place, Result]],
-    timelines: Timelines,
-) -> Row:
+def _row(place: Place, reports: Sequence[Report], each: Sequence[Mapping[Place, Result]]) -> Row:
     pairs = [(report, results.get(place)) for report, results in zip(reports, each, strict=True)]
     found = [result for _, result in pairs if result is not None]
-    first = found[0]
     return Row(
-        id=anchor(place),
-        check=first.check,
-        area=area_of(first.check),
-        cell=cell_of(first),
-        level=first.level,
-        requirement=first.requirement,
+        place=place,
+        level=found[0].level,
+        requirement=found[0].requirement,
         severity=min(map(_severity, found)),
-        told=tuple(None if result is None else _told(report, result, timelines) for report, result in pairs),
-    )
-
-
-def _told(report: Report, result: Result, timelines: Timelines) -> Told:
-    actions: list[Any] = [finding["action"] for finding in result.findings]
-    return Told(
-        result=result,
-        command=command_again(report, result),
-        script=command_of_script(report, result),
-        timelines=tuple(timelines.of(programs_of(report, result), actions)),
+        told=tuple(None if result is None else told_of(report, result) for report, result in pairs),
     )
 
 
@@ -256,6 +218,11 @@ class Tally:
         return f"{self.counts['passed']} of {self.counts.total()}"
 
     @property
+    def wrong(self) -> float:
+        """The share that failed or could not be judged."""
+        return (self.counts["failed"] + self.counts["error"]) / max(1, self.counts.total())
+
+    @property
     def tone(self) -> str:
         """What colours it: ``bad`` where something decides against the target, else ``warning``, ``good`` or ``none``.
 
@@ -277,11 +244,12 @@ class Areas:
 
 
 def areas_by_cell(results: Sequence[Result]) -> Areas:
-    """Return the matrix of ``results``, areas by the alphabet, devices and dtypes as in the run."""
+    """Return the matrix of ``results``: the area of which most is wrong first, devices and dtypes as in the run."""
     found = tallies(results)
     cells = tuple(dict.fromkeys(cell for _, cell in found))
-    areas = sorted({area for area, _ in found})
-    return Areas(cells, tuple((area, tuple(found.get((area, cell)) for cell in cells)) for area in areas))
+    rows = {area: tuple(found.get((area, cell)) for cell in cells) for area in sorted({area for area, _ in found})}
+    worst = sorted(rows, key=lambda area: -max(tally.wrong for tally in rows[area] if tally))
+    return Areas(cells, tuple((area, rows[area]) for area in worst))
 
 
 def tallies(results: Iterable[Result]) -> dict[tuple[str, str], Tally]:
