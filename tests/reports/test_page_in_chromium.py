@@ -280,6 +280,7 @@ MATRIX = KillMatrix(
         Outcome(role="fault", name="dropped", topic="numerics", named=("split.gradients.mlp",), idea="W adds nothing."),
         Outcome(role="variant", name="swapped", failed=("split.gradients.mlp",), passed=1),
     ),
+    planned=3,
 )
 
 
