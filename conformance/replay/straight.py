@@ -135,7 +135,8 @@ class Straight:
             "    for mb, grads in returned.items()",
             "    for slot, grad in enumerate(grads)",
             "]",
-            'print(f"{sum(wrong)} of {len(wrong)} gradients differ from plain autograd")',
+            "told = 'WRONG' if any(wrong) else 'right'",
+            'print(f"{told}: {sum(wrong)} of {len(wrong)} gradients differ from plain autograd")',
             "sys.exit(any(wrong))",
         ]
         return "\n".join(lines) + "\n"

@@ -25,7 +25,7 @@ _PLACES, _FEW_PLACES = 8, 3
 #: A clause is told once for several checks where at least so many of its words are the same in all.
 _SHARED_WORDS = 4
 
-_LONGEST_CAUSE = 240
+_LONGEST_CAUSE = 400
 
 
 @dataclass(frozen=True, slots=True)

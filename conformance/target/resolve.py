@@ -146,7 +146,7 @@ def _from_factory(factory: Callable[[], object], text: str) -> Target:
         raise TargetError(_not_made(factory, text, error)) from error
     missing = [name for name in _OF_AN_ADAPTER if not hasattr(made, name)]
     if missing:
-        msg = f"target {text!r} made a {type(made).__name__} without {' and '.join(missing)}; {_WANTED}"
+        msg = f"target {text!r} made a {type(made).__name__} without {', '.join(missing)}; {_WANTED}"
         raise TargetError(msg)
     return _target(cast("Adapter", made), text, own_adapter=True)
 

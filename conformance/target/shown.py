@@ -28,8 +28,8 @@ def unrun(function: Function | None, full: bool, device: torch.device, dtype: to
     """Return the type of what B, or I, returns on one Linear, where no gradient can be in it; nothing elsewhere."""
     if function is None:
         return ""
-    stage, arg = _linear(device, dtype)
     try:
+        stage, arg = _linear(device, dtype)
         with OneProcess():
             output = stage(arg)
             made = function((output,), (torch.ones_like(output),), [arg], *(() if full else (stage.parameters(),)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import unittest
 from collections.abc import Generator
 
@@ -72,6 +73,10 @@ def _prepare(config: pytest.Config, options: Options, reporter: Reporter | None)
     from .contract_run import choice_of, make_runs  # noqa: PLC0415 (it imports torch)
     from .items import register_writer, take_named  # noqa: PLC0415 (as above)
 
+    if (
+        str(config.invocation_params.dir) not in sys.path
+    ):  # a target of the current folder can be named, as in the command
+        sys.path.append(str(config.invocation_params.dir))
     try:
         choice_of(config, options.run)  # before the contract: a device has to be there before the first backward
         if options.run.target is None:

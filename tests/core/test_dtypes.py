@@ -20,10 +20,16 @@ def test_a_dtype_is_found_by_name_by_torch_name_and_by_itself(name: str) -> None
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("flaot32", "float32, float64"), ("bf16", "bfloat16"), ("int8", ""), (torch.complex64, ""), (None, "")],
+    [
+        ("flaot32", "did you mean float32?"),
+        ("bf16", "did you mean bfloat16?"),
+        ("int8", "Integers have no gradients"),
+        (torch.complex64, ""),
+        (None, ""),
+    ],
 )
 def test_an_unknown_dtype_is_refused_with_those_near_it(name: object, near: str) -> None:
-    with pytest.raises(SelectionError, match="is not one the contract runs in; expected one of ") as raised:
+    with pytest.raises(SelectionError, match="is not one the contract runs in") as raised:
         dtype_named(name)  # type: ignore[arg-type] # a wrong type is what is tried
     assert near in str(raised.value)
 

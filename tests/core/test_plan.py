@@ -92,7 +92,9 @@ def refusal(**options: object) -> str:
 
 
 def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
-    assert_expected_inline(refusal(profile="Full"), """unknown profile 'Full'; expected one of quick, standard, full""")
+    assert_expected_inline(
+        refusal(profile="Full"), """unknown profile 'Full'; did you mean full? expected one of quick, standard, full"""
+    )
 
 
 def test_a_pattern_that_matches_nothing_gets_the_nearest_ids() -> None:

@@ -52,7 +52,7 @@ def test_the_numbers_are_printed_and_no_tensor(tmp_path: Path) -> None:
     assert code == 1
     assert "the gradient of p0 at [" in told
     assert "tensor(" not in told
-    assert told.splitlines()[-1] == "1 of 3 gradients differ from plain autograd"
+    assert told.splitlines()[-1] == "WRONG: 1 of 3 gradients differ from plain autograd"
 
 
 def test_what_is_right_has_no_such_script() -> None:
@@ -87,4 +87,4 @@ def test_the_kits_right_split_can_stand_in_place_of_the_implementation(tmp_path:
         encoding="utf-8",
     )
     ((code, told),) = run_without_kit((other, ()), folder=tmp_path)
-    assert (code, told.splitlines()[-1]) == (0, "0 of 7 gradients differ from plain autograd")
+    assert (code, told.splitlines()[-1]) == (0, "right: 0 of 7 gradients differ from plain autograd")
