@@ -43,6 +43,9 @@ def _failed(result: Result) -> Result:
         "bound": 9.54e-07,
         "headroom": 312000.0,
         "cause": {"kind": "added", "microbatches": [0], "text": "micro-batch 0 added as well"},
+        "sort": "parameter gradient",
+        "raised": None,
+        "needs": None,
     }
     message = f"program F0 I0 F1 I1 W0 W1\nlayers.0.weight, after W0: {text}; likely cause: micro-batch 0 added as well"
     return replace(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gradconform.trial.program import ProgramError, parse
+
 #: A clause is told once for several checks where at least so many of its words are the same in all.
 _SHARED_WORDS = 4
-
-_ACTION = re.compile(r"\d*[FBIWG]\d+!?,?")
 
 #: What stands in the shared words where each sentence has its own.
 GAP = "…"
@@ -45,7 +44,14 @@ def clause_of(sentences: Sequence[str]) -> Clause:
 
 def _actions(words: Sequence[str]) -> int:
     """Return how many actions stand at the end of what is shared: a program is not cut in two."""
-    return next((number for number, word in enumerate(words) if not _ACTION.fullmatch(word)), len(words))
+    return next((number for number, word in enumerate(words) if not _is_action(word)), len(words))
+
+
+def _is_action(word: str) -> bool:
+    try:
+        return bool(parse(word.rstrip(",")))
+    except ProgramError:
+        return False
 
 
 def _alike(lists: Sequence[Sequence[str]]) -> int:

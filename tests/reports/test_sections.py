@@ -81,6 +81,8 @@ def test_the_smallest_result_of_a_cause_has_fewest_actions_then_the_shortest_sta
 def test_what_requirements_share_is_told_once_and_no_program_is_cut_in_two() -> None:
     found = clause_of(["B MUST be right in F0 B0 on a.", "B MUST be right in F0 B0 F1 B1 on b."])
     assert found == Clause("B MUST be right in …", ("F0 B0 on a", "F0 B0 F1 B1 on b"))
+    words = clause_of(["B MUST be right in F0 send0 B0 now.", "B MUST be right in F0 send0 I0 now."])
+    assert words == Clause("B MUST be right in … now.", ("F0 send0 B0", "F0 send0 I0"))
     middle = clause_of(["B MUST be right in F0 B0 on the stage.", "B MUST be right in F1 B0 on the stage."])
     assert middle == Clause("B MUST be right in … on the stage.", ("F0 B0", "F1 B0"))
     apart = ("B MUST be right.", "W SHOULD be fast.")
