@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,9 +36,11 @@ settings.load_profile("unhurried")
 _NIGHTLY = "python -m pytest -m nightly -o faulthandler_timeout=7200"
 
 
-def pytest_configure() -> None:
-    """Watch this process: what is stuck ends, which a limit on time cannot tell from what is slow."""
-    stuck.begin()
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Watch each test: what is stuck ends, which a limit on time cannot tell from what is slow."""
+    with stuck.watched():
+        return (yield)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

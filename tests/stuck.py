@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import sys
@@ -45,19 +46,20 @@ class Watch(threading.Thread):
     """Looks at what this process and those below it use, and ends it with every stack where that is nothing."""
 
     def __init__(self, quiet_s: float = QUIET_S, step_s: float = STEP_S) -> None:
-        """Make the thread; it ends with the process."""
+        """Make the thread; it ends with the process, and looks only while a test is ``at_work``."""
         super().__init__(name="watch", daemon=True)
         self._quiet_s, self._step_s = quiet_s, step_s
+        self.at_work = False
 
     def run(self) -> None:
         """Look until the process ends."""
-        last, since = used(), time.monotonic()
+        last, quiet = used(), 0.0  # counted in steps: a machine that was asleep has used nothing either
         while True:
             time.sleep(self._step_s)
             now = used()
-            if now - last > _BUSY * self._step_s:
-                since = time.monotonic()
-            elif time.monotonic() - since > self._quiet_s:
+            idle = self.at_work and now - last <= _BUSY * self._step_s
+            quiet = quiet + self._step_s if idle else 0.0
+            if quiet > self._quiet_s:
                 stream = sys.__stderr__ or sys.stderr
                 print(f"stuck: nothing has used a processor for {self._quiet_s:g} s", file=stream, flush=True)
                 faulthandler.dump_traceback(stream)
@@ -65,7 +67,17 @@ class Watch(threading.Thread):
             last = now
 
 
-def begin() -> None:
-    """Watch this process from now on, where the system tells what processes use."""
-    if Path("/proc/self/stat").is_file():
-        Watch().start()
+#: The one of this process; a worker that waits for its next test does nothing, and is not stuck.
+WATCH = Watch()
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[None]:
+    """Watch what is done in here, where the system tells what processes use."""
+    if not WATCH.is_alive() and Path("/proc/self/stat").is_file():
+        WATCH.start()
+    WATCH.at_work = True
+    try:
+        yield
+    finally:
+        WATCH.at_work = False

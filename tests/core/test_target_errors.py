@@ -146,7 +146,7 @@ def test_a_factory_that_needs_arguments_is_refused() -> None:
 def test_a_factory_that_makes_no_adapter_is_refused() -> None:
     assert_expected_inline(
         refusal("gc_maker:make", gc_maker="def make():\n    return [1]\n"),
-        """target 'gc_maker:make' made a list without name, capabilities, open; an adapter has name, capabilities, open: docs/write-an-adapter.md""",
+        """target 'gc_maker:make' made a list without name, capabilities, open; an adapter has name, capabilities, open: docs/write-an-adapter.md""",  # noqa: E501 (as it is shown)
     )
 
 
