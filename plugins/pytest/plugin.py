@@ -73,10 +73,8 @@ def _prepare(config: pytest.Config, options: Options, reporter: Reporter | None)
     from .contract_run import choice_of, make_runs  # noqa: PLC0415 (it imports torch)
     from .items import register_writer, take_named  # noqa: PLC0415 (as above)
 
-    if (
-        str(config.invocation_params.dir) not in sys.path
-    ):  # a target of the current folder can be named, as in the command
-        sys.path.append(str(config.invocation_params.dir))
+    folder = str(config.invocation_params.dir)
+    sys.path += [] if folder in sys.path else [folder]  # a target of the current folder can be named, as in the command
     try:
         choice_of(config, options.run)  # before the contract: a device has to be there before the first backward
         if options.run.target is None:

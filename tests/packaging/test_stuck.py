@@ -12,7 +12,14 @@ TESTS = Path(__file__).parents[1]
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="needs /proc, as Linux has it")
 
-WATCHED = "import subprocess, sys, time\nfrom stuck import Watch\nwatch = Watch(1.0, 0.25)\nwatch.at_work = True\nwatch.start()\n"
+WATCHED = """
+import subprocess, sys, time
+from stuck import Watch
+
+watch = Watch(1.0, 0.25)
+watch.at_work = True
+watch.start()
+"""
 BUSY = "end = time.process_time() + 2.5\nwhile time.process_time() < end: pass\n"
 
 
