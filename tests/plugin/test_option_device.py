@@ -21,7 +21,7 @@ def test_the_ini_file_and_the_environment_can_name_it(
     monkeypatch.setenv("GRADCONFORM_DEVICE", "nowhere")
     assert judge().ret == pytest.ExitCode.USAGE_ERROR
     pytester.makeini("[pytest]\ngradconform_device = cpu:0")
-    judge().stdout.fnmatch_lines(["*checks on cpu:0 float32*"])
+    judge().stdout.fnmatch_lines(["*checks on cpu:0 (the CPU) float32*"])
     judge("--gradconform-device=cpu").stdout.fnmatch_lines(["*checks on cpu float32*"])
 
 
