@@ -12,6 +12,7 @@ from gradconform.finding_text import finding_line, needed
 from gradconform.results import Result
 from gradconform.trial.program import programs_line
 
+from .clauses import clause_of
 from .detail import Detail
 from .lines import Line, count, wrapped, wrapped_each
 from .sections import Cause
@@ -21,9 +22,6 @@ SHOWN_FIRST, SHOWN = 3, 1
 
 #: So many places of further findings of a check are named, and where not everything is shown.
 _PLACES, _FEW_PLACES = 8, 3
-
-#: A clause is told once for several checks where at least so many of its words are the same in all.
-_SHARED_WORDS = 4
 
 _LONGEST_CAUSE = 400
 
@@ -131,10 +129,11 @@ def _checks(cause: Cause, seen: dict[str, _Seen], width: int, cells: bool) -> li
     shown = SHOWN_FIRST
     for _, group in groupby(sorted(checks), key=lambda check: check.rpartition(".")[0]):
         ids = list(group)
-        clause, own = _clause([checks[check][0].requirement for check in ids])
-        lines += wrapped(clause, width, indent=4)
-        for check, words in zip(ids, own, strict=True):
-            lines += wrapped(f"{check}{_cells(checks[check], cells)}: {words}", width, indent=6, hanging=4)
+        clause = clause_of([checks[check][0].requirement for check in ids])
+        lines += wrapped(clause.shared, width, indent=4)
+        for check, words in zip(ids, clause.own, strict=True):
+            told = f"{check}{_cells(checks[check], cells)}: {words or 'the same'}"
+            lines += wrapped(told, width, indent=6, hanging=4)
             lines += wrapped(seen[check].where, width, indent=8, hanging=2, role="faint")
             lines += _findings(seen[check], width, 8, shown)
             shown = SHOWN
@@ -189,24 +188,3 @@ def _as_it_stands(text: str, width: int, indent: int) -> list[Line]:
     """Return a line of a message with its own indentation, such as that of a traceback; a long one is wrapped."""
     own = text.lstrip()
     return wrapped(own, width, indent=indent + len(text) - len(own), hanging=2)
-
-
-def _clause(sentences: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the words that the sentences share, with dots for what they do not, and each sentence's own words."""
-    if len(sentences) == 1:
-        return "", list(sentences)
-    words = [sentence.rstrip(".").split() for sentence in sentences]
-    before = _alike(words)
-    after = _alike([one[before:][::-1] for one in words])
-    if before + after < _SHARED_WORDS:
-        return "", list(sentences)
-    own = [" ".join(one[before : len(one) - after]) or "the same" for one in words]
-    last = words[0][len(words[0]) - after :]
-    return " ".join([*words[0][:before], "...", *last]), own
-
-
-def _alike(lists: Sequence[Sequence[str]]) -> int:
-    """Return how many words all lists begin with."""
-    return next(
-        (index for index, column in enumerate(zip(*lists, strict=False)) if len(set(column)) > 1), min(map(len, lists))
-    )
