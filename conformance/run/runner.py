@@ -337,10 +337,7 @@ class Runner:
 
     @cached_property
     def _adapter_problem(self) -> str | None:
-        """Why a target fails its pre-flight; None where it passes."""
-        adapter = self.target.adapter
-        if isinstance(adapter, FunctionsAdapter):
-            return adapter.problem(self.device, self.dtype)
+        """Why an adapter of somebody's own fails its pre-flight; None where it passes."""
         return preflight(self.target, self.evidence) if self.target.own_adapter else None
 
 

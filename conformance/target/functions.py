@@ -20,7 +20,7 @@ from gradconform.torch_releases.edges import EDGE
 from gradconform.trees import as_tuple, flattened, leaves, tensors
 
 from .session import StageSession, let_go
-from .shown import shown_by_split, takes_edges, unrun
+from .shown import shown_by_split, takes_edges
 
 if TYPE_CHECKING:
     from gradconform.adapter import StageSpec, Tree
@@ -69,15 +69,6 @@ class FunctionsAdapter:
         if EDGES in self.unsaid:
             made[EDGES] = takes_edges(self.functions.get(FULL), split, device, dtype)
         return frozenset(name for name in self.unsaid if not made.get(name, True))
-
-    def problem(self, device: torch.device, dtype: torch.dtype) -> str | None:
-        """Say which function returns on one Linear what no gradient can be in; None where all may be judged."""
-        for name in (FULL, SPLIT[0]):
-            made = unrun(self.functions.get(name), name == FULL, device, dtype)
-            if made:
-                what = f"{name} returned a {made}, in which no gradient is"
-                return f"target {self.name!r}: {what}; expected a tuple or a list. Nothing else is judged"
-        return None
 
     def open(self, stage: nn.Module, spec: StageSpec) -> FunctionsSession:
         """Return a session on ``stage``."""
@@ -194,10 +185,21 @@ def _takes(function: Callable[..., Any], keyword: str) -> bool:
         return False
 
 
+#: Functions that return, when they are called, no more than what could be run.
+_UNRUN = {
+    "coroutine function": inspect.iscoroutinefunction,
+    "generator function": inspect.isgeneratorfunction,
+    "generator function that is asynchronous": inspect.isasyncgenfunction,
+}
+
+
 def signature_problem(name: str, function: object) -> str | None:
     """Return why ``function`` cannot be called as torch's function ``name`` is, or None."""
     if not callable(function):
         return f"{name} is {type(function).__name__}, not a function"
+    for kind, is_one in _UNRUN.items():
+        if is_one(function):
+            return f"{name} is a {kind}: what it returns has yet to be run, and holds no gradients"
     try:
         inspect.signature(function).bind(*range(ARGUMENTS[name]))
     except TypeError as error:

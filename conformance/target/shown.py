@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,28 +16,8 @@ Function = Callable[..., Any]
 #: Runs B, or I and W, from a root with its gradient, for one input of a stage.
 Way = Callable[[object, Tensor, Tensor, nn.Module], Any]
 
-#: What nobody can take for gradients: text, and what has yet to be run.
-_UNRUN = (str, bytes, Iterator, Coroutine, AsyncGenerator)
-
 #: How near a gradient has to be to the right one for a claim to be made: far enough for any dtype to round.
 _NEAR = 0.05
-
-
-def unrun(function: Function | None, full: bool, device: torch.device, dtype: torch.dtype) -> str:  # noqa: FBT001 (which of two forms)
-    """Return the type of what B, or I, returns on one Linear, where no gradient can be in it; nothing elsewhere."""
-    if function is None:
-        return ""
-    try:
-        stage, arg = _linear(device, dtype)
-        with OneProcess():
-            output = stage(arg)
-            made = function((output,), (torch.ones_like(output),), [arg], *(() if full else (stage.parameters(),)))
-            if isinstance(made, (Coroutine, Generator)):
-                made.close()  # else it warns that nobody has awaited it
-    except BaseException as error:  # noqa: BLE001 (whatever it raises, the checks meet it and tell)
-        pass_on_an_interrupt(error)
-        return ""
-    return type(made).__name__ if isinstance(made, _UNRUN) else ""
 
 
 def shown_by_split(split: tuple[Function, Function], device: torch.device, dtype: torch.dtype) -> dict[str, bool]:
@@ -65,9 +44,7 @@ def takes_edges(
     """
     ways = [*([_by_full(full)] if full else []), *([_by_split(*split)] if split else [])]
     try:
-        with OneProcess(), warnings.catch_warnings():
-            # A coroutine that nobody awaits warns; the pre-flight says that it is one.
-            warnings.simplefilter("ignore", RuntimeWarning)
+        with OneProcess():
             return bool(ways) and all(_is_right(way, device, dtype) for way in ways)
     except BaseException as error:  # noqa: BLE001 (to refuse an edge is no mistake of theirs)
         pass_on_an_interrupt(error)
