@@ -42,9 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
     _read_elsewhere(arguments)
     if arguments.target is None and arguments.resume is None:
         arguments.parser.error("the following arguments are required: TARGET")
-    if arguments.target is not None:
-        with current_folder_first():
-            refuse_missing_target(arguments.target)
     if arguments.last_failed:
         _choose_last_failed(arguments)
     if arguments.list:
@@ -113,6 +110,8 @@ def judge(
     """Make the run that the arguments ask for, and tell it; what ``order`` gives the least comes first."""
     found = None if file is None else file.found
     options = options_of(arguments) if found is None else resumed_options(arguments, found)
+    with current_folder_first():
+        refuse_missing_target(str(options.target))  # before anything imports torch
     with contextlib.closing(_execution(arguments, options)) as execution:
         if found is not None:
             refuse_another_run(found, execution.header)

@@ -54,7 +54,7 @@ def test_whatever_ends_the_process_is_the_failure_of_its_check_and_the_rest_is_j
             os.system("echo from a process of its own")
         """
     )
-    run = judged(name, *checks(CONV, LINEAR, PAIR, RESIDUAL, MLP, LOSS), "--check-timeout", "10")
+    run = judged(name, *checks(CONV, LINEAR, PAIR, RESIDUAL, MLP, LOSS), "--check-timeout", "10", "-v")
     assert run.told == {
         CONV: ("failed", "crash"),
         LINEAR: ("failed", "hang"),
