@@ -38,10 +38,10 @@ NOWHERE = Place(
 )
 
 
-def run(*arguments: str, folder: Path) -> tuple[str, dict[str, Any]]:
+def run(*arguments: str, folder: Path, columns: int = 100) -> tuple[str, dict[str, Any]]:
     """Run the command on training steps; return what it printed and its results by check."""
     command = [sys.executable, "-m", "gradconform", "pipeline", *arguments, "--json", "report.json"]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": str(columns)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False, env=variables)
     report = json.loads((folder / "report.json").read_text())
     return done.stdout, {result["check"]: result for result in report["results"]}
@@ -275,7 +275,7 @@ def test_torch_loses_gradients_at_an_evaluation_and_counts_a_batch_that_there_is
 def test_the_page_shows_a_composition_that_fails_and_its_cause(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "my-training-step.md").read_text(encoding="utf-8")
     shown = page.partition("```console\n$ gradconform pipeline ")[2].partition("\n```")[0].splitlines()
-    told, _ = run(*shown[0].split(), folder=tmp_path)
+    told, _ = run(*shown[0].split(), folder=tmp_path, columns=80)  # as where it is piped
     assert len(shown) > 3
     assert [line for line in shown[1:] if line != "…" and line not in told.splitlines()] == []
 
