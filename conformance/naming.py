@@ -32,8 +32,6 @@ SIZES: tuple[Sizes, ...] = ("small", "large", "full")
 #: Those of whole training steps.
 STEP_PROFILES = PROFILES[:2]
 
-#: What all values are drawn from where no seed is named.
-DEFAULT_SEED = 20
 #: Of a larger seed torch's generator of the CPU reads the lower 32 bits alone, so two of them would draw the same.
 LARGEST_SEED = 2**32 - 1
 

@@ -10,7 +10,8 @@ import importlib.metadata
 import textwrap
 from functools import partial
 
-from gradconform.naming import DEFAULT_SEED, STEP_PROFILES
+from gradconform.naming import STEP_PROFILES
+from gradconform.option_words import DEFAULT_SEED
 from gradconform.run.options import OPTIONS
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 

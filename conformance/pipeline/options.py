@@ -7,7 +7,8 @@ from dataclasses import Field, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from gradconform.naming import DEFAULT_SEED, STEP_PROFILES, SelectionError
+from gradconform.naming import STEP_PROFILES, SelectionError
+from gradconform.option_words import DEFAULT_SEED
 
 from .cases import word_of
 

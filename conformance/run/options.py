@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from gradconform.contract.frozen import version_named
 from gradconform.contract.shard import Shard
 from gradconform.devices.flags import flags_named
 from gradconform.naming import (
-    DEFAULT_SEED,
     Profile,
     SelectionError,
     Sizes,
@@ -29,45 +28,23 @@ from gradconform.naming import (
     seed_read,
     sizes_named,
 )
-from gradconform.version import CONTRACT_VERSION
-
-#: ``several`` are names, which commas may separate; ``paths`` are files, in whose names a comma is one.
-Kind = Literal["text", "several", "paths", "switch"]
+from gradconform.option_words import RUN_OPTION_WORDS, Kind, OptionWords
 
 #: What an option changes: what is found out of a check, which checks run, or what is made of their results.
 Changes = Literal["results", "plan", "verdict"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One option under all its names. ``read`` takes what is typed, ``check`` what is given in any way.
+@dataclass(frozen=True, kw_only=True)
+class Option(OptionWords):
+    """One option and what is done with it. ``read`` takes what is typed, ``check`` what is given in any way.
 
     ``check`` returns the value as :class:`RunOptions` holds it, and ``written`` that value as JSON has it.
     """
 
-    name: str
-    word: str
-    help: str
-    metavar: str
-    default: Any = None
-    kind: Kind = "text"
-    unset: str = "none"
     changes: Changes = "results"
     read: Callable[[str], Any] = str
-    check: Callable[[Any], Any] = lambda given: given
+    check: Callable[[Any], Any]
     written: Callable[[Any], Any] = lambda value: list(value) if isinstance(value, tuple) else value
-
-    @property
-    def flag(self) -> str:
-        """The name on the command line."""
-        return self.metavar if self.name == "target" else f"--{self.word}"
-
-    @property
-    def shown(self) -> str:
-        """The default, as help shows it."""
-        if self.kind == "switch":
-            return "off"
-        return (" ".join(self.default) if isinstance(self.default, tuple) else str(self.default or "")) or self.unset
 
     def refuse_foreign(self, value: Any) -> None:
         """Raise ``SelectionError`` for a JSON value that is not written of this option, whatever it says."""
@@ -106,6 +83,10 @@ def _objects(given: Any) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(os.fspath(one) if isinstance(one, (str, os.PathLike)) else one for one in several))
 
 
+def _names(several: Any) -> list[str]:
+    return [one if isinstance(one, str) else str(one.name) for one in several]
+
+
 def _path(given: Any) -> str:
     try:
         return os.fspath(given)  # type: ignore[no-any-return] # a path of bytes is none that anybody gives
@@ -122,6 +103,10 @@ def _shard(given: Any) -> Shard | None:
     return given if isinstance(given, Shard) else Shard.parse(str(given))
 
 
+def _shard_written(shard: Shard | None) -> str | None:
+    return None if shard is None else str(shard)
+
+
 def _switch(given: Any) -> bool:
     if not isinstance(given, bool):
         msg = f"{given!r} is neither on nor off; expected True or False"
@@ -129,17 +114,17 @@ def _switch(given: Any) -> bool:
     return given
 
 
-def _option(help: str, metavar: str = "", *, default: Any = None, **rest: Any) -> Any:  # noqa: A002 (as argparse)
-    """Return a field with all that is said of its option, but for its name.
+_CHECKS: Mapping[Kind, Callable[[Any], Any]] = {"several": _several, "paths": _paths, "switch": _switch}
 
-    A default that is on or off makes a switch, and a tuple makes an option with several values.
-    """
-    told: dict[str, Any] = {"default": default, "help": help, "metavar": metavar}
-    if isinstance(default, bool):
-        told |= {"kind": "switch", "check": _switch}
-    elif isinstance(default, tuple):
-        told |= {"kind": "several", "check": _several}
-    return field(default=default, metadata=told | rest)
+
+def _option(name: str, **done: Any) -> Any:
+    """Return the field of an option that has words, with what is done with it."""
+    words = RUN_OPTION_WORDS[name]
+    return field(default=words.default, metadata={"check": _CHECKS.get(words.kind, _as_it_is)} | done)
+
+
+def _as_it_is(given: Any) -> Any:
+    return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,139 +135,35 @@ class RunOptions:
     and at the contract.
     """
 
-    target: object = _option(
-        "judge TARGET: a registered name, package.module[:object] or path/to/file.py[:object]",
-        "TARGET",
-        written=lambda target: target if isinstance(target, str) else None,
-    )
-    device: tuple[str, ...] = _option(
-        "where it runs: cpu, cuda, cuda:1, npu:*, any other that torch or a plugin knows, auto, or all",
-        "DEVICE",
-        default=("cpu",),
-    )
-    device_plugins: tuple[str, ...] = _option(
-        "import MODULE first, which makes a device usable that torch does not know",
-        "MODULE",
-        default=(),
-        word="device-plugin",
-    )
-    dtype: tuple[str, ...] = _option(
-        "float64, float32, bfloat16, float16, or all that a device has", "DTYPE", default=("float32",)
-    )
-    flags: tuple[str, ...] = _option(
-        "set a flag of torch that changes numbers, such as tf32=on or autocast=bfloat16",
-        "NAME=VALUE",
-        default=(),
-        word="flag",
-        unset="torch's own",
-        check=_flags,
-    )
-    contract: str = _option(
-        "which version of the contract: 'gradconform list --contract VERSION' lists its checks",
-        "VERSION",
-        default=CONTRACT_VERSION,
-        read=version_named,
-        check=version_named,
-    )
+    target: object = _option("target", written=lambda target: target if isinstance(target, str) else None)
+    device: tuple[str, ...] = _option("device")
+    device_plugins: tuple[str, ...] = _option("device_plugins")
+    dtype: tuple[str, ...] = _option("dtype")
+    flags: tuple[str, ...] = _option("flags", check=_flags)
+    contract: str = _option("contract", read=version_named, check=version_named)
     profile: Profile = _option(  # noqa: RUF009 (it returns a field)
-        "how much of the contract: quick, standard or full",
-        "PROFILE",
-        default="standard",
-        changes="plan",
-        read=profile_named,
-        check=profile_named,
+        "profile", changes="plan", read=profile_named, check=profile_named
     )
-    checks: tuple[str, ...] = _option(
-        "only the checks whose id matches", "GLOB", default=(), unset="all", changes="plan"
-    )
-    exclude_checks: tuple[str, ...] = _option(
-        "leave out the checks whose id matches", "GLOB", default=(), changes="plan"
-    )
-    skip_operations: tuple[str, ...] = _option(
-        "leave out the operations that a list names for the device and dtype, in the form of torch's device tests or a "
-        "plain one",
-        "FILE",
-        default=(),
-        kind="paths",
-        changes="plan",
-        check=_paths,
-    )
-    seed: int = _option("what all values are drawn from", "N", default=DEFAULT_SEED, read=seed_read, check=seed_named)
-    strict: bool = _option("let a failed SHOULD decide the verdict as well", default=False, changes="verdict")
-    probe: bool = _option("try also what the target does not claim; profile full always does", default=False)
-    require_device_execution: float | None = _option(
-        "fail a check of which less than PERCENT of the operations ran on the device, 100 for no fall back at all",
-        "PERCENT",
-        check=percentage_named,
-    )
-    max_crashes: int = _option(
-        "run no more after N checks that ended or hung their process, where checks run in processes of their own",
-        "N",
-        default=20,
-        changes="plan",
-        read=count_read,
-        check=max_crashes_named,
-    )
-    schedule: tuple[Any, ...] = _option(
-        "judge the pipeline schedule of a CSV file in torch's format, a row per rank, in place of the contract",
-        "FILE.csv",
-        default=(),
-        kind="paths",
-        changes="plan",
-        check=_objects,
-        written=lambda several: [one if isinstance(one, str) else str(one.name) for one in several],
-    )
-    stage: tuple[Any, ...] = _option(
-        "judge TARGET on a stage of yours, named as a target is, in place of the contract",
-        "STAGE",
-        default=(),
-        check=_objects,
-        written=lambda several: [one if isinstance(one, str) else str(one.name) for one in several],
-    )
-    operation: tuple[str, ...] = _option(
-        "judge TARGET on stages of one operation of torch each, in place of the contract: a name, a glob, or all",
-        "NAME",
-        default=(),
-    )
-    block: tuple[str, ...] = _option(
-        "judge TARGET on blocks of models, in place of the contract: a name, a glob, or all; --sizes says how large",
-        "NAME",
-        default=(),
-    )
-    sizes: Sizes = _option(  # noqa: RUF009 (it returns a field)
-        "up to which size blocks are tried: small (32K values), large (1M) or full (2G, as far as memory goes)",
-        "SIZES",
-        default="small",
-        check=sizes_named,
-    )
-    setting: tuple[str, ...] = _option(
-        "judge TARGET under settings of torch, such as autocast-bfloat16 or deterministic, in place of the contract: a "
-        "name, a glob, or all",
-        "NAME",
-        default=(),
-    )
-    fault: tuple[str, ...] = _option(
-        "see whether faults that the kit knows are found here, in place of the contract: a name, a glob, or all",
-        "NAME",
-        default=(),
-    )
-    with_contract: bool = _option("judge the contract too, beside whatever else is named", default=False)
+    checks: tuple[str, ...] = _option("checks", changes="plan")
+    exclude_checks: tuple[str, ...] = _option("exclude_checks", changes="plan")
+    skip_operations: tuple[str, ...] = _option("skip_operations", changes="plan")
+    seed: int = _option("seed", read=seed_read, check=seed_named)
+    strict: bool = _option("strict", changes="verdict")
+    probe: bool = _option("probe")
+    require_device_execution: float | None = _option("require_device_execution", check=percentage_named)
+    max_crashes: int = _option("max_crashes", changes="plan", read=count_read, check=max_crashes_named)
+    schedule: tuple[Any, ...] = _option("schedule", changes="plan", check=_objects, written=_names)
+    stage: tuple[Any, ...] = _option("stage", check=_objects, written=_names)
+    operation: tuple[str, ...] = _option("operation")
+    block: tuple[str, ...] = _option("block")
+    sizes: Sizes = _option("sizes", check=sizes_named)  # noqa: RUF009 (it returns a field)
+    setting: tuple[str, ...] = _option("setting")
+    fault: tuple[str, ...] = _option("fault")
+    with_contract: bool = _option("with_contract")
     shard: Shard | None = _option(  # noqa: RUF009 (it returns a field)
-        "run part I of N of the plan, such as 1/4; 'gradconform merge' puts the N reports together",
-        "I/N",
-        unset="all",
-        changes="plan",
-        read=Shard.parse,
-        check=_shard,
-        written=lambda shard: None if shard is None else str(shard),
+        "shard", changes="plan", read=Shard.parse, check=_shard, written=_shard_written
     )
-    waivers: str | None = _option(
-        "failures that are expected, see 'gradconform waivers --help'",
-        "FILE",
-        unset="gradconform-waivers.toml, if it is there",
-        changes="verdict",
-        check=_path,
-    )
+    waivers: str | None = _option("waivers", changes="verdict", check=_path)
 
     def __post_init__(self) -> None:
         """Check every value, and hold it in one form whatever form it was given in."""
@@ -338,6 +219,5 @@ class RunOptions:
 
 #: Every option by the name of its field, in the order in which help shows them.
 OPTIONS: Mapping[str, Option] = {
-    one.name: Option(**{"name": one.name, "word": one.name.replace("_", "-"), **one.metadata})
-    for one in fields(RunOptions)
+    one.name: Option(**asdict(RUN_OPTION_WORDS[one.name]), **one.metadata) for one in fields(RunOptions)
 }

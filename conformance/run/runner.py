@@ -26,7 +26,7 @@ from gradconform.drive.reference64 import OracleCache, References
 from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust
 from gradconform.judge.finding import Finding, RefusedError, findings_in, headrooms_in
 from gradconform.judge.state import same_bits
-from gradconform.naming import DEFAULT_SEED
+from gradconform.option_words import DEFAULT_SEED
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Result
 from gradconform.sinks import shortened

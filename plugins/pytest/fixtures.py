@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from gradconform.sinks import for_terminal
-
-from .options import OPTIONS_KEY, RUNS_KEY
+from .option_names import RUNS_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +15,7 @@ if TYPE_CHECKING:
 
     from gradconform.adapter import Adapter
     from gradconform.drive.own_stage import Gradients
+    from gradconform.run.options import RunOptions
 
     from .fixture_values import BuiltStage, OutputGrads
 
@@ -61,7 +60,7 @@ def gradconform_device(request: pytest.FixtureRequest) -> torch.device:
 
     from .contract_run import choice_of  # noqa: PLC0415 (as above)
 
-    options = request.config.stash[OPTIONS_KEY].run
+    options = _options(request.config)
     choice = _asked(lambda: choice_of(request.config, options))
     name = getattr(request, "param", choice.devices[0])
     return device_here(choice, name) if name in choice.devices else _asked(lambda: device_named(name))
@@ -82,9 +81,15 @@ def gradconform_dtype(request: pytest.FixtureRequest) -> torch.dtype:
 
     from .contract_run import choice_of  # noqa: PLC0415 (as above)
 
-    options = request.config.stash[OPTIONS_KEY].run
+    options = _options(request.config)
     choice = _asked(lambda: choice_of(request.config, options))
     return _asked(lambda: dtype_named(getattr(request, "param", choice.cells[0][1])))
+
+
+def _options(config: pytest.Config) -> RunOptions:
+    from .options import options_of  # noqa: PLC0415 (a session without these fixtures needs none)
+
+    return options_of(config).run
 
 
 def _asked(find: Callable[[], T]) -> T:
@@ -92,6 +97,8 @@ def _asked(find: Callable[[], T]) -> T:
     try:
         return find()
     except ValueError as error:
+        from gradconform.sinks import for_terminal  # noqa: PLC0415 (only a message needs it)
+
         pytest.fail(for_terminal(str(error)), pytrace=False)
 
 
@@ -111,7 +118,7 @@ def gradconform_rng(request: pytest.FixtureRequest) -> torch.Generator:
 
     from gradconform.trial.materials import stable_seed  # noqa: PLC0415 (it imports torch)
 
-    seed = stable_seed(request.config.stash[OPTIONS_KEY].run.seed, request.node.nodeid)
+    seed = stable_seed(_options(request.config).seed, request.node.nodeid)
     return torch.Generator().manual_seed(seed)
 
 
@@ -134,7 +141,7 @@ def gradconform_stage(
     """
     from .fixture_values import BuiltStage  # noqa: PLC0415 (it imports torch)
 
-    seed = request.config.stash[OPTIONS_KEY].run.seed
+    seed = _options(request.config).seed
     try:
         stage = BuiltStage(request.param, device=gradconform_device, dtype=gradconform_dtype, seed=seed)
         stage.args()
@@ -163,7 +170,7 @@ def gradconform_output_grads(request: pytest.FixtureRequest, gradconform_stage: 
     """
     from .fixture_values import OutputGrads  # noqa: PLC0415 (it imports torch)
 
-    seed = request.config.stash[OPTIONS_KEY].run.seed
+    seed = _options(request.config).seed
     return OutputGrads(request.param, stage=gradconform_stage.name, device=gradconform_stage.device, seed=seed)
 
 

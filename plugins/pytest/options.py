@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,9 @@ import pytest
 
 from gradconform.naming import switch_read
 from gradconform.run.options import OPTIONS as RUN_OPTIONS
-from gradconform.run.options import Kind, Option, RunOptions
+from gradconform.run.options import RunOptions
+
+from .option_names import MARKER, OPTIONS, PluginOption
 
 if TYPE_CHECKING:
     import torch
@@ -21,53 +22,6 @@ if TYPE_CHECKING:
     from gradconform.contract.plan import Given
     from gradconform.contract.shard import Shard
     from gradconform.named_stages.named import Given as GivenStage
-
-    from .contract_run import ContractRun
-
-
-@dataclass(frozen=True, slots=True)
-class PluginOption:
-    """An option under the three names that it has under pytest."""
-
-    option: Option
-
-    @property
-    def flag(self) -> str:
-        """The name on the command line."""
-        return "--gradconform" if self.option.name == "target" else f"--gradconform-{self.option.word}"
-
-    @property
-    def ini(self) -> str:
-        """The name in the ini file, and of the attribute of ``config.option``."""
-        return f"gradconform_{self.option.word.replace('-', '_')}"
-
-    @property
-    def variable(self) -> str:
-        """The name of the environment variable."""
-        return self.ini.upper()
-
-    @property
-    def told(self) -> str:
-        """The help text, with the default and the two other names."""
-        several = "; repeatable" if self.option.kind in {"several", "paths"} else ""
-        names = f"default: {self.option.shown}; ini: {self.ini}; environment: {self.variable}"
-        return f"{self.option.help}{several} ({names})"
-
-
-OPTIONS = tuple(
-    PluginOption(option)
-    for option in (
-        *RUN_OPTIONS.values(),
-        Option(name="json", word="json", metavar="PATH", help="write the report to PATH as JSON"),
-        Option(
-            name="ndjson",
-            word="ndjson",
-            metavar="PATH",
-            help="append each result of --gradconform TARGET to PATH as it comes; "
-            "gradconform run --resume PATH goes on with it",
-        ),
-    )
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,27 +34,14 @@ class Options:
     named: frozenset[str]
 
 
-def add_options(parser: pytest.Parser) -> None:
-    """Add every option and its ini twin."""
-    group = parser.getgroup("gradconform", "conformance of stage backward (gradconform)")
-    for one in OPTIONS:
-        name = {} if one.option.kind == "switch" else {"metavar": one.option.metavar}
-        # %: argparse formats help texts.
-        group.addoption(
-            one.flag, dest=one.ini, default=None, help=one.told.replace("%", "%%"), **name, **_ACTIONS[one.option.kind]
-        )
-        ini_type: Any = "int" if type(one.option.default) is int and _NATIVE else _INI_TYPES[one.option.kind]
-        parser.addini(one.ini, one.told, type=ini_type, default=None)
+_KEY: pytest.StashKey[Options] = pytest.StashKey()
 
 
-_ACTIONS: Mapping[Kind, dict[str, Any]] = {
-    "text": {},
-    "several": {"action": "append"},
-    "paths": {"action": "append"},
-    "switch": {"action": argparse.BooleanOptionalAction},
-}
-_INI_TYPES: Mapping[Kind, str] = {"text": "string", "several": "args", "paths": "args", "switch": "bool"}
-_NATIVE = pytest.version_tuple >= (8, 4)  # native TOML gives a number
+def options_of(config: pytest.Config) -> Options:
+    """Return the options of a session, read when they are first asked for; errors as of :func:`read_options`."""
+    if _KEY not in config.stash:
+        config.stash[_KEY] = read_options(config)
+    return config.stash[_KEY]
 
 
 def read_options(config: pytest.Config) -> Options:
@@ -137,10 +78,14 @@ def _value(config: pytest.Config, one: PluginOption) -> Any:
     if given is None or isinstance(given, list):
         return given
     try:
-        return switch_read(given) if one.option.kind == "switch" else one.option.read(str(given))
+        return switch_read(given) if one.option.kind == "switch" else _read(one)(str(given))
     except ValueError as error:
         msg = f"{one.ini} = {error}"
         raise pytest.UsageError(msg) from error
+
+
+def _read(one: PluginOption) -> Callable[[str], Any]:
+    return RUN_OPTIONS[one.option.name].read if one.option.name in RUN_OPTIONS else str
 
 
 def _folder(config: pytest.Config, one: PluginOption) -> Path:
@@ -187,18 +132,6 @@ def refuse_unwritable(path: Path) -> None:
         reason = getattr(error, "strerror", None) or error
         msg = f"--gradconform-json {str(path)!r} cannot be written: {reason}; name a file in an existing folder"
         raise pytest.UsageError(msg) from error
-
-
-#: The key of the run that ``--gradconform TARGET`` asks for.
-ZERO_LINES = "gradconform"
-OPTIONS_KEY: pytest.StashKey[Options] = pytest.StashKey()
-#: The runs of ``--gradconform TARGET``: the contract's, and that of added stages if there are any.
-RUNS_KEY: pytest.StashKey[list[ContractRun]] = pytest.StashKey()
-#: Names of the items that the command line names by node id.
-NAMES_KEY: pytest.StashKey[tuple[str, ...]] = pytest.StashKey()
-
-#: The marker of tests that are run once per check.
-MARKER = "gradconform_checks"
 
 
 def parametrize_checks(  # noqa: PLR0913 (these are the options a user has)

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import sys
-import unittest
 from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from . import hookspec
-from .options import (
-    MARKER,
-    NAMES_KEY,
-    OPTIONS_KEY,
-    RUNS_KEY,
-    ZERO_LINES,
-    Options,
-    add_options,
-    read_options,
-    refuse_unwritable,
-)
+from .option_names import MARKER, NAMES_KEY, RUNS_KEY, ZERO_LINES, add_options, anything_said
 from .reporter import Reporter
+
+if TYPE_CHECKING:
+    from .options import Options
 
 pytest_plugins = ("gradconform.plugins.pytest.fixtures",)
 
@@ -49,16 +42,27 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the options; with a target, make the run, so that what is wrong is refused before anything is collected."""
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
-    options = config.stash[OPTIONS_KEY] = read_options(config)
+    said = anything_said(config)
+    reporter = None
+    if not (config.option.help or config.option.version or hasattr(config, "workerinput")):
+        reporter = Reporter(config)  # a worker of pytest-xdist hands its results to the controller
+        config.pluginmanager.register(reporter, "gradconform-reporter")
+    if said:
+        _take_options(config, reporter)
+
+
+def _take_options(config: pytest.Config, reporter: Reporter | None) -> None:
+    """Read what is said, and make the run that it asks for."""
+    from .options import options_of, refuse_unwritable  # noqa: PLC0415 (where nothing is said they are not needed)
+
+    options = options_of(config)
     if config.option.help or config.option.version:
         return
     _limit_restarts(config, options)
-    reporter = None
-    if not hasattr(config, "workerinput"):  # a worker of pytest-xdist hands its results to the controller
+    if reporter is not None:
         if options.json is not None:
             refuse_unwritable(options.json)
-        reporter = Reporter(config, options)
-        config.pluginmanager.register(reporter, "gradconform-reporter")
+        reporter.options = options
     if options.run.target is not None or options.named & {"device", "device_plugins", "dtype", "flags"}:
         _prepare(config, options, reporter)
 
@@ -93,7 +97,7 @@ def _prepare(config: pytest.Config, options: Options, reporter: Reporter | None)
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Say that a crash of the target would end the session, where it would."""
-    if config.stash[OPTIONS_KEY].run.target is None or config.pluginmanager.has_plugin("dsession"):
+    if RUNS_KEY not in config.stash or config.pluginmanager.has_plugin("dsession"):
         return None
     return "gradconform: isolation is off, a crash or hang of the target ends this session; pytest -n 1 isolates"
 
@@ -115,9 +119,11 @@ def pytest_make_collect_report(
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse a method of unittest that asks for checks: it is called once, and with no argument."""
+    # pytest spares this import as well, where no test is a class of it.
+    case = getattr(sys.modules.get("unittest"), "TestCase", ())
     for item in items:
         kind = getattr(item, "cls", None)
-        if isinstance(kind, type) and issubclass(kind, unittest.TestCase) and item.get_closest_marker(MARKER):
+        if isinstance(kind, type) and issubclass(kind, case) and item.get_closest_marker(MARKER):
             msg = (
                 f"{item.nodeid}: parametrize_checks is on a method of {kind.__name__}, a unittest.TestCase, which "
                 "cannot be run once per check; put it on a function, or assign "
@@ -132,9 +138,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     mark = metafunc.definition.get_closest_marker(MARKER)
     if mark is not None:
         from .items import parametrize  # noqa: PLC0415 (it imports torch)
+        from .options import options_of  # noqa: PLC0415 (as above)
 
-        parametrize(metafunc, mark, config.stash[OPTIONS_KEY].run)
+        parametrize(metafunc, mark, options_of(config).run)
     if not _PARAMETRIZED.isdisjoint(metafunc.fixturenames):
         from .fixture_values import parametrize_fixtures  # noqa: PLC0415 (it imports torch)
+        from .options import options_of  # noqa: PLC0415 (as above)
 
-        parametrize_fixtures(metafunc, config.stash[OPTIONS_KEY].run)
+        parametrize_fixtures(metafunc, options_of(config).run)

@@ -20,7 +20,7 @@ from gradconform.run.canaries import withdrawn
 from gradconform.run.execution import RecordFile
 from gradconform.sinks import for_terminal, line_for_terminal
 
-from .options import ZERO_LINES
+from .option_names import ZERO_LINES
 
 if TYPE_CHECKING:
     from .contract_run import ContractRun

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .options import Options
-
 if TYPE_CHECKING:
     from .contract_run import ContractRun
+    from .options import Options
     from .recorder import Recorder, RecordKeeper
 
 
 class Reporter:
     """The hooks of the one process that reports: pytest's own, or the controller of pytest-xdist."""
 
-    def __init__(self, config: pytest.Config, options: Options) -> None:
-        self._config, self._options = config, options
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        #: What a user asked for; None where no option is named.
+        self.options: Options | None = None
         self._recorder: Recorder | None = None
         self._written: list[Path] = []
         self._unwritten: list[str] = []
@@ -45,10 +46,10 @@ class Reporter:
         """Note the runs of ``--gradconform TARGET``, and begin the file that keeps the results of the contract's."""
         for run in runs:
             self.recorder.expect(run.header)
-        if self._options.ndjson is not None and not self._config.option.collectonly:
+        if self.options is not None and self.options.ndjson is not None and not self._config.option.collectonly:
             from .recorder import RecordKeeper  # noqa: PLC0415 (as above)
 
-            self._keeper = RecordKeeper(str(self._options.ndjson), runs[0])
+            self._keeper = RecordKeeper(str(self.options.ndjson), runs[0])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -103,9 +104,9 @@ class Reporter:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
         elif exitstatus == pytest.ExitCode.OK and self.recorder.has_idle_waivers:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if self._options.json is not None:
+        if self.options is not None and self.options.json is not None:
             with self._writing(session):
-                self._written = self.recorder.write(self._options.json)
+                self._written = self.recorder.write(self.options.json)
 
     @contextmanager
     def _writing(self, session: pytest.Session) -> Iterator[None]:

@@ -167,7 +167,7 @@ def test_there_is_no_circle_of_imports() -> None:
 
 
 #: What every pytest session imports, used or not: here whatever an unused plugin does not need may come late.
-AT_PYTESTS_START = {"gradconform.plugins.pytest.plugin", "gradconform.plugins.pytest.reporter"}
+AT_PYTESTS_START = {f"gradconform.plugins.pytest.{name}" for name in ("plugin", "reporter", "fixtures")}
 
 
 def test_an_import_is_late_only_where_it_spares_a_start_what_is_slow() -> None:

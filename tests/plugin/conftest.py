@@ -23,7 +23,7 @@ def processes(request: pytest.FixtureRequest) -> tuple[str, ...]:
 @pytest.fixture(autouse=True)
 def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the options of the outer run away from the inner one."""
-    for option in importlib.import_module("gradconform.plugins.pytest.options").OPTIONS:
+    for option in importlib.import_module("gradconform.plugins.pytest.option_names").OPTIONS:
         monkeypatch.delenv(option.variable, raising=False)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gradconform.naming import DEFAULT_SEED
-from gradconform.plugins.pytest.options import OPTIONS
+from gradconform.option_words import DEFAULT_SEED
+from gradconform.plugins.pytest.option_names import OPTIONS
 
 Judge = Callable[..., pytest.RunResult]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gradconform.plugins.pytest.options import OPTIONS
+from gradconform.plugins.pytest.option_names import OPTIONS
 
 Judge = Callable[..., pytest.RunResult]
 QUICK = ("--gradconform-profile=quick", "--gradconform-checks=full.gradients.mlp")

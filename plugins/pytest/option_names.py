@@ -1,0 +1,102 @@
+"""The options of a run under the names that they have under pytest, which every session adds, used or not."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gradconform.option_words import RUN_OPTION_WORDS, Kind, OptionWords
+
+if TYPE_CHECKING:
+    from .contract_run import ContractRun
+
+
+@dataclass(frozen=True)
+class PluginOption:
+    """An option under the three names that it has under pytest."""
+
+    option: OptionWords
+
+    @property
+    def flag(self) -> str:
+        """The name on the command line."""
+        return "--gradconform" if self.option.name == "target" else f"--gradconform-{self.option.word}"
+
+    @property
+    def ini(self) -> str:
+        """The name in the ini file, and of the attribute of ``config.option``."""
+        return f"gradconform_{self.option.word.replace('-', '_')}"
+
+    @property
+    def variable(self) -> str:
+        """The name of the environment variable."""
+        return self.ini.upper()
+
+    @property
+    def told(self) -> str:
+        """The help text, with the default and the two other names."""
+        several = "; repeatable" if self.option.kind in {"several", "paths"} else ""
+        names = f"default: {self.option.shown}; ini: {self.ini}; environment: {self.variable}"
+        return f"{self.option.help}{several} ({names})"
+
+
+OPTIONS = tuple(
+    PluginOption(option)
+    for option in (
+        *RUN_OPTION_WORDS.values(),
+        OptionWords(name="json", metavar="PATH", help="write the report to PATH as JSON"),
+        OptionWords(
+            name="ndjson",
+            metavar="PATH",
+            help="append each result of --gradconform TARGET to PATH as it comes; "
+            "gradconform run --resume PATH goes on with it",
+        ),
+    )
+)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add every option and its ini twin."""
+    group = parser.getgroup("gradconform", "conformance of stage backward (gradconform)")
+    for one in OPTIONS:
+        name = {} if one.option.kind == "switch" else {"metavar": one.option.metavar}
+        # %: argparse formats help texts.
+        group.addoption(
+            one.flag, dest=one.ini, default=None, help=one.told.replace("%", "%%"), **name, **_ACTIONS[one.option.kind]
+        )
+        ini_type: Any = "int" if type(one.option.default) is int and _NATIVE else _INI_TYPES[one.option.kind]
+        parser.addini(one.ini, one.told, type=ini_type, default=None)
+
+
+_ACTIONS: Mapping[Kind, dict[str, Any]] = {
+    "text": {},
+    "several": {"action": "append"},
+    "paths": {"action": "append"},
+    "switch": {"action": argparse.BooleanOptionalAction},
+}
+_INI_TYPES: Mapping[Kind, str] = {"text": "string", "several": "args", "paths": "args", "switch": "bool"}
+_NATIVE = pytest.version_tuple >= (8, 4)  # native TOML gives a number
+
+
+def anything_said(config: pytest.Config) -> bool:
+    """Tell whether command line, ini file or environment name an option, with whatever value."""
+    return any(
+        config.getoption(one.ini) is not None or config.getini(one.ini) is not None or os.environ.get(one.variable)
+        for one in OPTIONS
+    )
+
+
+#: The key of the run that ``--gradconform TARGET`` asks for.
+ZERO_LINES = "gradconform"
+#: The runs of ``--gradconform TARGET``: the contract's, and that of added stages if there are any.
+RUNS_KEY: pytest.StashKey[list[ContractRun]] = pytest.StashKey()
+#: Names of the items that the command line names by node id.
+NAMES_KEY: pytest.StashKey[tuple[str, ...]] = pytest.StashKey()
+
+#: The marker of tests that are run once per check.
+MARKER = "gradconform_checks"
