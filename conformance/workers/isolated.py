@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -146,7 +147,7 @@ class IsolatedRun:
         max_lost_time: float = math.inf,
         time_budget: float | None = None,
     ) -> None:
-        """Start the first worker, which resolves the target and makes the plan.
+        """Start the first worker, which resolves the target and makes the plan, and those that begin beside it.
 
         ``max_lost_time`` is what checks that end their process may take in the whole run, in seconds, and
         ``time_budget`` for how long checks are begun.
@@ -161,7 +162,7 @@ class IsolatedRun:
         self._lost, self._may_lose = 0.0, max_lost_time
         self._expected: Header | None = None
         try:
-            self._workers = [self._start()]
+            self._workers = [self._start() for _ in range(max(1, min(workers, os.cpu_count() or 1)))]
             self.header = self._expected = self._first_header()
         except RunStoppedError as error:
             self.close()
@@ -176,8 +177,10 @@ class IsolatedRun:
             wait_for([worker.process])
             for heard in worker.listen():
                 if isinstance(heard, Ending):
-                    self._workers = [self._replace_idle(worker, heard)]
+                    self._workers[0] = self._replace_idle(worker, heard)
             if worker.header is not None:
+                for other in self._workers[1:]:
+                    other.expected = worker.header
                 return worker.header
 
     def run(self, on_result: OnResult, *, on_start: OnStart, places: Iterable[Place]) -> None:
@@ -188,7 +191,10 @@ class IsolatedRun:
         """
         self._waiting.extend(places)
         shares = -(-len(self._waiting) // _AT_A_TIME)
-        self._workers += [self._start() for _ in range(min(self._count, shares) - 1)]
+        needed = max(1, min(self._count, shares))
+        for idle in self._workers[needed:]:
+            self._end(idle)
+        self._workers = self._workers[:needed] + [self._start() for _ in range(needed - len(self._workers))]
         try:
             left = 0
             while self._waiting or any(worker.given for worker in self._workers):
