@@ -12,7 +12,7 @@ from gradconform.exits import EXIT_ENVIRONMENT, EXIT_INTERRUPTED, EXIT_USAGE, re
 from gradconform.process.ends import end_seen
 
 from .arguments import parser
-from .console import complain, refuse_unwritable
+from .console import complain, refuse_unwritable_outputs
 
 __all__ = ["main"]
 
@@ -55,10 +55,7 @@ def _code(argv: Sequence[str] | None) -> int:
     """Run the command; return the exit code, whatever happens."""
     try:
         arguments = parser().parse_args(argv)
-        for option in getattr(arguments, "outputs", ()):
-            path = getattr(arguments, option.removeprefix("--").replace("-", "_"))
-            if path not in {None, "-"}:  # the standard output
-                refuse_unwritable(path, option)
+        refuse_unwritable_outputs(arguments)
         with end_seen(_ended):
             return int(pkgutil.resolve_name(arguments.command)(arguments))
     except SystemExit as stop:  # argparse has said what is wrong, or printed the help

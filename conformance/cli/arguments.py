@@ -27,6 +27,7 @@ from .parsing import (
     add_count,
     add_option,
     add_output,
+    add_report_files,
     add_telling,
     command,
     duration_given,
@@ -82,7 +83,7 @@ def _run(one: argparse.ArgumentParser) -> None:
         help="only the checks that failed when TARGET was last run from this folder, all where none did",
     )  # fmt: skip
     only = one.add_mutually_exclusive_group()
-    add_output(only, "--json", help="write the report there as JSON")
+    add_report_files(one, json=only)
     only.add_argument("--list", **SWITCH, help="print what would run, and run nothing")
 
 
@@ -272,9 +273,7 @@ def _device(one: argparse.ArgumentParser) -> None:
         add_option(one, name, unset=DEVICE_DEFAULTS.get(name), help=_SAID_OF_DEVICE.get(name))
     _add_records_and_workers(one)
     add_telling(one, formats=False)
-    add_output(one, "--json", help="write the report there as JSON")
-    add_output(one, "--html", help="write it there as an HTML page")
-    add_output(one, "--junit", help="write it there as XML in the form of JUnit, a test per check")
+    add_report_files(one)
     add_output(one, "--skip-list", help="write there what is wrong or not done, in the form of torch's device tests")
 
 
@@ -352,7 +351,7 @@ def _pipeline(one: argparse.ArgumentParser) -> None:
     )
     one.add_argument("--rdzv-id", default="gradconform", metavar="ID", help="a name that the machines share")
     add_telling(one)
-    add_output(one, "--json", help="write the report there as JSON")
+    add_report_files(one)
 
 
 _SCHEDULE_EXAMPLES = """\
@@ -381,7 +380,7 @@ def _schedule_text(one: argparse.ArgumentParser) -> None:
         "(default: all recorded ones)",
     )
     add_telling(one)
-    add_output(one, "--json", help="write the report there as JSON")
+    add_report_files(one)
 
 
 @command("stage-objects", "extra_checks:stage_objects")
@@ -395,7 +394,7 @@ def _stage_objects(one: argparse.ArgumentParser) -> None:
         "target", metavar="TARGET", help="torch, or package.module:object with the methods of StageObjects"
     )
     add_telling(one)
-    add_output(one, "--json", help="write the report there as JSON")
+    add_report_files(one)
 
 
 #: In the order of the help.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -88,6 +89,14 @@ def _print(text: str) -> None:
 
 class OutputFileError(UsageError):
     """A path that no report can be written to."""
+
+
+def refuse_unwritable_outputs(arguments: argparse.Namespace) -> None:
+    """Raise :class:`OutputFileError` for the first file that a command is to write and cannot."""
+    for option in getattr(arguments, "outputs", ()):
+        path = getattr(arguments, option.removeprefix("--").replace("-", "_"))
+        if path not in {None, "-"}:  # the standard output
+            refuse_unwritable(path, option)
 
 
 def refuse_unwritable(path: str, option: str) -> None:

@@ -11,8 +11,7 @@ from gradconform.exits import EXIT_DOES_NOT
 from gradconform.report.device_verdict import RIGHT, device_verdict
 
 from .arguments import DEVICE_DEFAULTS
-from .console import hand_over_all, write
-from .reports import FORMS
+from .console import write
 from .run import begin, judge, records
 
 if TYPE_CHECKING:
@@ -31,12 +30,9 @@ def device(arguments: argparse.Namespace) -> int:
             setattr(arguments, name, getattr(arguments, name) or usual)
     with records(arguments) as file:
         found = judge(arguments, file, order=_widest_first)
-    forms = ("html", "junit", "skip_list")
-    wanted = {path: FORMS[name](found.report) for name in forms if (path := getattr(arguments, name))}
-    code = hand_over_all(wanted, code=found.code, what="report")
     told = device_verdict(found.report, Counter(place.device for place in found.planned))
     write(list(told.lines))
-    return EXIT_DOES_NOT if told.wrong else code
+    return EXIT_DOES_NOT if told.wrong else found.code
 
 
 def _widest_first(place: Place) -> int:

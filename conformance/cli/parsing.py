@@ -232,6 +232,20 @@ def add_output(one: Any, *flags: str, metavar: str = "PATH", **told: Any) -> Non
     one.add_argument(*flags, metavar=metavar, **told)
 
 
+def add_report_files(one: argparse.ArgumentParser, json: Any = None) -> None:
+    """Add the options that name files for the report; ``json`` is the group that ``--json`` is one of, if any."""
+    add_output(one if json is None else json, "--json", help="write the report there as JSON; - is the standard output")
+    add_output(one, "--html", type=_file_given, help="write it there as an HTML page")
+    add_output(one, "--junit", type=_file_given, help="write it there as XML in the form of JUnit, a test per check")
+
+
+def _file_given(path: str) -> str:
+    if path == "-":
+        msg = "the standard output has what is told of the run; name a file, or let 'gradconform report' print one"
+        raise argparse.ArgumentTypeError(msg)
+    return path
+
+
 def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of a run that the arguments name."""
     found = {name: getattr(arguments, name, None) for name in OPTIONS}

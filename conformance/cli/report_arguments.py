@@ -10,7 +10,17 @@ from gradconform.reading.comparison import DEFAULT, NAMES, Expression
 from gradconform.version import CONTRACT_VERSION
 from gradconform.waivers.waiver import DEFAULT_FILE
 
-from .parsing import EXIT_CODES, add_command, add_option, add_output, add_telling, command, number_given, reading
+from .parsing import (
+    EXIT_CODES,
+    add_command,
+    add_option,
+    add_output,
+    add_report_files,
+    add_telling,
+    command,
+    number_given,
+    reading,
+)
 
 
 @command("list", "contract:list_checks")
@@ -80,7 +90,7 @@ def _merge(one: argparse.ArgumentParser) -> None:
     """
     one.add_argument("reports", metavar="REPORT.json", nargs="+", help="the report of each shard, in any order")
     add_telling(one)
-    add_output(one, "--json", help="write the whole report there as JSON")
+    add_report_files(one)
 
 
 _factor = partial(number_given, fits=lambda factor: factor >= 1, otherwise="no factor; expected a number from 1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from gradconform.exits import EXIT_CONFORMS, EXIT_REGRESSED
@@ -12,20 +12,14 @@ from gradconform.reading.merging import merge
 from gradconform.reading.report import read_report
 from gradconform.report.badge import BadgeError, badge
 from gradconform.report.comparison import comparison_lines, comparison_markdown, comparison_values
-from gradconform.report.junit import junit
 from gradconform.report.operations import standings
 from gradconform.report.page import pages
-from gradconform.report.skip_list import skip_list
 from gradconform.report.terminal import opening
 from gradconform.results import Report
 
 from .console import hand_over, width, write, write_json, write_text
+from .forms import FORMS
 from .telling import Telling, detail_of
-
-#: What a report is written as, by the option that names the file.
-FORMS: dict[str, Callable[[Report], str]] = {
-    "html": pages.report_page, "markdown": pages.report_markdown, "junit": junit, "skip_list": skip_list,
-}  # fmt: skip
 
 #: The forms that can show several reports side by side.
 _OF_SEVERAL = {"html", "markdown"}

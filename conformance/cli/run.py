@@ -26,7 +26,7 @@ from gradconform.waivers.waiver import DEFAULT_FILE, read_waivers
 from gradconform.workers.isolated import IsolatedRun
 
 from .arguments import RUN_DEFAULTS
-from .console import complain, refuse_unwritable, width, write
+from .console import complain, refuse_unwritable_outputs, width, write
 from .last_failed import last_failed, remember
 from .parsing import given_options
 from .progress import Stop, perform
@@ -80,12 +80,11 @@ def _read_elsewhere(arguments: argparse.Namespace) -> None:
 
 
 def begin(arguments: argparse.Namespace) -> None:
-    """Set what nobody has said to what a run does then; refuse a report that could not be written."""
+    """Set what nobody has said to what a run does then; refuse files that could not be written, wherever named."""
     for name, value in RUN_DEFAULTS.items():
         if getattr(arguments, name, None) is None:
             setattr(arguments, name, value)
-    if arguments.json not in {None, "-"}:
-        refuse_unwritable(arguments.json, "--json")
+    refuse_unwritable_outputs(arguments)
 
 
 def records(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[RecordFile | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,19 +25,21 @@ def detail_of(arguments: argparse.Namespace) -> Detail:
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """How a command tells its report: ``path`` is the file that it is written to as JSON, if any."""
+    """How a command tells its report, and what it writes of it: ``files`` has the path of each form."""
 
     detail: Detail
     form: str
-    path: str | None
+    files: Mapping[str, str]
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Telling:
         """Return what is asked for; ``--json -`` is the form JSON."""
-        path = getattr(arguments, "json", None)
-        printed = path == "-"
-        form = "json" if printed else getattr(arguments, "output_format", None) or "full"
-        return cls(detail_of(arguments), form, None if printed else path)
+        files = {form: path for form in _WORDS if (path := getattr(arguments, form, None)) is not None}
+        form = getattr(arguments, "output_format", None) or "full"
+        if files.get("json") == "-":
+            del files["json"]
+            form = "json"
+        return cls(detail_of(arguments), form, files)
 
     @property
     def shows_progress(self) -> bool:
@@ -47,13 +49,13 @@ class Telling:
     def conclude(
         self, report: Report, *, head: Iterable[Line] = (), code: int | None = None, stopped: str | None = None
     ) -> int:
-        """Write the report to its file, if it has one, print its end below ``head``, and return the exit code.
+        """Write the report to its files, print its end below ``head``, and return the exit code.
 
-        It is ``code``, else that of the verdict. ``stopped`` says why the run ended early. The file is written first: a
-        reader who goes away costs no file.
+        It is ``code``, else that of the verdict. ``stopped`` says why the run ended early. The files are written first,
+        all or none: a reader who goes away costs no file.
         """
         code = report.exit_code if code is None else code
-        kept = self.path is not None and written({self.path: report.to_json()}, what="report")
+        kept = written({path: _as(form, report) for form, path in self.files.items()}, what="report")
         if self.form == "json":
             write_json(report.to_dict())
         elif self.form == "github":
@@ -62,6 +64,18 @@ class Telling:
             write(map(Line, failure_lines(report, Path.cwd())))
         else:
             shown = head if self.shows_progress else ()
-            notes = (f"report as JSON: {self.path}",) if kept else ()
+            notes = [f"{_WORDS[form]}: {path}" for form, path in self.files.items()] if kept else []
             write([*shown, *closing(report, width(), stopped, self.detail, notes)])
-        return code if kept or self.path is None else EXIT_ENVIRONMENT
+        return code if kept else EXIT_ENVIRONMENT
+
+
+#: What each form that a report is written in is called.
+_WORDS = {"json": "report as JSON", "html": "page", "junit": "tests in the form of JUnit", "skip_list": "skip list"}
+
+
+def _as(form: str, report: Report) -> str:
+    if form == "json":
+        return report.to_json()
+    from .forms import FORMS  # noqa: PLC0415 (most runs write no page, and its templates take a library)
+
+    return FORMS[form](report)

@@ -52,6 +52,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "output-format": ('"concise"', "concise"),
     "no-isolation": ("true", False),
     "json": ('"out.json"', "out.json"),
+    "html": ('"out.html"', "out.html"),
+    "junit": ('"out.xml"', "out.xml"),
 }
 
 OTHERS = {"shard": '"1/4"', "no-waivers": "true"}

@@ -115,6 +115,30 @@ halved.py does NOT conform: 2 MUST failed, and not all of the contract was run
     assert elsewhere.out.splitlines()[0].partition(":split.gradients.tied-apart: failed MUST: ")[1]
 
 
+def test_a_run_writes_the_page_and_the_tests_of_its_report(command: Command, halved: Path) -> None:
+    files = ("--json", "out.json", "--html", "out.html", "--junit", "out.xml")
+    done = command("run", "halved.py", *CHECKS, *files)
+    assert [line for line in done.out.splitlines() if line.endswith(("out.json", "out.html", "out.xml"))] == [
+        "report as JSON: out.json", "page: out.html", "tests in the form of JUnit: out.xml",
+    ]  # fmt: skip
+    for form, name in (("--html", "out.html"), ("--junit", "out.xml")):
+        assert command("report", "out.json", form, "-").out == (halved / name).read_text(encoding="utf-8")
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_anything_runs(command: Command, halved: Path) -> None:
+    assert "--html 'nowhere/out.html'" in command("run", "halved.py", "--html", "nowhere/out.html").err
+    (halved / "gradconform.toml").write_text('junit = "nowhere/out.xml"\n', encoding="utf-8")
+    done = command("run", "halved.py", "--json", "out.json")
+    assert (done.code, done.out.count("checks"), (halved / "out.json").exists()) == (2, 0, False)
+    assert "--junit 'nowhere/out.xml'" in done.err
+
+
+def test_a_page_on_the_standard_output_is_left_to_the_report(command: Command) -> None:
+    done = command("run", "halved.py", "--html", "-")
+    assert (done.code, done.out) == (2, "")
+    assert "name a file, or let 'gradconform report' print one" in done.err
+
+
 def test_json_is_the_report_and_nothing_else_and_so_is_a_dash(command: Command, halved: Path) -> None:
     printed = command("run", "halved.py", *CHECKS, "--output-format", "json", "--json", "out.json")
     values = json.loads(printed.out)
