@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,17 +89,33 @@ def one_backward(
 
 
 @contextlib.contextmanager
-def _set_apart(leaf: Tensor, *, hooks: bool) -> Iterator[None]:
-    """Let ``leaf`` have no gradient and no hooks, or but those on tensors where ``hooks``, and give it back all."""
-    on_tensors = None if hooks else leaf._backward_hooks  # noqa: SLF001 (there is no other way to silence them)
-    called = [table for table in (on_tensors, leaf._post_accumulate_grad_hooks) if table]  # noqa: SLF001 (as above)
-    held, grad = [dict(table) for table in called], leaf.grad
-    leaf.grad = None
-    for table in called:
+def silenced(leaves: Iterable[Tensor]) -> Iterator[None]:
+    """Call no hooks on these leaves meanwhile: what is computed of their gradients accumulates later."""
+    called = [leaf._backward_hooks for leaf in leaves if leaf._backward_hooks]  # noqa: SLF001 (no other way)
+    with _emptied(called):
+        yield
+
+
+@contextlib.contextmanager
+def _emptied(tables: Sequence[dict[int, Any]]) -> Iterator[None]:
+    held = [dict(table) for table in tables]
+    for table in tables:
         table.clear()
     try:
         yield
     finally:
-        leaf.grad = grad
-        for table, before in zip(called, held, strict=True):
+        for table, before in zip(tables, held, strict=True):
             table.update(before)
+
+
+@contextlib.contextmanager
+def _set_apart(leaf: Tensor, *, hooks: bool) -> Iterator[None]:
+    """Let ``leaf`` have no gradient and no hooks, or but those on tensors where ``hooks``, and give it back all."""
+    on_tensors = None if hooks else leaf._backward_hooks  # noqa: SLF001 (there is no other way to silence them)
+    called = [table for table in (on_tensors, leaf._post_accumulate_grad_hooks) if table]  # noqa: SLF001 (as above)
+    grad, leaf.grad = leaf.grad, None
+    try:
+        with _emptied(called):
+            yield
+    finally:
+        leaf.grad = grad

@@ -1,24 +1,28 @@
-"""A stage backward of our own, full and split: the proof that the contract can be met.
+"""A stage backward of our own, full and split: right by the whole contract, and as fast as torch's.
 
-The functions have the signatures of ``torch.distributed.pipelining._backward``. ``stage_backward_input`` walks the
-graph for the inputs and keeps it; ``stage_backward_weight`` walks it again for the parameters. Between the two only
-gradient edges and copies of the output gradients are kept: the outputs themselves may be freed, and what held the
-output gradients may be received into. The weight context has torch's form (a list of ``param_groups``), with one group
-whose intermediates are the roots of the graph, or, where a part of the forward is to be run again, the parameters.
+The functions have the signatures of ``torch.distributed.pipelining._backward``. ``stage_backward_input`` computes the
+gradients of the inputs and, on the way, takes what comes in where parameters are used; ``stage_backward_weight`` starts
+there, once per use, and asks for the parameters of that use alone. Where that would be wrong, the gradient of that one
+parameter is computed in I, and W but accumulates it; ``explain=True`` says for which, and why. Between the two nothing
+is kept of the outputs, and what held the output gradients may be received into. The weight context has torch's form, a
+list of ``param_groups``, and no group is made of two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from gradconform.torch_releases.edges import EDGE, held_from_above
+from gradconform.torch_releases.edges import EDGE
 
-from .recomputed import Root, edge_of, input_pass, needs_grad, recomputes, start_at
+from .gradients import apart, below_loss, input_grads, match, place
+from .recomputed import Root, edge_of, input_pass, silenced, start_at
+from .uses import OUTPUTS, Fallback, Reason, Uses, uses_of
 
 #: What these functions claim beyond what plain autograd does.
 gradconform_capabilities = {"none_output_grad": True, "edge_roots": EDGE.there()}
@@ -37,8 +41,8 @@ def stage_backward(
     roots, grads = match(stage_output, output_grads)
     needing = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
     # A parameter passed as an input accumulates as a parameter, so its own gradient takes a walk of its own.
-    apart = any(isinstance(value, nn.Parameter) for value in needing)
-    found, _ = _input_grads(roots, grads, input_values) if apart else ((), ())
+    passed = any(isinstance(value, nn.Parameter) for value in needing)
+    found, _ = input_grads(roots, grads, input_values) if passed else ((), ())
     passed_on = [value for value in needing if not isinstance(value, nn.Parameter)]
     before = [value.grad for value in passed_on]
     try:
@@ -46,7 +50,7 @@ def stage_backward(
             value.grad = None
         if roots:
             torch.autograd.backward(roots, grads)  # type: ignore[arg-type] # torch takes both kinds in one list
-        return found if apart else _apart(input_values, [value.grad for value in needing], grads)
+        return found if passed else apart(input_values, [value.grad for value in needing], grads)
     finally:
         for value, grad in zip(passed_on, before, strict=True):
             value.grad = grad
@@ -57,34 +61,32 @@ def stage_backward_input(
     output_grads: Sequence[Tensor | None] | None,
     input_values: Sequence[Any],
     weights: Iterator[nn.Parameter],
+    *,
+    explain: bool = False,
 ) -> tuple[tuple[Tensor | None, ...], list[dict[str, Any]]]:
     """Return one gradient per input value, and the context that ``stage_backward_weight`` needs.
 
-    Parameters are left alone. Raises as :func:`stage_backward` does.
+    Parameters are left alone. Where ``explain``, ``context[0]["explained"]`` lists the
+    :class:`~gradconform.reference.uses.Fallback` of each parameter whose gradient this pass computes, as it always
+    does, and keeps. Raises as :func:`stage_backward` does.
     """
     roots, grads = match(list(stage_outputs_or_loss), output_grads)
-    parameters = [weight for weight in weights if weight.requires_grad]
-    held: list[GradientEdge] = []
-    if recomputes(roots):
-        wanted = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
-        given, edges, starts = input_pass(roots, grads, wanted, parameters)
-        found = _apart(input_values, given, grads)
-    elif output_grads is None and len(roots) == 1:
-        top = edge_of(roots[0])
-        edges = [_below_loss(top)]
-        held = [top] if held_from_above(edges[0].node) else []
-        found, starts = _input_grads(roots, grads, input_values, edges)
+    trained = {id(weight): weight for weight in weights if weight.requires_grad}
+    wanted = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
+    inputs = [get_gradient_edge(value).node for value in wanted]
+    uses = uses_of([edge_of(root) for root in roots], inputs, trained)
+    if uses.re_enters:
+        given, starts, held = input_pass(roots, grads, wanted, trained.values())
+        early = {edge.node: grad for edge, grad in zip(starts, held, strict=True)}
+        kept, uses.early = _Kept({}, early), dict.fromkeys(early, Reason.REENTRANT)
     else:
-        edges = [edge_of(root) for root in roots]
-        found, _ = _input_grads(roots, grads, input_values)
-        starts = [start_at(root, grad) for root, grad in zip(roots, grads, strict=True)]
-    group = {
-        "params": [get_gradient_edge(parameter).node for parameter in parameters],
-        "intermediates": [edge.node for edge in edges],
-        "grads": [(None,) * edge.output_nr + (start,) for edge, start in zip(edges, starts, strict=True)],
-        "edges": [*edges, *held],
-    }
-    return found, [group]
+        given, kept = _computed(roots, grads, wanted, uses)
+    found = apart(input_values, given, [*grads, *kept.tensors()])
+    kept.copy({place(grad) for grad in grads if grad is not None})
+    context = _groups(uses, kept)
+    if explain:
+        context[0]["explained"] = [Fallback(node.variable, reason) for node, reason in uses.early.items()]
+    return found, context
 
 
 def stage_backward_weight(
@@ -100,132 +102,117 @@ def stage_backward_weight(
     if any("grads" not in group for group in param_groups):
         msg = "this weight context was used before; call stage_backward_input again to get another"
         raise RuntimeError(msg)
-    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    trained = {id(parameter) for parameter in parameters if parameter.requires_grad}
     for group in param_groups:
-        nodes, tuples = group.pop("intermediates"), group.pop("grads")
-        starts = [
-            (GradientEdge(node, slot), grad)
-            for node, grads in zip(nodes, tuples, strict=True)
-            for slot, grad in enumerate(grads)
-            if grad is not None
-        ]
-        if starts and trainable:
-            edges, grads = zip(*starts, strict=True)
-            torch.autograd.backward(edges, grads, inputs=trainable, retain_graph=retain_graph)
-        group.pop("edges", None)
+        _accumulate(group, trained, retain_graph=retain_graph)
     return tuple(parameter.grad for parameter in parameters)
 
 
-def match(outputs: Any, output_grads: Any) -> tuple[list[Root], list[Tensor | None]]:
-    """Pair every output that needs a gradient with its gradient; leave out those whose gradient is None."""
-    if output_grads is None:
-        roots: list[Root] = [output for output in _flatten(outputs) if needs_grad(output)]
-        shapes = [tuple(root.shape) if isinstance(root, Tensor) else ("an edge",) for root in roots]
-        if any(shapes):
-            msg = f"there are no output gradients for outputs of shapes {shapes}; only a 0-d loss goes without"
-            raise ValueError(msg)
-        return roots, [None] * len(roots)
-    pairs = [(output, grad) for output, grad in _pairs(outputs, output_grads) if needs_grad(output)]
-    for output, grad in pairs:
-        if grad is not None and not isinstance(grad, Tensor):
-            msg = f"an output gradient is {grad!r}; expected a tensor or None"
-            raise ValueError(msg)
-        if grad is not None and isinstance(output, Tensor) and grad.shape != output.shape:
-            msg = f"an output gradient has shape {tuple(grad.shape)}; expected {tuple(output.shape)}, the output's"
-            raise ValueError(msg)
-    kept = [(output, grad) for output, grad in pairs if grad is not None]
-    return [output for output, _ in kept], [grad for _, grad in kept]
+def _accumulate(group: dict[str, Any], trained: set[int], *, retain_graph: bool) -> None:
+    """Run the backward of one group, and let go of what it holds."""
+    starts = [
+        (GradientEdge(node, slot), grad)
+        for node, grads in zip(group.pop("intermediates"), group.pop("grads"), strict=True)
+        for slot, grad in enumerate(grads)
+        if grad is not None
+    ]
+    kept = group.pop("edges", None)
+    sought = [node.variable for node in group["params"] if id(node.variable) in trained]
+    if starts and sought:
+        edges, grads = zip(*starts, strict=True)
+        retain = retain_graph or group.get("again", False)
+        torch.autograd.backward(edges, grads, inputs=sought, retain_graph=retain)
+    del kept
 
 
-def _pairs(outputs: Any, grads: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(outputs, GradientEdge):  # a tuple as well
-        yield outputs, grads
-    elif isinstance(outputs, dict):
-        if not isinstance(grads, dict) or set(grads) != set(outputs):
-            msg = f"output gradients are {_describe(grads)}; expected a dict with the keys {sorted(outputs)}"
-            raise ValueError(msg)
-        for key, output in outputs.items():
-            yield from _pairs(output, grads[key])
-    elif isinstance(outputs, (tuple, list)):
-        if not isinstance(grads, (tuple, list)) or len(grads) != len(outputs):
-            msg = f"output gradients are {_describe(grads)}; expected a tuple of {len(outputs)}, one per output"
-            raise ValueError(msg)
-        for output, grad in zip(outputs, grads, strict=True):
-            yield from _pairs(output, grad)
-    else:
-        yield outputs, grads
+#: The gradient that came to each edge of a use.
+_Arrived = list[tuple[GradientEdge, Tensor | None]]
 
 
-def _describe(grads: Any) -> str:
-    if isinstance(grads, dict):
-        return f"a dict with the keys {sorted(grads)}"
-    return f"a {type(grads).__name__}" + (f" of {len(grads)}" if isinstance(grads, (tuple, list)) else "")
+@dataclass(slots=True)
+class _Kept:
+    """What I keeps for W: what came to each use, and the gradients of parameters that it has computed itself."""
+
+    arrived: dict[Node | None, _Arrived]
+    early: dict[Node, Tensor | None]
+
+    def tensors(self) -> list[Tensor]:
+        """Return all gradients that are kept."""
+        came = [grad for arrived in self.arrived.values() for _, grad in arrived]
+        return [grad for grad in (*came, *self.early.values()) if grad is not None]
+
+    def copy(self, places: set[int]) -> None:
+        """Copy what lies in one of ``places``, which belong to others."""
+
+        def own(grad: Tensor | None) -> Tensor | None:
+            return grad.clone() if grad is not None and place(grad) in places else grad
+
+        self.arrived = {use: [(edge, own(grad)) for edge, grad in came] for use, came in self.arrived.items()}
+        self.early = {node: own(grad) for node, grad in self.early.items()}
 
 
-def _flatten(outputs: Any) -> Iterator[Root]:
-    if isinstance(outputs, (Tensor, GradientEdge)):
-        yield outputs
-    elif isinstance(outputs, (tuple, list)):
-        for output in outputs:
-            yield from _flatten(output)
+def _computed(
+    roots: Sequence[Root], grads: Sequence[Tensor | None], wanted: Sequence[Tensor], uses: Uses
+) -> tuple[tuple[Tensor | None, ...], _Kept]:
+    """Run the backward for the inputs; return their gradients, and what is kept for W."""
+    kept = _Kept({}, {})
+    outputs: _Arrived = []
+    if OUTPUTS in uses.edges:
+        outputs = [(uses.roots[at], start_at(roots[at], grads[at])) for at in uses.apart]
+    sought = {use: edges for use, edges in uses.edges.items() if use is not OUTPUTS}
+    if OUTPUTS in uses.edges and len(roots) == 1 and grads[0] is None:
+        sought[OUTPUTS] = [below_loss(uses.roots[0])]
+    edges = [edge for some in sought.values() for edge in some]
+    early = [GradientEdge(node, 0) for node in uses.early]
+    given = _grads(roots, grads, [*wanted, *edges, *early], uses.early)
+    came = iter(given[len(wanted) :])
+    kept.arrived = {OUTPUTS: outputs, **{use: [(edge, next(came)) for edge in some] for use, some in sought.items()}}
+    kept.early = dict(zip(uses.early, came, strict=True))
+    _ask_where_nothing_came(roots, grads, uses, kept)
+    return given[: len(wanted)], kept
 
 
-def _input_grads(
-    roots: Sequence[Root],
-    grads: Sequence[Tensor | None],
-    input_values: Sequence[Any],
-    edges: Sequence[GradientEdge] = (),
-) -> tuple[tuple[Tensor | None, ...], list[Tensor]]:
-    """Return the gradient of every input value, in storage of its own, and that of each edge; the graph is kept."""
-    wanted: list[Any] = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
-    if not roots or not (wanted or edges):
-        return (None,) * len(input_values), []
-    found = torch.autograd.grad(
-        roots,  # type: ignore[arg-type] # as above
-        [*wanted, *edges],
-        grads,
-        retain_graph=True,
-        allow_unused=True,
-    )
-    starts = list(found[len(wanted) :])
-    return _apart(input_values, found[: len(wanted)], [*grads, *starts]), starts
+def _ask_where_nothing_came(roots: Sequence[Root], grads: Sequence[Tensor | None], uses: Uses, kept: _Kept) -> None:
+    """Compute the gradients of parameters to whose uses nothing came: a custom Function may give zeros for nothing."""
+    none = {use for use, came in kept.arrived.items() if all(grad is None for _, grad in came)}
+    for starts in [starts for starts in uses.kept if starts <= none]:
+        asked = dict.fromkeys(uses.kept.pop(starts), Reason.NO_GRADIENT)
+        found = _grads(roots, grads, [GradientEdge(node, 0) for node in asked], asked)
+        uses.early.update(asked)
+        kept.early.update(zip(asked, found, strict=True))
 
 
-def _below_loss(edge: GradientEdge) -> GradientEdge:
-    """Return the edge that all of a loss's gradient flows through, as far down as there is one way only.
-
-    W starts there: between I and W torch's PipelineStage detaches the outputs in place, after which what computed the
-    loss from them cannot be walked again.
-    """
-    while True:
-        children = [GradientEdge(node, slot) for node, slot in edge.node.next_functions if node is not None]
-        if len(children) != 1 or not children[0].node.next_functions:
-            return edge
-        edge = children[0]
-
-
-def _apart(
-    input_values: Sequence[Any], found: Sequence[Tensor | None], output_grads: Sequence[Tensor | None]
+def _grads(
+    roots: Sequence[Root], grads: Sequence[Tensor | None], sought: Sequence[Any], silent: Iterable[Node]
 ) -> tuple[Tensor | None, ...]:
-    """Give every input value its entry of ``found``, in storage shared with no other entry and no output gradient.
-
-    ``x + y`` passes the output gradient on as it is, to both; whoever scales one of them in place would change all.
-    """
-    remaining = iter(found)
-    taken = {_place(grad) for grad in output_grads if grad is not None}
-    result: list[Tensor | None] = []
-    for value in input_values:
-        grad = next(remaining) if isinstance(value, Tensor) and value.requires_grad else None
-        if grad is not None:
-            # Sends refuse what is not contiguous, and a transposed use of the input gives its gradient as a view.
-            laid_out = grad.contiguous() if value.is_contiguous() and grad.layout == torch.strided else grad
-            grad = laid_out.clone() if _place(laid_out) in taken else laid_out
-            taken.add(_place(grad))
-        result.append(grad)
-    return tuple(result)
+    """Return the gradients at tensors and edges; the hooks of leaves whose nodes are ``silent`` are not called."""
+    if not roots or not sought:
+        return (None,) * len(sought)
+    with silenced(node.variable for node in silent):
+        return torch.autograd.grad(
+            roots,  # type: ignore[arg-type] # torch takes both kinds in one list
+            sought,
+            grads,
+            retain_graph=True,
+            allow_unused=True,
+        )
 
 
-def _place(tensor: Tensor) -> int:
-    """Return where the values lie; of what has no storage (sparse, lazy), where the object does."""
-    stored = tensor.layout == torch.strided and tensor.data_ptr() != 0
-    return tensor.untyped_storage().data_ptr() if stored else id(tensor)
+def _groups(uses: Uses, kept: _Kept) -> list[dict[str, Any]]:
+    """Return the context of W: what I has computed, then a group for each set of uses, those of many first."""
+    early = [(node, grad) for node, grad in kept.early.items() if grad is not None]
+    nodes = [node for node, _ in early]
+    groups: list[dict[str, Any]] = [{"params": nodes, "intermediates": nodes, "grads": [(grad,) for _, grad in early]}]
+    waiting = list(uses.kept)
+    for number, starts in enumerate(waiting):
+        came = [one for start in starts for one in kept.arrived[start]]
+        groups.append(
+            {
+                "params": uses.kept[starts],
+                "intermediates": [edge.node for edge, _ in came],
+                "grads": [(None,) * edge.output_nr + (grad,) for edge, grad in came],
+                "edges": [keeper for start in starts for keeper in uses.keepers.get(start, ())],
+                "again": any(starts & later for later in waiting[number + 1 :]),
+            }
+        )
+    return groups

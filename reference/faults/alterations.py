@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
 from gradconform.adapter import Capabilities, StageSpec
-from gradconform.reference import split
+from gradconform.reference import walked_twice as split
 from gradconform.target.functions import FULL, SPLIT, FunctionsAdapter, FunctionsSession
 from gradconform.target.resolve import Target
 from gradconform.trees import leaves, tensors

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from gradconform.reference import split
+from gradconform.reference import walked_twice as split
 from gradconform.reference.recomputed import edge_of, input_pass, recomputes
 
 from .sessions import Grads, added, everything, grads_of, needing, owned, roots_of, slots

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from gradconform.adapter import Capabilities, StageSpec
-from gradconform.reference import split
+from gradconform.reference import walked_twice as split
 from gradconform.reference.autograd import input_grads, run_backward
 from gradconform.reference.recomputed import edge_of, input_pass, recomputes, start_at
 from gradconform.target.session import StageSession

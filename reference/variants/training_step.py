@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.nn.utils import get_total_norm
 from torch.utils.checkpoint import checkpoint
 
-from gradconform.reference import split
+from gradconform.reference import walked_twice as split
 from gradconform.reference.runtime import LOWER, PlainSession
 from gradconform.runtime import Batch, Kept, Shard, StepSpec, scale_auxiliary
 

@@ -1,0 +1,127 @@
+"""What goes into a backward, paired with outputs, and what comes out of it, in storage of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from .recomputed import Root, needs_grad
+
+
+def match(outputs: Any, output_grads: Any) -> tuple[list[Root], list[Tensor | None]]:
+    """Pair every output that needs a gradient with its gradient; leave out those whose gradient is None."""
+    if output_grads is None:
+        roots: list[Root] = [output for output in _flatten(outputs) if needs_grad(output)]
+        shapes = [tuple(root.shape) if isinstance(root, Tensor) else ("an edge",) for root in roots]
+        if any(shapes):
+            msg = f"there are no output gradients for outputs of shapes {shapes}; only a 0-d loss goes without"
+            raise ValueError(msg)
+        return roots, [None] * len(roots)
+    pairs = [(output, grad) for output, grad in _pairs(outputs, output_grads) if needs_grad(output)]
+    for output, grad in pairs:
+        if grad is not None and not isinstance(grad, Tensor):
+            msg = f"an output gradient is {grad!r}; expected a tensor or None"
+            raise ValueError(msg)
+        if grad is not None and isinstance(output, Tensor) and grad.shape != output.shape:
+            msg = f"an output gradient has shape {tuple(grad.shape)}; expected {tuple(output.shape)}, the output's"
+            raise ValueError(msg)
+    kept = [(output, grad) for output, grad in pairs if grad is not None]
+    return [output for output, _ in kept], [grad for _, grad in kept]
+
+
+def _pairs(outputs: Any, grads: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(outputs, GradientEdge):  # a tuple as well
+        yield outputs, grads
+    elif isinstance(outputs, dict):
+        if not isinstance(grads, dict) or set(grads) != set(outputs):
+            msg = f"output gradients are {_describe(grads)}; expected a dict with the keys {sorted(outputs)}"
+            raise ValueError(msg)
+        for key, output in outputs.items():
+            yield from _pairs(output, grads[key])
+    elif isinstance(outputs, (tuple, list)):
+        if not isinstance(grads, (tuple, list)) or len(grads) != len(outputs):
+            msg = f"output gradients are {_describe(grads)}; expected a tuple of {len(outputs)}, one per output"
+            raise ValueError(msg)
+        for output, grad in zip(outputs, grads, strict=True):
+            yield from _pairs(output, grad)
+    else:
+        yield outputs, grads
+
+
+def _describe(grads: Any) -> str:
+    if isinstance(grads, dict):
+        return f"a dict with the keys {sorted(grads)}"
+    return f"a {type(grads).__name__}" + (f" of {len(grads)}" if isinstance(grads, (tuple, list)) else "")
+
+
+def _flatten(outputs: Any) -> Iterator[Root]:
+    if isinstance(outputs, (Tensor, GradientEdge)):
+        yield outputs
+    elif isinstance(outputs, (tuple, list)):
+        for output in outputs:
+            yield from _flatten(output)
+
+
+def input_grads(
+    roots: Sequence[Root],
+    grads: Sequence[Tensor | None],
+    input_values: Sequence[Any],
+    edges: Sequence[GradientEdge] = (),
+) -> tuple[tuple[Tensor | None, ...], list[Tensor]]:
+    """Return the gradient of every input value, in storage of its own, and that of each edge; the graph is kept."""
+    wanted: list[Any] = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
+    if not roots or not (wanted or edges):
+        return (None,) * len(input_values), []
+    found = torch.autograd.grad(
+        roots,  # type: ignore[arg-type] # as above
+        [*wanted, *edges],
+        grads,
+        retain_graph=True,
+        allow_unused=True,
+    )
+    starts = list(found[len(wanted) :])
+    return apart(input_values, found[: len(wanted)], [*grads, *starts]), starts
+
+
+def apart(
+    input_values: Sequence[Any], found: Sequence[Tensor | None], output_grads: Sequence[Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    """Give every input value its entry of ``found``, in storage shared with no other entry and no output gradient.
+
+    ``x + y`` passes the output gradient on as it is, to both; whoever scales one of them in place would change all.
+    """
+    remaining = iter(found)
+    taken = {place(grad) for grad in output_grads if grad is not None}
+    result: list[Tensor | None] = []
+    for value in input_values:
+        grad = next(remaining) if isinstance(value, Tensor) and value.requires_grad else None
+        if grad is not None:
+            # Sends refuse what is not contiguous, and a transposed use of the input gives its gradient as a view.
+            laid_out = grad.contiguous() if value.is_contiguous() and grad.layout == torch.strided else grad
+            grad = laid_out.clone() if place(laid_out) in taken else laid_out
+            taken.add(place(grad))
+        result.append(grad)
+    return tuple(result)
+
+
+def place(tensor: Tensor) -> int:
+    """Return where the values lie; of what has no storage (sparse, lazy), where the object does."""
+    stored = tensor.layout == torch.strided and tensor.data_ptr() != 0
+    return tensor.untyped_storage().data_ptr() if stored else id(tensor)
+
+
+def below_loss(edge: GradientEdge) -> GradientEdge:
+    """Return the edge that all of a loss's gradient flows through, as far down as there is one way only.
+
+    W starts there: between I and W torch's PipelineStage detaches the outputs in place, after which what computed the
+    loss from them cannot be walked again.
+    """
+    while True:
+        children = [GradientEdge(node, slot) for node, slot in edge.node.next_functions if node is not None]
+        if len(children) != 1 or not children[0].node.next_functions:
+            return edge
+        edge = children[0]
