@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
 
 from gradconform.torch_releases.edges import held_from_above
@@ -42,6 +42,12 @@ class Fallback:
         return (
             f"the gradient of a parameter of shape {tuple(self.parameter.shape)} is computed in I: {self.reason.value}"
         )
+
+
+def variable_of(accumulating: Node) -> nn.Parameter:
+    """Return the parameter that a node accumulates into."""
+    found: nn.Parameter = accumulating.variable  # type: ignore[attr-defined] # nodes of this kind have it
+    return found
 
 
 #: Stands among uses for the outputs that lead to no input: W starts there with their own gradients.
@@ -177,10 +183,10 @@ def uses_of(roots: Sequence[GradientEdge], inputs: Sequence[Node], trained: Mapp
         return Uses(roots, re_enters=True)
     found = Uses(roots, apart=[place for place, edge in enumerate(roots) if edge.node not in graph.leading])
     ends = {roots[place].node for place in found.apart}
-    everything = set() if graph.leading else set(graph.below)
+    everything: tuple[set[Node | None], set[Node]] = ({OUTPUTS}, set(graph.below))
     kept: dict[Starts, list[Node]] = {}
     for node in graph.accumulating:
-        uses, between = graph.way_up(node, ends) if graph.leading else ({OUTPUTS}, everything)
+        uses, between = graph.way_up(node, ends) if graph.leading else everything
         reason = _reason(graph, uses, between, ends)
         if reason is not None:
             found.early[node] = reason
