@@ -1,0 +1,52 @@
+"""Weight gradients that are computed later."""
+
+from __future__ import annotations
+
+from gradconform.bench.defect import TARGET, Defect
+
+_AREA = "delayed weight gradients"
+_CODE = "gradconform.bench.code.delayed_weights"
+_RUN = ("run", TARGET, "--profile", "standard")
+
+DEFECTS = (
+    Defect(
+        project="NVIDIA/TransformerEngine",
+        number=2142,
+        area=_AREA,
+        had="2.6",
+        mended_in="2.7",
+        seen="With delayed weight gradients `grad` was set anew in each micro-batch, and Megatron's overlapped "
+        "reduction refused it.",
+        fault="The delayed computation assigns the weight's gradient, whatever stands there.",
+        command=_RUN,
+        broken=f"{_CODE}:overwriting",
+        mended=f"{_CODE}:delayed",
+        causes=("overwritten",),
+    ),
+    Defect(
+        project="NVIDIA/TransformerEngine",
+        number=3437,
+        area=_AREA,
+        had="2.17",
+        mended_in="none; open",
+        seen="Two tied Linears with delayed weight gradients have another gradient than two that compute it at once.",
+        fault="Each layer's delayed gradient replaces that of the other.",
+        command=_RUN,
+        broken=f"{_CODE}:one_layer_at_a_time",
+        mended=f"{_CODE}:delayed",
+        causes=("uses_missing",),
+    ),
+    Defect(
+        project="deepspeedai/Megatron-DeepSpeed",
+        number=442,
+        area=_AREA,
+        had="1280f59c",
+        mended_in="none; open",
+        seen="Without the zero-bubble engine weights of Linears get no gradients.",
+        fault="Linears leave their weight gradients to a store that only the zero-bubble engine flushes.",
+        command=("pipeline", TARGET),
+        broken=f"{_CODE}:never_flushed",
+        mended=f"{_CODE}:flushed",
+        causes=("never_accumulated",),
+    ),
+)
