@@ -15,8 +15,8 @@ from gradconform.reference.autograd import AutogradSession
 from .rebuilt import StageTarget
 
 _WITHHELD = (
-    "split mixed weight_before_input changed_in_flight recomputes parameter_input nontensor_input nested_output buffers "
-    "nongrad_output autocast"
+    "split mixed weight_before_input changed_in_flight recomputes parameter_input nontensor_input nested_output "
+    "buffers nongrad_output autocast"
 )
 
 

@@ -38,12 +38,12 @@ class _Norm(torch.autograd.Function):
     """A norm over the last dimension, with the sums of its backward written out."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, trains: bool) -> Tensor:  # noqa: FBT001 (apply takes no names)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: tuple[float, bool]) -> Tensor:
+        eps, ctx.trains = how
         mean = x.mean(-1, keepdim=True)
         scale = (x.var(-1, unbiased=False, keepdim=True) + eps).rsqrt()
         normed = (x - mean) * scale
         ctx.save_for_backward(normed, scale, weight)
-        ctx.trains = trains
         return normed * weight if bias is None else normed * weight + bias
 
     @staticmethod
@@ -55,14 +55,14 @@ class _Norm(torch.autograd.Function):
         of_input = scale * (inner - inner.mean(-1, keepdim=True) - normed * (inner * normed).mean(-1, keepdim=True))
         of_weight = (grad * normed).sum(rows) if ctx.trains and ctx.needs_input_grad[1] else None
         of_bias = grad.sum(rows) if ctx.needs_input_grad[2] else None
-        return of_input if ctx.needs_input_grad[0] else None, of_weight, of_bias, None, None
+        return of_input if ctx.needs_input_grad[0] else None, of_weight, of_bias, None
 
 
 def _norm(module: nn.LayerNorm, *, trains: bool) -> Callable[[Tensor], Tensor]:
     def forward(x: Tensor) -> Tensor:
         if module.weight is None or len(module.normalized_shape) > 1:
             return F.layer_norm(x, module.normalized_shape, module.weight, module.bias, module.eps)
-        normed: Tensor = _Norm.apply(x, module.weight, module.bias, module.eps, trains)  # type: ignore[no-untyped-call] # so is torch's
+        normed: Tensor = _Norm.apply(x, module.weight, module.bias, (module.eps, trains))  # type: ignore[no-untyped-call] # so is torch's
         return normed
 
     return forward

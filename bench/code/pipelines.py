@@ -167,11 +167,9 @@ class SendsBehind(PlainSession):
         """Run all micro-batches forward, then all back, then send what came."""
         self.steps += 1
         self.round_parameters()
-        chunks, forwards = self.chunks(batch), []
-        for chunk in chunks:
-            forwards.append(self.forward(chunk))
+        chunks = self.chunks(batch)
+        forwards = [self.forward(chunk) for chunk in chunks]
         self.results: dict[int, Tensor] = {}
-        self.back: int | None = 0
         for mb, (passed, loss) in enumerate(forwards):
             self.back = mb
             weight = self.weight(batch, chunks[mb])

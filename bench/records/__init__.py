@@ -8,10 +8,10 @@ from gradconform.bench.defect import Defect
 
 from . import accumulation, delayed_weights, kernels, losses, pipelines, stage_backward
 
-__all__ = ["DEFECTS"]
+__all__ = ["DEFECTS", "by_id"]
 
 
-def _by_id(defects: Iterable[Defect]) -> dict[str, Defect]:
+def by_id(defects: Iterable[Defect]) -> dict[str, Defect]:
     """Return defects by their names; raise ``ValueError`` where two have one."""
     found: dict[str, Defect] = {}
     for defect in defects:
@@ -23,7 +23,7 @@ def _by_id(defects: Iterable[Defect]) -> dict[str, Defect]:
 
 
 #: Every defect by its name, class by class.
-DEFECTS = _by_id(
+DEFECTS = by_id(
     defect
     for some in (stage_backward, delayed_weights, losses, accumulation, pipelines, kernels)
     for defect in some.DEFECTS

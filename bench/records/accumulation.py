@@ -7,7 +7,8 @@ from gradconform.bench.defect import TARGET, Defect
 _ACCUMULATION, _REPLICAS = "accumulation", "replicas"
 _TRAINERS = "gradconform.bench.code.trainers"
 _PIPELINES = "gradconform.bench.code.pipelines"
-_STEPS = ("pipeline", TARGET)
+#: The steps over replicas, which are all that a trainer without stages has.
+_STEPS = ("pipeline", TARGET, "--checks", "step.ddp,step.ddp-tokens")
 
 DEFECTS = (
     Defect(
@@ -31,7 +32,7 @@ DEFECTS = (
         mended_in="proposed in the report",
         seen="Most parameters had the gradient of the last micro-batch alone.",
         fault="Where one rank has all replicas, each flush of a shared buffer copies in place of adding.",
-        command=_STEPS,
+        command=("pipeline", TARGET, "--checks", "step.plain,step.gpipe-sum"),
         broken=f"{_PIPELINES}:last_flush_kept",
         mended=f"{_PIPELINES}:grad_shards",
         causes=("only",),

@@ -6,7 +6,7 @@ from gradconform.bench.defect import TARGET, Defect
 
 _AREA = "delayed weight gradients"
 _CODE = "gradconform.bench.code.delayed_weights"
-_RUN = ("run", TARGET, "--profile", "standard")
+_RUN = ("run", TARGET, "--no-isolation")
 
 DEFECTS = (
     Defect(
@@ -44,7 +44,7 @@ DEFECTS = (
         mended_in="none; open",
         seen="Without the zero-bubble engine weights of Linears get no gradients.",
         fault="Linears leave their weight gradients to a store that only the zero-bubble engine flushes.",
-        command=("pipeline", TARGET),
+        command=("pipeline", TARGET, "--checks", "step.plain,step.gpipe-sum"),
         broken=f"{_CODE}:never_flushed",
         mended=f"{_CODE}:flushed",
         causes=("never_accumulated",),

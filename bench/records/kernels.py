@@ -7,7 +7,7 @@ from gradconform.bench.defect import TARGET, Defect
 _AREA, _AGAIN = "kernels", "checkpointing"
 _KERNELS = "gradconform.bench.code.kernels"
 _CHECKPOINTS = "gradconform.bench.code.checkpoints"
-_RUN = ("run", TARGET, "--profile", "standard")
+_RUN = ("run", TARGET, "--no-isolation")
 
 DEFECTS = (
     Defect(
@@ -96,7 +96,7 @@ DEFECTS = (
         mended_in="use_reentrant=False",
         seen="With checkpointing and a frozen base the adapters did not train.",
         fault="A checkpoint that re-enters gives its parameters nothing where no input needs a gradient.",
-        command=("run", TARGET, "--profile", "standard", "--checks", "full.gradients.*,full.loss.*"),
+        command=("run", TARGET, "--no-isolation", "--checks", "full.gradients.*,full.loss.*"),
         broken=f"{_CHECKPOINTS}:reentrant",
         mended=f"{_CHECKPOINTS}:not_reentrant",
         causes=("never_accumulated", "error"),
@@ -110,7 +110,7 @@ DEFECTS = (
         mended_in="#828",
         seen="Turning checkpointing off, which should change nothing, made the loss smaller.",
         fault="`preserve_rng_state=False` under dropout: what is run again draws other masks.",
-        command=("run", TARGET, "--profile", "standard", "--checks", "full.*,mode.*,state.*"),
+        command=("run", TARGET, "--no-isolation", "--checks", "full.*,mode.*,state.*"),
         broken=f"{_CHECKPOINTS}:rng_not_kept",
         mended=f"{_CHECKPOINTS}:not_reentrant",
         causes=("mismatch",),
@@ -124,7 +124,7 @@ DEFECTS = (
         mended_in="none; open",
         seen="With checkpointing and dropout the loss diverged.",
         fault="A checkpoint of its own runs the forward again without restoring the generators.",
-        command=("run", TARGET, "--profile", "standard", "--checks", "full.gradients.*,full.loss.*"),
+        command=("run", TARGET, "--no-isolation", "--checks", "full.gradients.*,full.loss.*"),
         broken=f"{_CHECKPOINTS}:own_forgetting",
         mended=f"{_CHECKPOINTS}:own_restoring",
         causes=("mismatch",),

@@ -11,7 +11,7 @@ _NO_RELEASE = "no release so far; the kit's own split in its place"
 
 def _checks(*globs: str) -> tuple[str, ...]:
     """Return the command on the stages that the report is of."""
-    return ("run", TARGET, "--profile", "standard", "--checks", ",".join(globs))
+    return ("run", TARGET, "--no-isolation", "--checks", ",".join(globs))
 
 
 DEFECTS = (
@@ -103,15 +103,14 @@ DEFECTS = (
         project="pytorch/pytorch",
         number=180952,
         area=_AREA,
-        had="2.13.0",
-        mended_in=_NO_RELEASE,
-        seen="A weight that is used at two depths has a wrong gradient, or W raises.",
-        fault="Each place where the weight enters is a group of its own, and the deeper one is walked twice.",
-        command=_checks("split.*.tied-apart*", "split.*.looped-block", "repeat.graph_builds.*"),
-        broken="torch",
-        mended="reference-split",
-        causes=("error", "uses_miscounted"),
-        real=True,
+        had="2.12",
+        mended_in="2.13.0",
+        seen="A weight that is used at two depths has a wrong gradient.",
+        fault="W starts at each place where the weight enters, and what lies below the upper one is walked twice.",
+        command=_checks("split.gradients.*", "split.loss.*"),
+        broken=f"{_CODE}:nodes_each_alone",
+        mended=f"{_CODE}:nodes_apart",
+        causes=("uses_miscounted",),
     ),
     Defect(
         project="pytorch/pytorch",
@@ -135,7 +134,7 @@ DEFECTS = (
         mended_in="2.13.0",
         seen="With an input that needs no gradient every later one got that of its neighbour.",
         fault="Gradients are returned for the inputs that need one, and nothing in the place of the others.",
-        command=("run", TARGET, "--profile", "standard"),
+        command=("run", TARGET, "--no-isolation"),
         broken=f"{_CODE}:input_shifts",
         mended=f"{_CODE}:input_in_place",
         causes=("returned_elsewhere", "not_returned", "error"),
