@@ -46,10 +46,6 @@ def _checkpointed(name: str, around: Callable[..., Any]) -> StageTarget:
     return StageTarget(name, opened, _WITHHELD)
 
 
-def _reentrant(stage: nn.Module, *args: Any) -> Any:
-    return checkpoint(stage, *args, use_reentrant=True)
-
-
 def _not_reentrant(stage: nn.Module, *args: Any) -> Any:
     return checkpoint(stage, *args, use_reentrant=False)
 
@@ -101,7 +97,6 @@ def _own_forgetting(stage: nn.Module, *args: Any) -> Any:
     return _own(stage, *args, restores=False)
 
 
-reentrant = _checkpointed("reentrant", _reentrant)
 not_reentrant = _checkpointed("not-reentrant", _not_reentrant)
 rng_not_kept = _checkpointed("rng-not-kept", _rng_not_kept)
 own_restoring = _checkpointed("own-restoring", _own_restoring)

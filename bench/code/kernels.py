@@ -60,7 +60,7 @@ class _Norm(torch.autograd.Function):
 
 def _norm(module: nn.LayerNorm, *, trains: bool) -> Callable[[Tensor], Tensor]:
     def forward(x: Tensor) -> Tensor:
-        if module.weight is None or len(module.normalized_shape) > 1:
+        if not module.elementwise_affine or len(module.normalized_shape) > 1:
             return F.layer_norm(x, module.normalized_shape, module.weight, module.bias, module.eps)
         normed: Tensor = _Norm.apply(x, module.weight, module.bias, (module.eps, trains))  # type: ignore[no-untyped-call] # so is torch's
         return normed
@@ -89,8 +89,7 @@ class _Softmax(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (y,) = ctx.saved_tensors
         grad = grads[0] if ctx.in_place else grads[0].clone()
-        grad.mul_(y)
-        grad.sub_(y * grad.sum(ctx.dim, keepdim=True))
+        grad.sub_((grad * y).sum(ctx.dim, keepdim=True)).mul_(y)
         return grad, None, None
 
 
@@ -214,3 +213,22 @@ def _tanh(_: nn.Tanh, *, first_alone: bool) -> Callable[[Tensor], Tensor]:
 
 tanh_ahead = _swapped(nn.Tanh, partial(_tanh, first_alone=False), "tanh-ahead")
 tanh_by_first = _swapped(nn.Tanh, partial(_tanh, first_alone=True), "tanh-by-first")
+
+
+class _Scores(nn.Module):
+    """Hands on scores, and the probabilities that they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.softmax = nn.Linear(5, 7), nn.Softmax(-1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        scores: Tensor = self.linear(x)
+        return scores, self.softmax(scores)
+
+
+def softmax_stage() -> nn.Module:
+    """Return a stage that ends with a softmax."""
+    stage = _Scores()
+    vars(stage)["example_args"] = (torch.zeros(3, 5),)
+    return stage

@@ -66,7 +66,7 @@ class Nodes:
         roots, starts = match(list(outputs), output_grads)
         ends = [root if isinstance(root, GradientEdge) else get_gradient_edge(root) for root in roots]
         nodes = _nodes_with_parameters(ends, [weight for weight in weights if weight.requires_grad])
-        edges = {node: [GradientEdge(node, slot) for slot in range(len(node._input_metadata))] for node in nodes}  # type: ignore[attr-defined] # noqa: SLF001 (how many outputs a node has is said nowhere else)
+        edges = {node: [GradientEdge(node, slot) for slot in range(len(node._input_metadata))] for node in nodes}  # noqa: SLF001 (how many outputs a node has is said nowhere else)
         needs = [isinstance(value, Tensor) and value.requires_grad for value in input_values]
         wanted = [value for value, needed in zip(input_values, needs, strict=True) if needed]
         asked = [*wanted, *(edge for some in edges.values() for edge in some)]
@@ -90,7 +90,7 @@ class Nodes:
     def _at_nodes(
         self,
         nodes: Mapping[Node, list[nn.Parameter]],
-        at_nodes: Mapping[Node, list[tuple[GradientEdge, Tensor | None]]],
+        at_nodes: Mapping[Node, list[tuple[GradientEdge, Any]]],
     ) -> Iterator[_Waiting]:
         several = [] if self.each_alone else _of_several(nodes)
         for node, parameters in nodes.items():
@@ -99,13 +99,13 @@ class Nodes:
             if self.sums and len({grad.shape for _, grad in pairs}) == 1:
                 pairs = [(at_nodes[node][0][0], torch.stack([grad for _, grad in pairs]).sum(0))]
             if own and pairs:
-                yield _Waiting(*zip(*pairs, strict=True), own)
+                yield _Waiting(tuple(edge for edge, _ in pairs), tuple(grad for _, grad in pairs), own)
 
     def stage_backward_weight(self, weights: Iterator[nn.Parameter], context: list[_Waiting]) -> None:
         """Start at each of the nodes."""
         del weights
         for one in context:
-            torch.autograd.backward(one.edges, one.grads, inputs=one.parameters, retain_graph=True)  # type: ignore[arg-type] # None for a loss
+            torch.autograd.backward(one.edges, one.grads, inputs=one.parameters, retain_graph=True)
         context.clear()
 
 
@@ -118,7 +118,9 @@ def _nodes_with_parameters(
     seen, todo = set[Node](), [root.node for root in roots]
     while todo:
         node = todo.pop()
-        if node not in seen:
+        if node in leaves:  # an output that is a parameter
+            found[node] = [leaves[node]]
+        elif node not in seen:
             seen.add(node)
             for below, _ in node.next_functions:
                 if below in leaves:

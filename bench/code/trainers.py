@@ -88,7 +88,7 @@ class Trainer(ModuleSession):
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward of a loss that is scaled."""
-        loss.backward()  # type: ignore[no-untyped-call] # so is torch's
+        loss.backward()
 
     def evaluate(self, batch: Batch) -> list[Tensor]:
         """Run all micro-batches forward."""

@@ -13,8 +13,8 @@ DEFECTS = (
         project="NVIDIA/TransformerEngine",
         number=2142,
         area=_AREA,
-        had="2.6",
-        mended_in="2.7",
+        had="before #2142",
+        mended_in="#2142, labelled 2.7.0",
         seen="With delayed weight gradients `grad` was set anew in each micro-batch, and Megatron's overlapped "
         "reduction refused it.",
         fault="The delayed computation assigns the weight's gradient, whatever stands there.",
@@ -27,7 +27,7 @@ DEFECTS = (
         project="NVIDIA/TransformerEngine",
         number=3437,
         area=_AREA,
-        had="2.17",
+        had="as of 2026-08",
         mended_in="none; open",
         seen="Two tied Linears with delayed weight gradients have another gradient than two that compute it at once.",
         fault="Each layer's delayed gradient replaces that of the other.",
@@ -35,6 +35,8 @@ DEFECTS = (
         broken=f"{_CODE}:one_layer_at_a_time",
         mended=f"{_CODE}:delayed",
         causes=("uses_missing",),
+        otherwise="Of weights of more than two uses, and over several micro-batches, what is left is no whole number "
+        "of uses; of those of two uses the cause is told.",
     ),
     Defect(
         project="deepspeedai/Megatron-DeepSpeed",

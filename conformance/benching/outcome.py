@@ -33,6 +33,11 @@ class Outcome:
         return any(kind in self.defect.causes for kind, count in self.broken.causes if count == most)
 
     @property
+    def unexplained(self) -> bool:
+        """Whether what is told is that a value is wrong, as the record expects, and no cause beyond that."""
+        return self.right_cause and self.broken.cause == "mismatch"
+
+    @property
     def silent(self) -> bool:
         """Whether nothing was found wrong with the mended version, and something was judged."""
         return self.mended.silent
@@ -96,6 +101,11 @@ class Bench:
         return sum(outcome.found and outcome.right_cause for outcome in self.outcomes)
 
     @property
+    def unexplained(self) -> int:
+        """Of how many of these no more was expected, nor told, than that a value is wrong."""
+        return sum(outcome.found and outcome.unexplained for outcome in self.outcomes)
+
+    @property
     def accused(self) -> int:
         """How many mended versions were accused of something, or could not be judged."""
         return sum(not outcome.silent for outcome in self.outcomes)
@@ -109,6 +119,7 @@ class Bench:
             "planned": len(self.planned),
             "found": self.found,
             "right_causes": self.right_causes,
+            "unexplained": self.unexplained,
             "accused": self.accused,
             "seconds": round(self.seconds, 1),
             "workers": self.workers,

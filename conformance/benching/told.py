@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +39,15 @@ class Told:
 
 def told_by(command: Sequence[str], exit_code: int, seconds: float, report: Path, said: str) -> Told:
     """Return what a command told, from its report where it has written one, else from what it ``said``."""
-    made = {"command": tuple(command), "exit_code": exit_code, "seconds": seconds}
+    told = Told(command=tuple(command), exit_code=exit_code, seconds=seconds)
     try:
         results = values_of(report.read_text(encoding="utf-8"))["results"]
     except (OSError, ValueError, KeyError):
-        return Told(**made, errors=(f"no report: {' '.join(said.split())[-300:]}",))
+        return replace(told, errors=(f"no report: {' '.join(said.split())[-300:]}",))
     failed = [result for result in results if result["status"] == "failed"]
     counted = Counter(kind for result in failed for kind in _kinds(result))
-    return Told(
-        **made,
+    return replace(
+        told,
         judged=sum(result["status"] in {"passed", "failed"} for result in results),
         failed=tuple(result["check"] for result in failed),
         causes=tuple(counted.most_common()),

@@ -18,8 +18,12 @@ from gradconform.naming import SelectionError, nearest
 from gradconform.report.bench_page import bench_lines, bench_page, listing
 from gradconform.report.lines import Line
 
+from . import main
 from .console import hand_over, on_terminal, terminal, width, write, write_json
 from .progress import progress_bar
+
+#: What the commands of records import late, torch with it.
+_IMPORTS = ("gradconform.cli.run", "gradconform.cli.extra_checks", "gradconform.run.run", "torch")
 
 
 def bench(arguments: argparse.Namespace) -> int:
@@ -76,7 +80,7 @@ def _judged(chosen: Sequence[Defect], workers: int) -> Bench:
             tell(outcome.defect.id, done=True, counts=not outcome.as_recorded)
 
         with contextlib.suppress(KeyboardInterrupt):
-            judge_bench(chosen, workers=workers, on_outcome=take)
+            judge_bench(chosen, main, workers=workers, imports=_IMPORTS, on_outcome=take)
     return Bench(
         planned=chosen,
         outcomes=[outcomes[defect.id] for defect in chosen if defect.id in outcomes],

@@ -50,6 +50,7 @@ def bench_page(bench: Bench) -> str:
         count=len(bench.outcomes),
         found=bench.found,
         right=bench.right_causes,
+        unexplained=bench.unexplained,
         accused=bench.accused,
         recall=_share(bench.found, len(bench.outcomes)),
         precision=_share(bench.found, bench.found + bench.accused),

@@ -103,7 +103,7 @@ def handful() -> dict[str, Outcome]:
     """Judge a defect of each class that takes a few seconds."""
     found: dict[str, Outcome] = {}
     chosen = [replace(DEFECTS[name], command=words) for name, words in HANDFUL.items()]
-    judge_bench(chosen, workers=2, on_outcome=lambda one: found.update({one.defect.id: one}))
+    judge_bench(chosen, main, workers=2, imports=("torch",), on_outcome=lambda one: found.update({one.defect.id: one}))
     return found
 
 
@@ -151,8 +151,15 @@ _Judge = Callable[..., None]
 def told_at_once(*outcomes: Outcome, then: type[BaseException] | None = None) -> _Judge:
     """Return what tells outcomes in the place of judging, and raises behind them."""
 
-    def judge(defects: Sequence[Defect], *, workers: int, on_outcome: Callable[[Outcome], None]) -> None:
-        assert (len(defects), workers > 0) == (len(defects), True)
+    def judge(
+        defects: Sequence[Defect],
+        _: Any,
+        *,
+        workers: int,
+        imports: Sequence[str],
+        on_outcome: Callable[[Outcome], None],
+    ) -> None:
+        assert (len(defects) > 0, workers > 0, "torch" in imports) == (True, True, True)
         for outcome in outcomes:
             on_outcome(outcome)
         if then is not None:
@@ -198,5 +205,5 @@ def test_a_run_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        judge_bench([quick, slow], workers=2, on_outcome=stop)
+        judge_bench([quick, slow], main, workers=2, on_outcome=stop)
     assert not (tmp_path / "begun").exists() or marker.exists()

@@ -16,7 +16,10 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
-TOP = {"conformance": "gradconform", **{name: f"gradconform.{name}" for name in ("bench", "fixtures", "plugins", "reference")}}
+TOP = {
+    "conformance": "gradconform",
+    **{name: f"gradconform.{name}" for name in ("bench", "fixtures", "plugins", "reference")},
+}
 
 
 @pytest.fixture(scope="module")
