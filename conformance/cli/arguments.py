@@ -290,6 +290,30 @@ def _doctor(one: argparse.ArgumentParser) -> None:
     one.add_argument("--json", action="store_true", help="print JSON")
 
 
+_BENCH_EXAMPLES = """\
+examples:
+  gradconform bench
+  gradconform bench 'pytorch-*' replicas
+  gradconform bench --list
+"""
+
+
+@command("bench", "bench:bench", epilog=_BENCH_EXAMPLES)
+def _bench(one: argparse.ArgumentParser) -> None:
+    """Judge real defects that public issues report, and the mended versions: what of them the kit finds.
+
+    Judge each defect of the bench by the command that its record names, on the code at fault and on the mended
+    version, and tell how many are found, with which cause, and how many mended versions are accused. The exit code is 1
+    where one is not told as its record says.
+    """
+    one.add_argument("defects", metavar="DEFECT", nargs="*", help="only those whose name or class a glob matches")
+    add_count(one, "-n", "--workers", help="how many commands run at a time (default: one for each processor)")
+    add_output(one, "--write", help="write the page of all defects there, as Markdown")
+    only = one.add_mutually_exclusive_group()
+    add_output(only, "--json", help="write what was told there as JSON; - is the standard output")
+    only.add_argument("--list", **SWITCH, help="print the defects and where they are reported, and run nothing")
+
+
 _PIPELINE_EXAMPLES = """\
 examples:
   gradconform pipeline torch                            (training steps, on two ranks)
@@ -399,7 +423,7 @@ def _stage_objects(one: argparse.ArgumentParser) -> None:
 
 #: In the order of the help.
 _ORDER = (
-    "run", "init", "replay", "list", "explain", "contract", "fuzz", "selftest", "pipeline", "schedule-text",
+    "run", "init", "replay", "list", "explain", "contract", "fuzz", "selftest", "bench", "pipeline", "schedule-text",
     "stage-objects", "merge", "compare", "report", "badge", "waivers", "bundle", "verify", "device", "doctor",
 )  # fmt: skip
 

@@ -313,7 +313,7 @@ OF_DEVICES = {"plugins/devices/lazy.py": "_lazy", "plugins/devices/simpy.py": "_
 
 def test_no_other_module_uses_a_private_name_of_torch() -> None:
     found = set()
-    for folder in ("conformance", "fixtures", "plugins", "reference"):
+    for folder in ("bench", "conformance", "fixtures", "plugins", "reference"):
         for path in (ROOT / folder).rglob("*.py"):
             if path.parent.name != "torch_releases" and "standalone" not in path.name:
                 found |= {(path.relative_to(ROOT).as_posix(), name) for name in private(path)}

@@ -14,7 +14,10 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TOP = {"conformance": "gradconform", **{name: f"gradconform.{name}" for name in ("fixtures", "plugins", "reference")}}
+TOP = {
+    "conformance": "gradconform",
+    **{name: f"gradconform.{name}" for name in ("bench", "fixtures", "plugins", "reference")},
+}
 
 #: What takes long to import: a module that needs one of these may be imported late by one that does not.
 SLOW = {

@@ -16,7 +16,10 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
-TOP = {"conformance": "gradconform", **{name: f"gradconform.{name}" for name in ("fixtures", "plugins", "reference")}}
+TOP = {
+    "conformance": "gradconform",
+    **{name: f"gradconform.{name}" for name in ("bench", "fixtures", "plugins", "reference")},
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +70,13 @@ def test_what_is_no_module_is_package_data(setuptools_table: dict[str, Any]) -> 
 
 #: What a folder imports of the kit besides itself, and the modules that import more: ARCHITECTURE.md has the floors.
 MAY_IMPORT = {
+    "bench": (
+        "gradconform.adapter",
+        "gradconform.reference",
+        "gradconform.runtime",
+        "gradconform.swap",
+        "gradconform.target",
+    ),
     "conformance": ("gradconform",),
     "fixtures": (
         "gradconform.exits",

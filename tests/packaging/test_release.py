@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from conftest import Release
 
 ROOT = Path(__file__).parents[2]
-TOP = {"conformance": "gradconform", **{name: f"gradconform/{name}" for name in ("fixtures", "plugins", "reference")}}
+TOP = {
+    "conformance": "gradconform",
+    **{name: f"gradconform/{name}" for name in ("bench", "fixtures", "plugins", "reference")},
+}
 NAMED = f"gradconform-{KIT_VERSION}"
 #: What setuptools adds to an sdist and to a wheel.
 OF_SDIST = {"PKG-INFO", "setup.cfg"} | {

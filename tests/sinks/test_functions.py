@@ -87,7 +87,7 @@ def test_what_is_typed_is_told_as_it_is_shown(capsys: pytest.CaptureFixture[str]
 
 def test_only_a_few_modules_write_to_a_stream() -> None:
     writers = set()
-    for top in ("conformance", "plugins", "fixtures", "reference"):
+    for top in ("bench", "conformance", "plugins", "fixtures", "reference"):
         for path in (ROOT / top).rglob("*.py"):
             names = {ast.unparse(node) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
                      if isinstance(node, (ast.Name, ast.Attribute))}  # fmt: skip

@@ -1,0 +1,92 @@
+"""Micro-batches that are lost, overwritten or synchronised at the wrong time."""
+
+from __future__ import annotations
+
+from gradconform.bench.defect import TARGET, Defect
+
+_ACCUMULATION, _REPLICAS = "accumulation", "replicas"
+_TRAINERS = "gradconform.bench.code.trainers"
+_PIPELINES = "gradconform.bench.code.pipelines"
+#: The steps over replicas, which are all that a trainer without stages has.
+_STEPS = ("pipeline", TARGET, "--checks", "step.ddp,step.ddp-tokens")
+
+DEFECTS = (
+    Defect(
+        project="bytetriper/RAE",
+        number=67,
+        area=_ACCUMULATION,
+        had="as of 2026-02",
+        mended_in="pull request #78",
+        seen="With accumulation only the last micro-batch trained the model.",
+        fault="`zero_grad` stands in the loop over micro-batches.",
+        command=_STEPS,
+        broken=f"{_TRAINERS}:cleared_in_loop",
+        mended=f"{_TRAINERS}:trainer",
+        causes=("only",),
+    ),
+    Defect(
+        project="ServiceNow/Fast-LLM",
+        number=550,
+        area=_ACCUMULATION,
+        had="as of 2026-06",
+        mended_in="proposed in the report",
+        seen="Most parameters had the gradient of the last micro-batch alone.",
+        fault="Where one rank has all replicas, each flush of a shared buffer copies in place of adding.",
+        command=("pipeline", TARGET, "--checks", "step.plain,step.gpipe-sum"),
+        broken=f"{_PIPELINES}:last_flush_kept",
+        mended=f"{_PIPELINES}:grad_shards",
+        causes=("only",),
+    ),
+    Defect(
+        project="NVIDIA-NeMo/Automodel",
+        number=3530,
+        area=_ACCUMULATION,
+        had="before #3530",
+        mended_in="#3530",
+        seen="With a pipeline only the last micro-batch trained the model; the loss looked fine, the norm did not.",
+        fault="Stages are initialised again where sequences have another length, which sets gradients to None.",
+        command=("pipeline", TARGET, "--profile", "standard", "--checks", "step.lengths"),
+        broken=f"{_PIPELINES}:stages_initialised_again",
+        mended=f"{_PIPELINES}:gradients_kept",
+        causes=("only", "missing"),
+    ),
+    Defect(
+        project="karpathy/build-nanogpt",
+        number=30,
+        area=_REPLICAS,
+        had="before #30",
+        mended_in="#30",
+        seen="With accumulation on several GPUs losses were worse than with one large batch.",
+        fault="DDP's flag is set behind the forward, which has decided by then whether the backward synchronises.",
+        command=_STEPS,
+        broken=f"{_TRAINERS}:sync_of_backward_alone",
+        mended=f"{_TRAINERS}:sync_of_both",
+        causes=("not_reduced_nor_divided", "not_reduced", "reduced_early", "earlier_not_reduced"),
+    ),
+    Defect(
+        project="verl-project/verl",
+        number=7493,
+        area=_REPLICAS,
+        had="as of 2026-08",
+        mended_in="closed",
+        seen="With shards of size one on several GPUs each trained a model of its own.",
+        fault="Gradients are synchronised in the group of the shards, which has one rank.",
+        command=_STEPS,
+        broken=f"{_TRAINERS}:groups_of_one",
+        mended=f"{_TRAINERS}:trainer",
+        causes=("not_reduced_nor_divided", "not_reduced"),
+    ),
+    Defect(
+        project="deepspeedai/DeepSpeed",
+        number=7985,
+        area=_REPLICAS,
+        had="0.18.6",
+        mended_in="#7985",
+        seen="Losses and norms drifted apart between settings that are equivalent.",
+        fault="The accumulator is reduced before it has taken the last micro-batch.",
+        command=_STEPS,
+        broken=f"{_TRAINERS}:reduced_before_taken",
+        mended=f"{_TRAINERS}:accumulates_apart",
+        causes=("reduced_early",),
+    ),
+)

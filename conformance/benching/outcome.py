@@ -1,0 +1,128 @@
+"""What became of each defect of the bench, and of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradconform.bench import Defect
+
+from .told import Told
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the kit told of a defect, and of the mended version."""
+
+    defect: Defect
+    broken: Told
+    mended: Told
+
+    @property
+    def found(self) -> bool:
+        """Whether a check failed on the code at fault."""
+        return bool(self.broken.failed)
+
+    @property
+    def right_cause(self) -> bool:
+        """Whether the cause that most failed checks tell is one of those that were expected."""
+        if not self.broken.causes:
+            return False
+        most = self.broken.causes[0][1]
+        return any(kind in self.defect.causes for kind, count in self.broken.causes if count == most)
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether what is told is that a value is wrong, as the record expects, and no cause beyond that."""
+        return self.right_cause and self.broken.cause == "mismatch"
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing was found wrong with the mended version, and something was judged."""
+        return self.mended.silent
+
+    @property
+    def as_recorded(self) -> bool:
+        """Whether all of it is what the record says."""
+        expected = (not self.defect.missed, not self.defect.missed and not self.defect.otherwise, True)
+        return (self.found, self.right_cause, self.silent) == expected
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        defect = self.defect
+        return {
+            "id": defect.id,
+            "area": defect.area,
+            "link": defect.link,
+            "real": defect.real,
+            "command": list(defect.command),
+            "found": self.found,
+            "cause": self.broken.cause,
+            "causes": dict(self.broken.causes),
+            "right_cause": self.right_cause,
+            "failed": list(self.broken.failed),
+            "errors": list(self.broken.errors),
+            "silent": self.silent,
+            "accused": [*self.mended.failed, *self.mended.errors],
+            "as_recorded": self.as_recorded,
+            "seconds": round(self.broken.seconds + self.mended.seconds, 1),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """All outcomes of a run; ``planned`` are the defects that were asked for, ``seconds`` the time that it took."""
+
+    planned: Sequence[Defect]
+    outcomes: Sequence[Outcome]
+    seconds: float
+    workers: int
+    environment: Mapping[str, Any]
+
+    @property
+    def whole(self) -> bool:
+        """Whether every defect that was asked for has an outcome."""
+        return len(self.outcomes) == len(self.planned)
+
+    @property
+    def good(self) -> bool:
+        """Whether every outcome is what its record says."""
+        return all(outcome.as_recorded for outcome in self.outcomes)
+
+    @property
+    def found(self) -> int:
+        """How many defects were found."""
+        return sum(outcome.found for outcome in self.outcomes)
+
+    @property
+    def right_causes(self) -> int:
+        """Of how many of those that were found the cause was told."""
+        return sum(outcome.found and outcome.right_cause for outcome in self.outcomes)
+
+    @property
+    def unexplained(self) -> int:
+        """Of how many of these no more was expected, nor told, than that a value is wrong."""
+        return sum(outcome.found and outcome.unexplained for outcome in self.outcomes)
+
+    @property
+    def accused(self) -> int:
+        """How many mended versions were accused of something, or could not be judged."""
+        return sum(not outcome.silent for outcome in self.outcomes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "schema": "gradconform-bench",
+            "schema_version": 1,
+            "whole": self.whole,
+            "planned": len(self.planned),
+            "found": self.found,
+            "right_causes": self.right_causes,
+            "unexplained": self.unexplained,
+            "accused": self.accused,
+            "seconds": round(self.seconds, 1),
+            "workers": self.workers,
+            "environment": dict(self.environment),
+            "defects": [outcome.to_dict() for outcome in self.outcomes],
+        }

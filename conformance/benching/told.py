@@ -1,0 +1,70 @@
+"""What one command told of one target, read from the report that it wrote."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gradconform.reading.report import values_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a command told: the checks that failed, and of how many of them which causes were told, the commonest first.
+
+    ``errors`` are the checks that could not be judged, or what the command said where it wrote no report.
+    """
+
+    command: tuple[str, ...]
+    exit_code: int
+    seconds: float
+    judged: int = 0
+    failed: tuple[str, ...] = ()
+    causes: tuple[tuple[str, int], ...] = ()
+    errors: tuple[str, ...] = ()
+
+    @property
+    def silent(self) -> bool:
+        """Whether something was judged and nothing was found wrong."""
+        return self.judged > 0 and not self.failed and not self.errors
+
+    @property
+    def cause(self) -> str | None:
+        """The cause that most failed checks tell, None where nothing failed."""
+        return self.causes[0][0] if self.causes else None
+
+
+def told_by(command: Sequence[str], exit_code: int, seconds: float, report: Path, said: str) -> Told:
+    """Return what a command told, from its report where it has written one, else from what it ``said``."""
+    told = Told(command=tuple(command), exit_code=exit_code, seconds=seconds)
+    try:
+        results = values_of(report.read_text(encoding="utf-8"))["results"]
+    except (OSError, ValueError, KeyError):
+        return replace(told, errors=(f"no report: {' '.join(said.split())[-300:]}",))
+    failed = [result for result in results if result["status"] == "failed"]
+    counted = Counter(kind for result in failed for kind in _kinds(result))
+    return replace(
+        told,
+        judged=sum(result["status"] in {"passed", "failed"} for result in results),
+        failed=tuple(result["check"] for result in failed),
+        causes=tuple(counted.most_common()),
+        errors=tuple(f"{r['check']}: {r['message'][:300]}" for r in results if r["status"] == "error"),
+    )
+
+
+def _kinds(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the kinds of cause of the first finding that has one; where none has, the kind of finding."""
+    causes = [finding["cause"] for finding in result["findings"] if finding["cause"] is not None]
+    yield from dict.fromkeys(_every(causes[0])) if causes else [result["kind"]]
+
+
+def _every(cause: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the kind of a cause; of one that is several in one, those of each."""
+    inner = cause.get("causes", ())
+    if cause["kind"] not in {"either", "several"} or not inner:
+        yield cause["kind"]
+    for one in inner:
+        yield from _every(one)

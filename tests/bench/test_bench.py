@@ -1,0 +1,209 @@
+"""``gradconform bench``: what it makes of a report, what it finds, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradconform.bench import DEFECTS, TARGET, Defect
+from gradconform.benching import Outcome, Told, judge_bench
+from gradconform.benching.told import told_by
+from gradconform.cli import bench as command
+from gradconform.cli import main
+from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INTERRUPTED, EXIT_USAGE
+
+#: One of each class that takes a few seconds, on the check that shows it.
+HANDFUL = {
+    "pytorch-142229": ("run", TARGET, "--checks", "split.gradients.linear-3d"),
+    "transformerengine-2142": ("run", TARGET, "--checks", "accumulate.in_flight.*"),
+    "flash-attention-355": ("run", TARGET, "--checks", "full.gradients.*,space.full.transposed-gradients-*"),
+    "transformers-34191": ("pipeline", TARGET, "--checks", "step.ddp-tokens"),
+    "torchtitan-596": ("pipeline", TARGET, "--checks", "step.tied-clipped"),
+}
+RIGHT = Told(command=("run", "right"), exit_code=0, seconds=1.0, judged=3)
+WRONG = Told(command=("run", "wrong"), exit_code=1, seconds=1.0, judged=3, failed=("a.b",), causes=(("missing", 1),))
+
+
+def result(check: str, status: str, *kinds: str, **more: Any) -> dict[str, Any]:
+    """Return a result as a report has it; each kind of cause is that of a finding, none of one without."""
+    findings = [{"cause": {"kind": kind, **more} if kind else None} for kind in kinds]
+    return {"check": check, "status": status, "kind": "mismatch", "message": "m", "findings": findings}
+
+
+def told(tmp_path: Path, *results: dict[str, Any]) -> Told:
+    """Return what is read from a report of these results."""
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({"results": results}), encoding="utf-8")
+    return told_by(("run", "x"), 1, 2.0, path, "")
+
+
+def test_the_cause_is_the_one_that_most_failed_checks_tell(tmp_path: Path) -> None:
+    seen = told(
+        tmp_path,
+        result("a", "failed", "missing"),
+        result("b", "failed", "", "missing"),
+        result("c", "failed", ""),
+        result("d", "passed"),
+        result("e", "unsupported"),
+    )
+    assert (seen.failed, seen.judged, seen.causes) == (("a", "b", "c"), 4, (("missing", 2), ("mismatch", 1)))
+    assert seen.cause == "missing"
+    assert not seen.silent
+
+
+def test_where_one_of_two_causes_is_told_both_count(tmp_path: Path) -> None:
+    inner = [{"kind": "missing"}, {"kind": "only"}]
+    seen = told(tmp_path, result("a", "failed", "either", causes=inner))
+    assert dict(seen.causes) == {"missing": 1, "only": 1}
+
+
+def test_a_command_without_a_report_found_nothing_and_is_not_silent(tmp_path: Path) -> None:
+    seen = told_by(("run", "x"), 2, 0.1, tmp_path / "none.json", "no such\ntarget")
+    assert seen.errors == ("no report: no such target",)
+    assert (seen.silent, seen.failed, seen.cause) == (False, (), None)
+
+
+def test_nothing_judged_is_not_silence(tmp_path: Path) -> None:
+    assert not told(tmp_path, result("a", "unsupported")).silent
+    assert told(tmp_path, result("a", "passed")).silent
+
+
+@pytest.mark.parametrize(
+    ("causes", "record", "expected"),
+    [
+        (("missing",), {}, True),
+        (("only",), {}, False),
+        (("only",), {"otherwise": "So."}, True),
+        (("missing",), {"otherwise": "So."}, False),
+        (("missing",), {"missed": "So."}, False),
+    ],
+)
+def test_an_outcome_is_held_against_its_record(
+    causes: tuple[str, ...], record: dict[str, str], *, expected: bool
+) -> None:
+    defect = replace(some(), causes=causes, missed="", otherwise="")
+    assert Outcome(replace(defect, **record), WRONG, RIGHT).as_recorded is expected
+
+
+def test_an_accused_mended_version_is_never_as_recorded() -> None:
+    assert not Outcome(replace(some(), causes=("missing",), missed="", otherwise=""), WRONG, WRONG).as_recorded
+
+
+def some() -> Defect:
+    return next(iter(DEFECTS.values()))
+
+
+@pytest.fixture(scope="module")
+def handful() -> dict[str, Outcome]:
+    """Judge a defect of each class that takes a few seconds."""
+    found: dict[str, Outcome] = {}
+    chosen = [replace(DEFECTS[name], command=words) for name, words in HANDFUL.items()]
+    judge_bench(chosen, main, workers=2, imports=("torch",), on_outcome=lambda one: found.update({one.defect.id: one}))
+    return found
+
+
+@pytest.mark.parametrize("name", HANDFUL)
+def test_a_real_defect_is_found_with_its_cause_and_its_mended_version_is_not_accused(
+    handful: dict[str, Outcome], name: str
+) -> None:
+    outcome = handful[name]
+    assert (outcome.found, outcome.right_cause, outcome.silent) == (True, True, True), outcome.to_dict()
+
+
+def test_the_list_names_each_defect_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--list", "pytorch-1[34]*"]) == EXIT_CONFORMS
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        name for name in DEFECTS if name.startswith(("pytorch-13", "pytorch-14"))
+    ]
+    assert "https://github.com/pytorch/pytorch/issues/142229" in "".join(lines)
+
+
+def test_a_class_chooses_its_defects() -> None:
+    areas = {defect.area for defect in command.chosen_defects(["kernels"])}
+    assert areas == {"kernels"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bench", "pytorch-1"], "'pytorch-1' matches no defect of the bench, nor a class; nearest: pytorch-1"),
+        (["bench", "kernels", "--write", "page.md"], "--write writes the page of all"),
+        (["bench", "--json", "a.json", "--list"], "not allowed with argument"),
+    ],
+)
+def test_what_cannot_be_asked_is_told(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == EXIT_USAGE
+    assert said in "".join(capsys.readouterr())
+
+
+_Judge = Callable[..., None]
+
+
+def told_at_once(*outcomes: Outcome, then: type[BaseException] | None = None) -> _Judge:
+    """Return what tells outcomes in the place of judging, and raises behind them."""
+
+    def judge(
+        defects: Sequence[Defect],
+        _: Any,
+        *,
+        workers: int,
+        imports: Sequence[str],
+        on_outcome: Callable[[Outcome], None],
+    ) -> None:
+        assert (len(defects) > 0, workers > 0, "torch" in imports) == (True, True, True)
+        for outcome in outcomes:
+            on_outcome(outcome)
+        if then is not None:
+            raise then
+
+    return judge
+
+
+def test_ctrl_c_tells_what_is_known(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    defect = replace(DEFECTS["rae-67"], causes=("missing",))
+    monkeypatch.setattr(command, "judge_bench", told_at_once(Outcome(defect, WRONG, RIGHT), then=KeyboardInterrupt))
+    assert main(["bench", "rae-67", "verl-7493"]) == EXIT_INTERRUPTED
+    lines = capsys.readouterr().out.splitlines()
+    assert "The bench was interrupted: 1 defects are left" in lines
+    assert lines[-1].startswith("1 of 1 defects found, 1 of these with the right cause; 0 of 1 mended versions accused")
+
+
+def test_what_is_not_as_recorded_decides_the_exit_code_and_stands_in_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "judge_bench", told_at_once(Outcome(DEFECTS["rae-67"], RIGHT, WRONG)))
+    assert main(["bench", "rae-67", "--json", "-"]) == EXIT_DOES_NOT
+    values = json.loads(capsys.readouterr().out)
+    (one,) = values["defects"]
+    assert (values["whole"], values["found"], values["accused"], one["accused"]) == (True, 0, 1, ["a.b"])
+    assert (one["found"], one["as_recorded"]) == (False, False)
+
+
+def test_a_run_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:
+    marker = tmp_path / "ended"
+    target = tmp_path / "slow.py"
+    target.write_text(
+        "import atexit, pathlib, time\n"
+        f"pathlib.Path({str(tmp_path / 'begun')!r}).touch()\n"
+        f"atexit.register(pathlib.Path({str(marker)!r}).touch)\n"
+        "def stage_backward(*_):\n    time.sleep(600)\n",
+        encoding="utf-8",
+    )
+    quick = replace(some(), command=("list", "full.gradients.m*"), broken="a", mended="b")
+    slow = replace(some(), command=("run", TARGET, "--no-isolation"), broken=str(target), mended=str(target))
+
+    def stop(_: Outcome) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        judge_bench([quick, slow], main, workers=2, on_outcome=stop)
+    assert not (tmp_path / "begun").exists() or marker.exists()

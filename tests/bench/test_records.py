@@ -1,0 +1,103 @@
+"""Each record of the bench is whole, and docs/bench.md has what the records have."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from gradconform.bench import DEFECTS, TARGET, Defect
+from gradconform.bench.records import by_id
+from gradconform.cli.arguments import parser
+from gradconform.diagnosis.cause import Mistake
+from gradconform.judge.finding import Kind
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "bench.md").read_text(encoding="utf-8")
+EACH = pytest.mark.parametrize("defect", DEFECTS.values(), ids=DEFECTS)
+KINDS = {*get_args(Kind), *(one.name.lower() for one in Mistake)}
+
+
+def test_there_are_at_least_forty() -> None:
+    assert len(DEFECTS) >= 40
+
+
+def test_two_records_of_one_name_are_refused() -> None:
+    one = next(iter(DEFECTS.values()))
+    with pytest.raises(ValueError, match=f"two records are named '{one.id}'; give each a part"):
+        by_id([one, one])
+
+
+@EACH
+def test_a_record_says_where_what_and_which_versions(defect: Defect) -> None:
+    assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/issues/\d+", defect.link)
+    assert all((defect.area, defect.had, defect.mended_in))
+    for sentence in filter(None, (defect.seen, defect.fault, defect.missed, defect.otherwise)):
+        assert sentence == sentence.strip()
+        assert sentence.endswith(".")
+
+
+@EACH
+def test_its_command_is_one_of_the_kit_with_one_target(defect: Defect) -> None:
+    assert defect.command.count(TARGET) == 1
+    parser().parse_args(defect.words(defect.broken))
+
+
+@EACH
+def test_its_causes_are_causes_or_kinds_of_finding(defect: Defect) -> None:
+    assert defect.causes
+    assert set(defect.causes) <= KINDS
+
+
+@EACH
+def test_what_is_missed_is_not_told_another_cause_as_well(defect: Defect) -> None:
+    assert not (defect.missed and defect.otherwise)
+
+
+@EACH
+def test_its_two_targets_are_there_and_differ(defect: Defect) -> None:
+    found = [target_of(target) for target in (defect.broken, defect.mended)]
+    assert found[0] is not found[1]
+    assert defect.broken != defect.mended
+
+
+def target_of(target: str) -> Any:
+    """Return what a target names; a registered name as it is."""
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name) if name else target
+
+
+def test_what_is_rebuilt_is_code_of_the_bench() -> None:
+    rebuilt = [defect.broken for defect in DEFECTS.values() if not defect.real]
+    assert rebuilt
+    assert [target for target in rebuilt if not target.startswith("gradconform.bench.code.")] == []
+
+
+def test_the_page_has_every_record() -> None:
+    rows = re.findall(r"^\| \[([\w.-]+)\]\((\S+)\) \|", PAGE, re.MULTILINE)
+    assert rows == [(name, defect.link) for name, defect in DEFECTS.items()]
+    said = " ".join(PAGE.split())
+    assert [n for n, one in DEFECTS.items() if f"{one.seen} {one.fault}" not in said] == []
+
+
+def test_the_page_has_every_miss_with_the_reason() -> None:
+    missed = PAGE.partition("## Misses")[2].partition("\n## ")[0]
+    named = re.findall(r"^- \*\*([\w.-]+)\*\*", missed, re.MULTILINE)
+    assert sorted(named) == sorted(name for name, one in DEFECTS.items() if one.missed or one.otherwise)
+    assert [n for n, one in DEFECTS.items() if (one.missed or one.otherwise) not in missed] == []
+
+
+def test_the_page_counts_what_the_records_expect() -> None:
+    found = sum(not defect.missed for defect in DEFECTS.values())
+    assert f"| defects found (recall) | {found} of {len(DEFECTS)} " in PAGE
+    right = sum(not (defect.missed or defect.otherwise) for defect in DEFECTS.values())
+    assert f"| of these with the right cause | {right} of {found} " in PAGE
+    assert f"| mended versions accused | 0 of {len(DEFECTS)} |" in PAGE
+
+
+def test_every_miss_stands_in_the_limits_or_among_the_escapes() -> None:
+    pages = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("limits.md", "escapes.md"))
+    assert [name for name, defect in DEFECTS.items() if defect.missed and defect.link not in pages] == []
