@@ -319,6 +319,7 @@ examples:
   gradconform pipeline torch                            (training steps, on two ranks)
   gradconform pipeline myruntime.py:Runtime --profile standard
   gradconform pipeline torch --schedule all --ranks 2
+  gradconform pipeline torch --fixed                    (with the right split in torch's stages)
   gradconform pipeline mypackage.backward --schedule ZBVZeroBubble,1F1B --ranks 4
   gradconform pipeline torch --schedule mine.csv --ranks 2
   gradconform pipeline torch --schedule 1F1B --ranks 8 --nnodes 2 \\
@@ -374,6 +375,11 @@ def _pipeline(one: argparse.ArgumentParser) -> None:
         help="where machines meet, as for torchrun; steps on four ranks meet at the port behind it",
     )
     one.add_argument("--rdzv-id", default="gradconform", metavar="ID", help="a name that the machines share")
+    one.add_argument(
+        "--fixed",
+        action="store_true",
+        help="of the target torch: with the kit's right split in it, as gradconform.reference.install() puts it there",
+    )
     add_telling(one)
     add_report_files(one)
 

@@ -30,6 +30,7 @@ from gradconform.pipeline.schedule_text.checks import checks_of
 from gradconform.pipeline.stage_objects import stage_objects_named
 from gradconform.pipeline.stage_objects.checks import CHECKS
 from gradconform.pipeline.training_step.composition import StepCase, step_cases
+from gradconform.pipeline.training_step.runtimes import TORCH
 from gradconform.report.terminal import opening
 from gradconform.results import Report, Result
 from gradconform.torch_releases import pipelining as torch_pipelining
@@ -101,6 +102,9 @@ def _report(  # noqa: PLR0913, PLR0917 (what a report begins with)
 
 def prepared_pipeline(arguments: argparse.Namespace) -> Prepared:
     """Return what judges whole training steps, or a target inside schedules."""
+    if arguments.fixed and arguments.target != TORCH:
+        msg = f"--fixed puts the right split into torch, and {arguments.target!r} is something else; name torch"
+        raise SelectionError(msg)
     if arguments.schedule is None:
         return _training_steps(arguments)
     if arguments.profile is not None:
@@ -111,7 +115,7 @@ def prepared_pipeline(arguments: argparse.Namespace) -> Prepared:
     _refuse_machines(arguments, arguments.ranks, f"--ranks {arguments.ranks}")
     require(*torch_pipelining.FOR_PIPELINES)
     device_named(arguments.device)
-    described = looked_at(arguments.target, steps=False)["described"]
+    described = _described(looked_at(arguments.target, steps=False), fixed=arguments.fixed)
     names = [name for given in arguments.schedule for name in (NAMES if given == "all" else (given,))]
     absent = _lacking(names)
     cases = cases_of(
@@ -156,7 +160,8 @@ def _training_steps(arguments: argparse.Namespace) -> Prepared:
         _refuse_machines(arguments, ranks, f"training steps on {ranks} ranks")
     job = _job(arguments, chosen, runtime=said["runtime"])
     what = (f"training steps on {listed(list(map(str, sizes)))} ranks",)
-    report = _report(said["described"], what, len(chosen), len(cases), _asked(arguments), profile)
+    described = _described(said, fixed=arguments.fixed)
+    report = _report(described, what, len(chosen), len(cases), _asked(arguments), profile)
     areas = dict.fromkeys((case.id for case in chosen), "step")
     return Prepared(report, (job.device, job.dtype), functools.partial(_run_steps, job, chosen, arguments), areas)
 
@@ -173,6 +178,12 @@ def looked_at(target: str, *, steps: bool) -> dict[str, Any]:
     return told_apart("gradconform.pipeline.training_step.runtimes:tell_what_runs", target, steps=steps)
 
 
+def _described(said: Mapping[str, Any], *, fixed: bool) -> dict[str, Any]:
+    """Return what a report says of the target."""
+    described = dict(said["described"])
+    return {**described, "name": f"{described['name']} with the right split"} if fixed else described
+
+
 def _job(arguments: argparse.Namespace, cases: Sequence[Case | StepCase], *, runtime: bool = False) -> Job:
     return Job(
         target=arguments.target,
@@ -182,6 +193,7 @@ def _job(arguments: argparse.Namespace, cases: Sequence[Case | StepCase], *, run
         seed=arguments.seed,
         timeout=arguments.timeout,
         runtime=runtime,
+        fixed=arguments.fixed,
     )
 
 

@@ -94,6 +94,9 @@ def _write_script(wanted: _Wanted, path: str) -> int:
         msg = f"{wanted.check} is of a schedule; a script can be written of a training step. Replay it without --script"
         raise SelectionError(msg)
     case, options = _case(wanted.check), wanted.options
+    if options.fixed:
+        msg = f"a script runs torch as it is, and {wanted.check} ran with --fixed. Replay it without --script"
+        raise SelectionError(msg)
     device_named(options.device)
     said = looked_at(wanted.target, steps=True)
     refuse_unwritten(case, said["claims"])

@@ -30,7 +30,7 @@ class Job:
     """What every rank runs: ``target`` as a user names it, ``cases`` in order.
 
     ``timeout`` is in seconds, per case; :meth:`limit` says which case may take longer. The target is torch's three
-    functions, or, as ``runtime`` says, what runs whole steps.
+    functions, or, as ``runtime`` says, what runs whole steps. Where ``fixed``, the right split is put into torch.
     """
 
     target: str
@@ -40,6 +40,7 @@ class Job:
     seed: int
     timeout: float
     runtime: bool = False
+    fixed: bool = False
 
     def limit(self, case: Case | StepCase) -> float:
         """Return what a case may take, in seconds."""

@@ -36,6 +36,7 @@ class PipelineOptions:
     nnodes: int = 1
     rdzv_endpoint: str = "localhost:0"
     rdzv_id: str = "gradconform"
+    fixed: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return every option by name as JSON values, and the command that has them."""
@@ -77,13 +78,17 @@ class PipelineOptions:
         plain = PipelineOptions()
         for one in fields(self):
             value = getattr(self, one.name)
-            if value != getattr(plain, one.name):
+            if value is True:
+                yield f"--{one.name}"
+            elif value != getattr(plain, one.name):
                 told = value if isinstance(value, tuple) else (value,)
                 yield from (word for each in told for word in (f"--{one.name.replace('_', '-')}", str(each)))
 
 
 def _fits(one: Field[Any], value: object) -> bool:
     """Whether the command line can give an option that value, as JSON has it."""
+    if isinstance(one.default, bool):
+        return isinstance(value, bool)
     if isinstance(one.default, tuple):
         return isinstance(value, list) and all(isinstance(each, str) for each in value)
     if one.name == "profile":

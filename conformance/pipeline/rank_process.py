@@ -27,6 +27,7 @@ from gradconform.fixtures.schedules.order import placed_actions
 from gradconform.judge.finding import Finding, Judged, Measured, findings_in, headrooms_in
 from gradconform.naming import current_folder_first
 from gradconform.process.serving import write_stacks_to
+from gradconform.reference.put_in import install
 from gradconform.results import finite
 from gradconform.runtime import Runtime
 from gradconform.target.functions import FULL, SPLIT, FunctionsAdapter
@@ -79,6 +80,8 @@ class RankProcess:
                 adapter = resolve(job.target).adapter
                 self.functions = adapter.functions if isinstance(adapter, FunctionsAdapter) else {}
                 put_under_test(self.functions, self.marker)
+        if job.fixed:
+            install()
 
     def run(self) -> None:
         """Run every case and write what came of it; end the process where one raises, since the others wait for it."""

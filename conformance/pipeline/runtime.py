@@ -22,9 +22,8 @@ from .whole_model import mean_square
 
 def put_under_test(functions: Mapping[str, Callable[..., Any]], marker: Marker) -> None:
     """Let every PipelineStage of this process call ``functions``; one that is missing raises when it is called."""
-    for name in pipelining.CALLED_BY_STAGES:
-        function = name.spellings[-1]
-        setattr(name.home(), name.spelled(name.home()), _marked(function, functions.get(function), marker))
+    called = (name.spellings[-1] for name in pipelining.CALLED_BY_STAGES)
+    pipelining.put_in_stages({name: _marked(name, functions.get(name), marker) for name in called})
 
 
 def _marked(name: str, function: Callable[..., Any] | None, marker: Marker) -> Callable[..., Any]:

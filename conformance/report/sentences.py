@@ -254,9 +254,12 @@ def command_of_script(report: Report, result: Result) -> str | None:
     if result.status != "failed" or not report.extra or result.check not in scripted:
         return None
     try:
-        words = PipelineOptions.from_json(report.options).of_values.words
+        options = PipelineOptions.from_json(report.options)
     except ValueError:
         return None
+    if options.fixed:  # a script runs torch as it is
+        return None
+    words = options.of_values.words
     target = str(report.target["text"])
     return shlex.join(["gradconform", "replay", result.check, target, *words, "--script", f"{result.check}.py"])
 

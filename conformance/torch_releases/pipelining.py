@@ -86,6 +86,22 @@ def functions() -> dict[str, Callable[..., Any]]:
     return {name.spellings[0]: name.find() for name in BACKWARD}
 
 
+#: One of torch's three functions, or what stands in its place.
+StageFunction = Callable[..., Any]
+
+
+def put_in_stages(functions: Mapping[str, StageFunction]) -> dict[str, StageFunction]:
+    """Let every PipelineStage of this process call ``functions``, by torch's names; return what it called before.
+
+    Raises :class:`~.names.UnavailableError`, and changes nothing, where stages call no function of such a name.
+    """
+    places = {name.spellings[-1]: (name.home(), name.spelled(name.home())) for name in CALLED_BY_STAGES}
+    before = {name: getattr(*places[name]) for name in functions}
+    for name, function in functions.items():
+        setattr(*places[name], function)
+    return before
+
+
 def action_of(cell: str) -> Any:
     """Return the action of a cell, None for a bubble; raise what torch raises for what is none.
 

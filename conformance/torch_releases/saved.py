@@ -22,11 +22,15 @@ ASKED_FIRST = Name("torch.utils.checkpoint", ("uuid",), _NEEDED)
 
 def saves_to_recompute(node: Node) -> bool:
     """Tell whether ``node`` has saved tensors that checkpointing computes again when they are unpacked."""
+    names = _saved_by(type(node))
+    if not names:
+        return False
     if PACKED.there(_kept()):
-        saved = (one for name in _saved_by(type(node)) for one in _each(getattr(node, f"_raw{name}")))
-        return any(type(PACKED.find(one)).__module__ == "torch.utils.checkpoint" for one in saved)
+        (packed,) = PACKED.spellings
+        saved = (one for name in names for one in _each(getattr(node, f"_raw{name}")))
+        return any(type(getattr(one, packed)).__module__ == "torch.utils.checkpoint" for one in saved)
     with _stopped_before_it_computes():
-        return any(_is_about_to_compute(node, name) for name in _saved_by(type(node)))
+        return any(_is_about_to_compute(node, name) for name in names)
 
 
 @lru_cache(maxsize=1)
