@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from gradconform.reference import split
-from gradconform.reference.split import match
+from gradconform.reference.gradients import match
 
 # pytorch-182182
 
