@@ -13,7 +13,7 @@ from gradconform.naming import SelectionError
 from gradconform.pipeline.cases import SCENARIOS, cases_of
 from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.training_step.composition import step_cases
-from gradconform.report.sentences import command_again
+from gradconform.report.sentences import command_again, command_of_script
 from gradconform.report.terminal import closing
 from gradconform.results import Report, Result
 
@@ -79,6 +79,7 @@ def test_the_command_and_a_report_have_the_same_defaults() -> None:
             "pipeline.1f1b.tied",
             "--schedule 1F1B --checks pipeline.1f1b.tied --ranks 4 --nnodes 2 --rdzv-endpoint node0:29500 --rdzv-id a",
         ),
+        ("--fixed", "step.plain", "--checks step.plain --fixed"),
     ],
 )
 def test_a_failure_is_told_with_the_command_that_shows_it_alone(words: str, check: str, again: str) -> None:
@@ -87,6 +88,13 @@ def test_a_failure_is_told_with_the_command_that_shows_it_alone(words: str, chec
     assert PipelineOptions.from_json(written) == options
     assert command_again(told(written), failed(check)) == f"gradconform pipeline torch {again}"
     assert asked(again) == options.alone(check)
+
+
+def test_no_script_is_told_of_torch_with_the_right_split_in_it() -> None:
+    scripts = [
+        command_of_script(told(PipelineOptions(fixed=fixed).to_json()), failed("step.plain")) for fixed in (False, True)
+    ]
+    assert scripts == ["gradconform replay step.plain torch --script step.plain.py", None]
 
 
 def test_each_schedule_is_known_by_the_ids_of_its_checks() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gradconform.cli import main
+from gradconform.exits import EXIT_INCOMPLETE
 from gradconform.pipeline.cases import SCENARIOS, cases_of
 
 SPLIT = ("InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
@@ -73,6 +74,17 @@ def test_torch_loses_gradients_behind_a_frozen_first_stage_and_in_nothing_else(t
     assert done.returncode == 1
 
 
+def test_with_the_right_split_in_torchs_stages_nothing_is_lost_behind_a_frozen_first_stage(tmp_path: Path) -> None:
+    arguments = ("torch", "--schedule", "ZBVZeroBubble", "--checks", "*.frozen-first", "--ranks", "2")
+    lost, of_torch = pipeline(*arguments, folder=tmp_path)
+    done, report = pipeline(*arguments, "--fixed", folder=tmp_path)
+    check = "pipeline.zbv-zero-bubble.frozen-first"
+    assert (statuses(of_torch), statuses(report)) == ({check: "failed"}, {check: "passed"}), done.stdout
+    assert (lost.returncode, done.returncode) == (1, EXIT_INCOMPLETE)  # some checks alone
+    assert [one["target"]["name"] for one in (of_torch, report)] == ["torch", "torch with the right split"]
+    assert [one["options"]["fixed"] for one in (of_torch, report)] == [False, True]
+
+
 @pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.py")), ids=lambda script: script.stem)
 def test_each_defect_is_confirmed_by_a_script_that_uses_only_torch(script: Path) -> None:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
@@ -123,6 +135,7 @@ def test_a_schedule_from_a_file_runs_on_torchs_runtime_and_one_without_split_tak
         ),
         (("torch", "--nnodes", "3"), "training steps on 2 ranks cannot be shared evenly by --nnodes 3"),
         (("torch", "--schedule", "1F1B", "--checks", "*.frozen"), "nearest: pipeline.1f1b.frozen-first"),
+        (("reference-split", "--fixed"), "--fixed puts the right split into torch, and 'reference-split' is something"),
         (("autograd", "--schedule", "1F1B"), "a pipeline takes torch's three functions"),
         (("no.such.module", "--schedule", "1F1B"), "no.such.module"),
     ],

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from gradconform.cli import main
+from gradconform.devices.environment import environment
 from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.training_step.composition import StepCase, step_cases
 from gradconform.pipeline.training_step.oracle import Plain, run_plain
@@ -278,3 +279,23 @@ def test_what_failed_of_a_training_step_is_told_with_the_command_of_its_script(
         check=check, level="MUST", device="cpu", dtype="bfloat16", status=status, requirement="It MUST.", message="",
     )  # fmt: skip
     assert command_of_script(report, result) == command
+
+
+def test_no_script_is_written_of_torch_with_the_right_split_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    target = {"text": "torch", "name": "torch with the right split", "version": None, "file": None, "sha256": None}
+    result = Result(
+        check="step.plain", level="MUST", device="cpu", dtype="float32", status="failed", requirement="It MUST.",
+        message="", kind="mismatch",
+    )  # fmt: skip
+    report = Report(
+        profile="quick", target=target, environment=environment(), seed=20, manifest=1,
+        planned=1, extra=("training steps on 2 ranks",), options=PipelineOptions(fixed=True).to_json(),
+        results=[result],
+    )  # fmt: skip
+    (tmp_path / "report.json").write_text(report.to_json())
+    assert main(["replay", "report.json#step.plain", "--script", "x.py"]) == 2
+    assert "a script runs torch as it is, and step.plain ran with --fixed" in capsys.readouterr().err
+    assert not (tmp_path / "x.py").exists()

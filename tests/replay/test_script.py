@@ -11,7 +11,7 @@ import torch
 
 from gradconform import contract
 from gradconform.fixtures.random_stages.recipe import RecipeModule
-from gradconform.reference import recomputed, split
+from gradconform.reference import gradients, recomputed, split, uses
 from gradconform.replay.script import Replayed, ScriptError, failing_trial
 from gradconform.replay.source import Source, add_stage
 from gradconform.run.options import RunOptions
@@ -84,7 +84,8 @@ def right_split(tmp_path: Path) -> Path:
     """A folder with the kit's correct split backward as the package ``right_split``, which needs nothing of the kit."""
     package = tmp_path / "right_split"
     package.mkdir()
-    own = {"__init__": split, "recomputed": recomputed, "edges": edges, "saved": saved, "names": names}
+    own = {"__init__": split, "uses": uses, "gradients": gradients, "recomputed": recomputed}
+    own |= {"edges": edges, "saved": saved, "names": names}
     for name, module in own.items():
         text = Path(module.__file__).read_text()
         for line, instead in WITHOUT_KIT.items():
