@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -188,13 +189,19 @@ def test_what_is_not_as_recorded_decides_the_exit_code_and_stands_in_json(
     assert (one["found"], one["as_recorded"]) == (False, False)
 
 
+def lives(process: str) -> bool:
+    """Tell whether a process is there and has not ended."""
+    try:
+        return "\nState:\tZ" not in Path("/proc", process, "status").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def test_a_run_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:
-    marker = tmp_path / "ended"
-    target = tmp_path / "slow.py"
+    begun, target = tmp_path / "begun", tmp_path / "slow.py"
     target.write_text(
-        "import atexit, pathlib, time\n"
-        f"pathlib.Path({str(tmp_path / 'begun')!r}).touch()\n"
-        f"atexit.register(pathlib.Path({str(marker)!r}).touch)\n"
+        "import os, pathlib, time\n"
+        f"pathlib.Path({str(begun)!r}).write_text(str(os.getpid()))\n"
         "def stage_backward(*_):\n    time.sleep(600)\n",
         encoding="utf-8",
     )
@@ -202,8 +209,11 @@ def test_a_run_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:
     slow = replace(some(), command=("run", TARGET, "--no-isolation"), broken=str(target), mended=str(target))
 
     def stop(_: Outcome) -> None:
+        while not (begun.exists() and begun.read_text(encoding="utf-8")):
+            time.sleep(0.05)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         judge_bench([quick, slow], main, workers=2, on_outcome=stop)
-    assert not (tmp_path / "begun").exists() or marker.exists()
+    while lives(begun.read_text(encoding="utf-8")):
+        time.sleep(0.05)  # what was killed goes in no time, and what was left to itself never
