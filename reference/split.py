@@ -22,7 +22,7 @@ from gradconform.torch_releases.edges import EDGE
 
 from .gradients import apart, below_loss, input_grads, match, place
 from .recomputed import Root, edge_of, input_pass, silenced, start_at
-from .uses import OUTPUTS, Fallback, Reason, Uses, uses_of
+from .uses import OUTPUTS, Fallback, Reason, Uses, accumulated_into, uses_of
 
 #: What these functions claim beyond what plain autograd does.
 gradconform_capabilities = {"none_output_grad": True, "edge_roots": EDGE.there()}
@@ -66,9 +66,9 @@ def stage_backward_input(
 ) -> tuple[tuple[Tensor | None, ...], list[dict[str, Any]]]:
     """Return one gradient per input value, and the context that ``stage_backward_weight`` needs.
 
-    Parameters are left alone. Where ``explain``, ``context[0]["explained"]`` lists the
-    :class:`~gradconform.reference.uses.Fallback` of each parameter whose gradient this pass computes, as it always
-    does, and keeps. Raises as :func:`stage_backward` does.
+    Parameters are left alone. Where ``explain``, ``context[0]["explained"]`` lists a
+    :class:`~gradconform.reference.uses.Fallback` for each parameter whose gradient this pass computes and keeps for W,
+    whether asked or not. Raises as :func:`stage_backward` does.
     """
     roots, grads = match(list(stage_outputs_or_loss), output_grads)
     trained = {id(weight): weight for weight in weights if weight.requires_grad}
@@ -77,7 +77,7 @@ def stage_backward_input(
     uses = uses_of([edge_of(root) for root in roots], inputs, trained)
     if uses.re_enters:
         given, starts, held = input_pass(roots, grads, wanted, trained.values())
-        early = {edge.node: grad for edge, grad in zip(starts, held, strict=True)}
+        early: dict[Node, Tensor | None] = {edge.node: grad for edge, grad in zip(starts, held, strict=True)}
         kept, uses.early = _Kept({}, early), dict.fromkeys(early, Reason.REENTRANT)
     else:
         given, kept = _computed(roots, grads, wanted, uses)
@@ -85,7 +85,7 @@ def stage_backward_input(
     kept.copy({place(grad) for grad in grads if grad is not None})
     context = _groups(uses, kept)
     if explain:
-        context[0]["explained"] = [Fallback(node.variable, reason) for node, reason in uses.early.items()]
+        context[0]["explained"] = [Fallback(accumulated_into(node), reason) for node, reason in uses.early.items()]
     return found, context
 
 
@@ -159,7 +159,9 @@ def _computed(
     outputs: _Arrived = []
     if OUTPUTS in uses.edges:
         outputs = [(uses.roots[at], start_at(roots[at], grads[at])) for at in uses.apart]
-    sought = {use: edges for use, edges in uses.edges.items() if use is not OUTPUTS}
+    sought: dict[Node | None, list[GradientEdge]] = {
+        use: edges for use, edges in uses.edges.items() if use is not OUTPUTS
+    }
     if OUTPUTS in uses.edges and len(roots) == 1 and grads[0] is None:
         sought[OUTPUTS] = [below_loss(uses.roots[0])]
     edges = [edge for some in sought.values() for edge in some]
@@ -188,7 +190,7 @@ def _grads(
     """Return the gradients at tensors and edges; the hooks of leaves whose nodes are ``silent`` are not called."""
     if not roots or not sought:
         return (None,) * len(sought)
-    with silenced(node.variable for node in silent):
+    with silenced(map(accumulated_into, silent)):
         return torch.autograd.grad(
             roots,  # type: ignore[arg-type] # torch takes both kinds in one list
             sought,

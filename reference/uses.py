@@ -50,6 +50,12 @@ OUTPUTS = None
 Starts = frozenset[Node | None]
 
 
+def accumulated_into(node: Node) -> Tensor:
+    """Return the leaf that ``node`` accumulates into."""
+    leaf: Tensor = node.variable  # type: ignore[attr-defined] # such nodes alone have it
+    return leaf
+
+
 @dataclass(slots=True)
 class Uses:
     """What one walk finds.
@@ -178,9 +184,10 @@ def uses_of(roots: Sequence[GradientEdge], inputs: Sequence[Node], trained: Mapp
     found = Uses(roots, apart=[place for place, edge in enumerate(roots) if edge.node not in graph.leading])
     ends = {roots[place].node for place in found.apart}
     everything = set() if graph.leading else set(graph.below)
+    outputs: set[Node | None] = {OUTPUTS}
     kept: dict[Starts, list[Node]] = {}
     for node in graph.accumulating:
-        uses, between = graph.way_up(node, ends) if graph.leading else ({OUTPUTS}, everything)
+        uses, between = graph.way_up(node, ends) if graph.leading else (outputs, everything)
         reason = _reason(graph, uses, between, ends)
         if reason is not None:
             found.early[node] = reason
