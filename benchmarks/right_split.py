@@ -223,7 +223,9 @@ def page(rows: list[Row], rounds: int) -> str:
     """Return the table in Markdown."""
     head = ["| stage | I | W | I and W | peak memory | memory between |", "|---|---:|---:|---:|---:|---:|"]
     said = measured(f"benchmarks/right_split.py --rounds {rounds}")
-    goal = f"A share of torch's; the goal is {GOAL} in time and 1 in memory. {said}"
+    threads = torch.get_num_threads()
+    on = "1 thread" if threads == 1 else f"{threads} threads"
+    goal = f"A share of torch's, on {on}; the goal is {GOAL} in time and 1 in memory. {said}"
     return "\n".join([*head, *map(str, rows), "", goal])
 
 

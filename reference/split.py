@@ -22,7 +22,7 @@ from gradconform.torch_releases.edges import EDGE
 
 from .gradients import apart, below_loss, input_grads, match, place
 from .recomputed import Root, edge_of, input_pass, silenced, start_at
-from .uses import OUTPUTS, Fallback, Reason, Uses, uses_of, variable_of
+from .uses import OUTPUTS, Fallback, Reason, Uses, accumulated_into, uses_of
 
 #: What these functions claim beyond what plain autograd does.
 gradconform_capabilities = {"none_output_grad": True, "edge_roots": EDGE.there()}
@@ -66,9 +66,9 @@ def stage_backward_input(
 ) -> tuple[tuple[Tensor | None, ...], list[dict[str, Any]]]:
     """Return one gradient per input value, and the context that ``stage_backward_weight`` needs.
 
-    Parameters are left alone. Where ``explain``, ``context[0]["explained"]`` lists the
-    :class:`~gradconform.reference.uses.Fallback` of each parameter whose gradient this pass computes, as it always
-    does, and keeps. Raises as :func:`stage_backward` does.
+    Parameters are left alone. Where ``explain``, ``context[0]["explained"]`` lists a
+    :class:`~gradconform.reference.uses.Fallback` for each parameter whose gradient this pass computes and keeps for W,
+    whether asked or not. Raises as :func:`stage_backward` does.
     """
     roots, grads = match(list(stage_outputs_or_loss), output_grads)
     trained = {id(weight): weight for weight in weights if weight.requires_grad}
@@ -85,7 +85,7 @@ def stage_backward_input(
     kept.copy({place(grad) for grad in grads if grad is not None})
     context = _groups(uses, kept)
     if explain:
-        context[0]["explained"] = [Fallback(variable_of(node), reason) for node, reason in uses.early.items()]
+        context[0]["explained"] = [Fallback(accumulated_into(node), reason) for node, reason in uses.early.items()]
     return found, context
 
 
@@ -190,7 +190,7 @@ def _grads(
     """Return the gradients at tensors and edges; the hooks of leaves whose nodes are ``silent`` are not called."""
     if not roots or not sought:
         return (None,) * len(sought)
-    with silenced(map(variable_of, silent)):
+    with silenced(map(accumulated_into, silent)):
         return torch.autograd.grad(
             roots,  # type: ignore[arg-type] # torch takes both kinds in one list
             sought,

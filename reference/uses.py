@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from gradconform.torch_releases.edges import held_from_above
@@ -44,16 +44,16 @@ class Fallback:
         )
 
 
-def variable_of(accumulating: Node) -> nn.Parameter:
-    """Return the parameter that a node accumulates into."""
-    found: nn.Parameter = accumulating.variable  # type: ignore[attr-defined] # nodes of this kind have it
-    return found
-
-
 #: Stands among uses for the outputs that lead to no input: W starts there with their own gradients.
 OUTPUTS = None
 #: Nodes at which W can start, or :data:`OUTPUTS`.
 Starts = frozenset[Node | None]
+
+
+def accumulated_into(node: Node) -> Tensor:
+    """Return the leaf that ``node`` accumulates into."""
+    leaf: Tensor = node.variable  # type: ignore[attr-defined] # such nodes alone have it
+    return leaf
 
 
 @dataclass(slots=True)
@@ -183,10 +183,11 @@ def uses_of(roots: Sequence[GradientEdge], inputs: Sequence[Node], trained: Mapp
         return Uses(roots, re_enters=True)
     found = Uses(roots, apart=[place for place, edge in enumerate(roots) if edge.node not in graph.leading])
     ends = {roots[place].node for place in found.apart}
-    everything: tuple[set[Node | None], set[Node]] = ({OUTPUTS}, set(graph.below))
+    everything = set() if graph.leading else set(graph.below)
+    outputs: set[Node | None] = {OUTPUTS}
     kept: dict[Starts, list[Node]] = {}
     for node in graph.accumulating:
-        uses, between = graph.way_up(node, ends) if graph.leading else everything
+        uses, between = graph.way_up(node, ends) if graph.leading else (outputs, everything)
         reason = _reason(graph, uses, between, ends)
         if reason is not None:
             found.early[node] = reason
