@@ -12,7 +12,7 @@ from pathlib import Path
 
 _TOP = "gradconform"
 #: Folders that an editable install keeps beside the package's own.
-_BESIDE = ("fixtures", "plugins", "reference")
+_BESIDE = ("bench", "fixtures", "plugins", "reference")
 _SOURCES = frozenset({".py", ".toml", ".json", ".csv", ".html", ".css", ".js", ".j2", ".cpp"})
 
 
