@@ -108,6 +108,16 @@ def apart(
     return tuple(result)
 
 
+def starts_of(group: dict[str, Any]) -> list[tuple[GradientEdge, Tensor]]:
+    """Take what W starts at, each edge with its gradient, out of a group of a weight context."""
+    return [
+        (GradientEdge(node, slot), grad)
+        for node, grads in zip(group.pop("intermediates"), group.pop("grads"), strict=True)
+        for slot, grad in enumerate(grads)
+        if grad is not None
+    ]
+
+
 def place(tensor: Tensor) -> int:
     """Return where the values lie; of what has no storage (sparse, lazy), where the object does."""
     stored = tensor.layout == torch.strided and tensor.data_ptr() != 0

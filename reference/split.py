@@ -20,7 +20,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from gradconform.torch_releases.edges import EDGE
 
-from .gradients import apart, below_loss, input_grads, match, place
+from .gradients import apart, below_loss, input_grads, match, place, starts_of
 from .recomputed import Root, edge_of, input_pass, silenced, start_at
 from .uses import OUTPUTS, Fallback, Reason, Uses, accumulated_into, uses_of
 
@@ -110,12 +110,7 @@ def stage_backward_weight(
 
 def _accumulate(group: dict[str, Any], trained: set[int], *, retain_graph: bool) -> None:
     """Run the backward of one group, and let go of what it holds."""
-    starts = [
-        (GradientEdge(node, slot), grad)
-        for node, grads in zip(group.pop("intermediates"), group.pop("grads"), strict=True)
-        for slot, grad in enumerate(grads)
-        if grad is not None
-    ]
+    starts = starts_of(group)
     kept = group.pop("edges", None)
     sought = [node.variable for node in group["params"] if id(node.variable) in trained]
     if starts and sought:

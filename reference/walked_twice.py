@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from gradconform.torch_releases.edges import held_from_above
 
-from .gradients import apart, below_loss, input_grads, match
+from .gradients import apart, below_loss, input_grads, match, starts_of
 from .recomputed import Root, edge_of, input_pass, recomputes, start_at
 from .split import gradconform_capabilities, stage_backward
 
@@ -74,13 +74,7 @@ def stage_backward_weight(
         raise RuntimeError(msg)
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     for group in param_groups:
-        nodes, tuples = group.pop("intermediates"), group.pop("grads")
-        starts = [
-            (GradientEdge(node, slot), grad)
-            for node, grads in zip(nodes, tuples, strict=True)
-            for slot, grad in enumerate(grads)
-            if grad is not None
-        ]
+        starts = starts_of(group)
         if starts and trainable:
             edges, grads = zip(*starts, strict=True)
             torch.autograd.backward(edges, grads, inputs=trainable, retain_graph=retain_graph)

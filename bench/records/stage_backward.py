@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradconform.bench.defect import TARGET, Defect
 
 _AREA = "stage backward"
@@ -14,90 +16,63 @@ def _checks(*globs: str) -> tuple[str, ...]:
     return ("run", TARGET, "--no-isolation", "--checks", ",".join(globs))
 
 
+#: Torch's own code is judged as it is, and no release of it is mended.
+_of_torch = partial(Defect, project="pytorch/pytorch", area=_AREA, broken="torch", mended="reference-split", real=True)
+
 DEFECTS = (
-    Defect(
-        project="pytorch/pytorch",
+    _of_torch(
         number=142229,
-        area=_AREA,
         had="2.13.0",
         mended_in=_NO_RELEASE,
         seen="A split backward raises where an output is a view, as that of a Linear on 3-D input.",
         fault="Outputs are detached in place.",
         command=_checks("split.gradients.linear-3d", "split.gradients.output-*"),
-        broken="torch",
-        mended="reference-split",
         causes=("error",),
-        real=True,
     ),
-    Defect(
-        project="pytorch/pytorch",
+    _of_torch(
         number=144530,
-        area=_AREA,
         had="2.13.0",
         mended_in=_NO_RELEASE,
         seen="Under zero-bubble schedules DDP never reduces: hooks on parameters do not fire.",
         fault="W takes gradients by `torch.autograd.grad` and adds them by itself.",
         command=_checks("hooks.*"),
-        broken="torch",
-        mended="reference-split",
         causes=("hooks",),
-        real=True,
     ),
-    Defect(
-        project="pytorch/pytorch",
+    _of_torch(
         number=153833,
-        area=_AREA,
         had="2.13.0",
         mended_in=_NO_RELEASE,
         seen="What W returns are the gradients from before it.",
         fault="The tuple is made before gradients are added.",
         command=_checks("state.weight_result.*"),
-        broken="torch",
-        mended="reference-split",
         causes=("stale", "stale_nothing"),
-        real=True,
     ),
-    Defect(
-        project="pytorch/pytorch",
+    _of_torch(
         number=138863,
-        area=_AREA,
         had="2.13.0",
         mended_in=_NO_RELEASE,
         seen="A stage whose inputs need no gradient, the first or the only one, has parameters without gradients.",
         fault="The groups that W works on are found by a walk from the inputs.",
         command=_checks("split.*.embedding*", "split.*.fixed-inputs"),
-        broken="torch",
-        mended="reference-split",
         causes=("never_accumulated",),
-        real=True,
     ),
-    Defect(
-        project="pytorch/pytorch",
+    _of_torch(
         number=164329,
-        area=_AREA,
         had="2.13.0, in the split",
         mended_in="the full backward alone",
         seen="Input gradients of one micro-batch change when another is run that has the same input.",
         fault="What is returned is `.grad` of the input, which the next backward adds to.",
         command=_checks("accumulate.reused_input.*", "state.returned_same_args.*"),
-        broken="torch",
-        mended="reference-split",
         causes=("added", "changed", "shared"),
-        real=True,
     ),
-    Defect(
-        project="pytorch/pytorch",
+    _of_torch(
         number=166577,
-        area=_AREA,
         had="2.13.0",
         mended_in=_NO_RELEASE,
         seen="W raises where a custom function returns None for its weight.",
         fault="What was kept for the function is taken for a gradient.",
         command=_checks("split.*.custom-none-for-weight"),
-        broken="torch",
-        mended="reference-split",
         causes=("error",),
-        real=True,
     ),
     Defect(
         project="pytorch/pytorch",

@@ -8,13 +8,13 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 
 from gradconform.bench import DEFECTS, Defect
 from gradconform.benching import Bench, Outcome, judge_bench
+from gradconform.contract.beside import chosen
 from gradconform.devices.environment import environment
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INTERRUPTED
-from gradconform.naming import SelectionError, nearest
+from gradconform.naming import SelectionError
 from gradconform.report.bench_page import bench_lines, bench_page, listing
 from gradconform.report.lines import Line
 
@@ -28,14 +28,14 @@ _IMPORTS = ("gradconform.cli.run", "gradconform.cli.extra_checks", "gradconform.
 
 def bench(arguments: argparse.Namespace) -> int:
     """Judge defects that public issues report; 1 where one is not told as its record says."""
-    chosen = chosen_defects(arguments.defects)
+    defects = chosen_defects(arguments.defects)
     if arguments.list:
-        write(listing(chosen))
+        write(listing(defects))
         return EXIT_CONFORMS
-    if arguments.write is not None and len(chosen) < len(DEFECTS):
-        msg = f"--write writes the page of all {len(DEFECTS)} defects; {len(chosen)} are chosen. Give no names with it"
+    if arguments.write is not None and len(defects) < len(DEFECTS):
+        msg = f"--write writes the page of all {len(DEFECTS)} defects; {len(defects)} are chosen. Give no names with it"
         raise SelectionError(msg)
-    judged = _judged(chosen, arguments.workers or os.cpu_count() or 1)
+    judged = _judged(defects, arguments.workers or os.cpu_count() or 1)
     code = EXIT_INTERRUPTED if not judged.whole else EXIT_CONFORMS if judged.good else EXIT_DOES_NOT
     if arguments.write is not None and judged.whole:
         code = hand_over(arguments.write, bench_page(judged), code=code, what="page")
@@ -58,32 +58,28 @@ def chosen_defects(patterns: Sequence[str]) -> list[Defect]:
     """
     if not patterns:
         return list(DEFECTS.values())
-    found: dict[str, Defect] = {}
-    for pattern in patterns:
-        matching = {n: d for n, d in DEFECTS.items() if fnmatchcase(n, pattern) or fnmatchcase(d.area, pattern)}
-        if not matching:
-            known = [*DEFECTS, *{defect.area: None for defect in DEFECTS.values()}]
-            msg = f"{pattern!r} matches no defect of the bench, nor a class; nearest: {nearest(pattern, known)[:300]}"
-            raise SelectionError(msg)
-        found |= matching
-    return [defect for name, defect in DEFECTS.items() if name in found]
+    known = {name: {name} for name in DEFECTS}
+    for name, defect in DEFECTS.items():
+        known.setdefault(defect.area, set()).add(name)
+    named = set().union(*chosen(patterns, known, "{} matches no defect of the bench, nor a class"))
+    return [defect for name, defect in DEFECTS.items() if name in named]
 
 
-def _judged(chosen: Sequence[Defect], workers: int) -> Bench:
+def _judged(defects: Sequence[Defect], workers: int) -> Bench:
     """Judge defects with progress on a terminal; what was judged where ctrl-C ends it."""
     outcomes: dict[str, Outcome] = {}
     console, began = terminal() if on_terminal() else None, time.perf_counter()
-    with progress_bar(console, "starting", len(chosen), name_width=46, counted="not as recorded") as tell:
+    with progress_bar(console, "starting", len(defects), name_width=46, counted="not as recorded") as tell:
 
         def take(outcome: Outcome) -> None:
             outcomes[outcome.defect.id] = outcome
             tell(outcome.defect.id, done=True, counts=not outcome.as_recorded)
 
         with contextlib.suppress(KeyboardInterrupt):
-            judge_bench(chosen, main, workers=workers, imports=_IMPORTS, on_outcome=take)
+            judge_bench(defects, main, workers=workers, imports=_IMPORTS, on_outcome=take)
     return Bench(
-        planned=chosen,
-        outcomes=[outcomes[defect.id] for defect in chosen if defect.id in outcomes],
+        planned=defects,
+        outcomes=[outcomes[defect.id] for defect in defects if defect.id in outcomes],
         seconds=time.perf_counter() - began,
         workers=workers,
         environment=environment(),

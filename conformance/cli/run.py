@@ -72,6 +72,8 @@ def _read_elsewhere(arguments: argparse.Namespace) -> None:
     resumed = arguments.resume is not None
     named = {name: getattr(arguments, name) for name in OPTIONS}
     told = fill(arguments, arguments.parser, Path(), os.environ)
+    if told:
+        refuse_unwritable_outputs(arguments)
     if resumed:
         vars(arguments).update(named)
     elif told and not arguments.list and Telling.of(arguments).shows_progress:
@@ -80,11 +82,10 @@ def _read_elsewhere(arguments: argparse.Namespace) -> None:
 
 
 def begin(arguments: argparse.Namespace) -> None:
-    """Set what nobody has said to what a run does then; refuse files that could not be written, wherever named."""
+    """Set what nobody has said to what a run does then."""
     for name, value in RUN_DEFAULTS.items():
         if getattr(arguments, name, None) is None:
             setattr(arguments, name, value)
-    refuse_unwritable_outputs(arguments)
 
 
 def records(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[RecordFile | None]:

@@ -42,12 +42,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the options; with a target, make the run, so that what is wrong is refused before anything is collected."""
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
-    said = anything_said(config)
     reporter = None
     if not (config.option.help or config.option.version or hasattr(config, "workerinput")):
         reporter = Reporter(config)  # a worker of pytest-xdist hands its results to the controller
         config.pluginmanager.register(reporter, "gradconform-reporter")
-    if said:
+    if anything_said(config):
         _take_options(config, reporter)
 
 
