@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -95,9 +95,10 @@ def recording(needed: Needed, stage: str) -> Iterator[None]:
         *,
         spread: float = 0.0,
         factor: float = 1.0,
+        terms: Callable[[], Partials] | None = None,
     ) -> Judgement:
         needed.add(stage, got, oracle, reference, scale, spread=spread, factor=factor)
-        return judge_by_rule(got, oracle, reference, scale, spread=spread, factor=factor)
+        return judge_by_rule(got, oracle, reference, scale, spread=spread, factor=factor, terms=terms)
 
     judging.judge_numbers = judge
     try:

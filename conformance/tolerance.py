@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -31,6 +31,10 @@ FAR = 4.0
 
 #: How many eps of the scale two errors may be apart and still count as equally large.
 _EQUALLY_WRONG = 8.0
+
+#: By how much larger than all of a gradient its terms are where it counts as what is left of them: an eighth of ``c``,
+#: which is 1 eps at least, still is what two roundings of such terms are apart.
+_CANCELLED = 8.0
 
 _OVERRIDES: dict[str, float] = {}
 _OF_DEVICE: dict[str, float] = {}
@@ -117,6 +121,14 @@ class Partials:
         return Partials(max(self.peak, peak), max(self.rms, rms))
 
 
+def sizes(grads: Iterable[Tensor | None]) -> Partials:
+    """Return the largest of some gradients, as partial sums; None is none."""
+    found = Partials()
+    for grad in grads:
+        found = found if grad is None else found.with_(grad)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """What the rule says of one tensor. ``worst`` is the index of the largest error, as :func:`_first_of_the_worst`."""
@@ -140,12 +152,15 @@ def judge(  # noqa: PLR0913 (a tensor, what it is held against, and how much roo
     *,
     spread: float = 0.0,
     factor: float = 1.0,
+    terms: Callable[[], Partials] | None = None,
 ) -> Judgement:
     """Judge ``got`` against the rule, its bound times ``factor``.
 
     The tensors have one shape; ``got`` and ``oracle`` have one dtype, ``reference`` is the same gradient in float64, or
     None where the oracle itself is the reference (float64). Elements that are not finite in ``oracle`` do not count:
     they are judged apart. ``spread`` is how far two runs of the oracle are apart: the implementation may be as far.
+    ``terms`` measures what the gradient is the sum of, and is asked where the rule is broken: terms that cancel are
+    partial sums as well.
     """
     dtype = oracle.dtype.to_real() if oracle.is_complex() else oracle.dtype
     wide = torch.complex128 if oracle.is_complex() else torch.float64
@@ -154,13 +169,21 @@ def judge(  # noqa: PLR0913 (a tensor, what it is held against, and how much roo
     counted = torch.isfinite(got.abs()) & torch.isfinite(oracle.abs()) & torch.isfinite(reference.abs())
     error = torch.where(counted, got - reference, 0.0).abs()
     oracle_error = torch.where(counted, oracle - reference, 0.0).abs()
-    unit = floor_factor(dtype) * torch.finfo(dtype).eps
+    eps = torch.finfo(dtype).eps
+
+    def by(scale: Partials) -> Judgement:
+        unit = floor_factor(dtype) * eps
+        bound = factor * (2.0 * _max(oracle_error) + unit * scale.peak + spread)
+        bound_rms = factor * (2.0 * _rms(oracle_error) + unit * scale.rms + spread)
+        headroom = max(_ratio(_max(error), bound), _ratio(_rms(error), bound_rms))
+        return Judgement(_max(error), bound, headroom, _first_of_the_worst(error, eps * scale.peak))
+
     scale = scale.with_(reference)
-    bound = factor * (2.0 * _max(oracle_error) + unit * scale.peak + spread)
-    bound_rms = factor * (2.0 * _rms(oracle_error) + unit * scale.rms + spread)
-    headroom = max(_ratio(_max(error), bound), _ratio(_rms(error), bound_rms))
-    worst = _first_of_the_worst(error, torch.finfo(dtype).eps * scale.peak)
-    return Judgement(_max(error), bound, headroom, worst)
+    judged = by(scale)
+    if judged.passed or terms is None:
+        return judged
+    cancelled = terms()
+    return by(cancelled) if cancelled.peak > _CANCELLED * scale.peak else judged
 
 
 def _first_of_the_worst(error: Tensor, rounding: float) -> tuple[int, ...]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
 from gradconform.adapter import Capabilities
-from gradconform.tolerance import FAR
+from gradconform.tolerance import FAR, Partials, sizes
 from gradconform.trial.materials import Materials
 from gradconform.trial.modes import LESS_PRECISE
+from gradconform.trial.program import Action
 from gradconform.trial.trial import Trial
 
 from .observation import Observation, Step
@@ -103,15 +104,35 @@ class Evidence:
         if self.trial.prior_grads:
             names = list(self.reference(lane, 0).params)
             expected = expected.plus(widen(self.materials.prior_of(lane, names.index(name))))
+        for position, action in self._touching(name, step):
+            if action.kind in {"zero_none", "zero_fill", "rebind"}:
+                expected = Expected(partials=expected.partials)
+            else:
+                expected = expected.plus(self.reference(action.stage, action.mb, position).params[name])
+        return expected
+
+    def terms_of_input(self, slot: int, step: Step) -> Partials:
+        """Return how large the terms are that an input gradient is the sum of."""
+        return sizes([self.references.terms(step.action.stage, step.action.mb, step.position + 1).inputs[slot]])
+
+    def terms_of_param(self, name: str, step: Step) -> Partials:
+        """Return how large the terms are that a parameter's gradient after ``step`` is the sum of."""
+        return sizes(
+            self.references.terms(action.stage, action.mb, position).params[name]
+            for position, action in self._touching(name, step)
+            if action.kind in {"B", "W"}
+        )
+
+    def _touching(self, name: str, step: Step) -> Iterator[tuple[int, Action]]:
+        """Yield what adds to a parameter's gradient up to ``step``, and what clears it, with its position."""
+        lane = step.action.stage
         sharing = self.trial.sharing(lane, name)
         for position, action in enumerate(self.trial.actions[: step.position + 1]):
             if action.stage not in sharing or action.misuse:
                 continue
-            if action.kind in {"B", "W"} and not self._is_frozen(lane, name, position):
-                expected = expected.plus(self.reference(action.stage, action.mb, position).params[name])
-            elif action.kind in {"zero_none", "zero_fill", "rebind"}:
-                expected = Expected(partials=expected.partials)
-        return expected
+            adds = action.kind in {"B", "W"} and not self._is_frozen(lane, name, position)
+            if adds or action.kind in {"zero_none", "zero_fill", "rebind"}:
+                yield position, action
 
     def _is_frozen(self, lane: int, name: str, position: int) -> bool:
         """Tell whether a parameter was frozen by the program when what it gets would be accumulated."""

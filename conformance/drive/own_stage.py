@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec, Tree
 from gradconform.reference.autograd import AutogradAdapter
+from gradconform.reference.recomputed import needs_grad
 from gradconform.trees import as_tuple, map_leaves, tensors
 
+from .cancelling import Shaking
 from .reference64 import Expected, widen, widened
 
 InputGrads = tuple[Tensor | None, ...]
@@ -88,8 +90,8 @@ class OwnStage:
         found = sorted({f"{str(p.dtype).removeprefix('torch.')} on {p.device}" for p in self.copy.parameters()})
         return ", ".join(found) or "no parameters"
 
-    def advance(self, args: tuple[Any, ...], output_grads: Tree) -> Wanted:
-        """Run the next micro-batch."""
+    def advance(self, args: tuple[Any, ...], output_grads: Tree, shaking: Shaking | None = None) -> Wanted:
+        """Run the next micro-batch, its backward ``shaking``."""
         mb = len(self._fed)
         self._fed.append((args, output_grads))
         own = fresh(args, self._original, self.copy)
@@ -101,29 +103,50 @@ class OwnStage:
             drew = not torch.equal(torch.get_rng_state(), self.rng)
             self.rng = torch.get_rng_state()
         _refuse_structure(outputs, output_grads, self._loss_fn)
+        if shaking is not None:
+            shaking.begin([output for output in tensors(outputs) if needs_grad(output)])
         grads = map_leaves(widen, output_grads) if self.wide else output_grads
         inputs = self._session.backward(mb, None if grads is None else as_tuple(grads))
         params = {name: None if g is None else g.clone() for name, g in self._session.param_grads().items()}
         return Wanted(inputs, params, drew)
 
+    def in_float64(self, mb: int) -> list[Wanted]:
+        """Return the gradients in float64, on the CPU, of the micro-batches up to ``mb``, each alone."""
+        plain, found = self._in_float64
+        while len(found) <= mb:
+            found.append(plain.alone(self._fed[len(found)]))
+        return found[: mb + 1]
+
+    def terms(self, mb: int) -> list[Wanted]:
+        """Return, in the place of each gradient of these, how large the terms are that it is the sum of."""
+        shaken, found = self._shaken
+        for still in self.in_float64(mb)[len(found) :]:
+            shaking = Shaking()
+            other = shaken.alone(self._fed[len(found)], shaking)
+            inputs = tuple(map(shaking.terms, other.inputs, still.inputs))
+            params = {name: shaking.terms(grad, still.params[name]) for name, grad in other.params.items()}
+            found.append(Wanted(inputs, params, still.drew))
+        return found[: mb + 1]
+
+    def alone(self, fed: tuple[tuple[Any, ...], Tree], shaking: Shaking | None = None) -> Wanted:
+        """Run the next micro-batch with no gradients of those before."""
+        self.copy.zero_grad()
+        return self.advance(*fed, shaking)
+
     @cached_property
-    def _in_float64(self) -> OwnStage:
-        """The same in float64 on the CPU, with gradients of one micro-batch at a time."""
+    def _in_float64(self) -> tuple[OwnStage, list[Wanted]]:
+        """The same in float64, and what has been computed."""
+        return self._widened(), []
+
+    @cached_property
+    def _shaken(self) -> tuple[OwnStage, list[Wanted]]:
+        """The same for the measure of terms."""
+        return self._widened(), []
+
+    def _widened(self) -> OwnStage:
         plain = OwnStage(self._original, self._loss_fn, self._start, wide=True)
         widened(plain.copy)
         return plain
-
-    def in_float64(self, mb: int) -> list[Wanted]:
-        """Return the gradients in float64 of the micro-batches up to ``mb``, each alone."""
-        plain, found = self._in_float64, self._found64
-        while len(found) <= mb:
-            plain.copy.zero_grad()
-            found.append(plain.advance(*self._fed[len(found)]))
-        return found[: mb + 1]
-
-    @cached_property
-    def _found64(self) -> list[Wanted]:
-        return []
 
     def expected_param(self, name: str, mb: int) -> Expected:
         """Return what a parameter's gradient is in float64 after ``mb``."""

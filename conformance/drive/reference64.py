@@ -8,7 +8,7 @@ against.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from gradconform.trial.modes import OF_FORWARD, call_in
 from gradconform.trial.program import forward_of
 
 from .altering import scaled
+from .cancelling import Shaking
 from .changes import change_in_place, tie
 from .watches import on_cpu
 
@@ -93,15 +94,40 @@ class References:
         In float64 where ``wide``, else in the trial's dtype and computed on its device; they lie on the CPU. Those of
         a chain are found for all its stages at once.
         """
-        trial = self.materials.trial
-        forward = 0 if trial.chain else forward_of(trial.actions, lane, mb, before)
+        forward = self._forward_before(lane, mb, before)
         if (lane, mb, wide, forward) not in self._known:
-            lanes = range(len(trial.stages)) if trial.chain else range(lane, lane + 1)
+            lanes = self._lanes(lane)
             found = self._shared.of(
                 self._key(lanes, mb, forward, wide=wide), lambda: dict(self._run(lanes, mb, forward, wide=wide))
             )
             self._known.update({(index, mb, wide, forward): grads for index, grads in found.items()})
         return self._known[lane, mb, wide, forward]
+
+    def terms(self, lane: int, mb: int, before: int | None = None) -> MicrobatchGrads:
+        """Return, in the place of each gradient, how large the terms are that it is the sum of.
+
+        They are measured by a backward of its own, once, when they are asked for.
+        """
+        lanes, forward = self._lanes(lane), self._forward_before(lane, mb, before)
+        key = "terms", *self._key(lanes, mb, forward, wide=True)
+        found: dict[int, MicrobatchGrads] = self._shared.of(key, lambda: dict(self._terms(lanes, mb, forward)))
+        return found[lane]
+
+    def _terms(self, lanes: range, mb: int, forward: int) -> Iterator[tuple[int, MicrobatchGrads]]:
+        shaking = Shaking()
+        for lane, shaken in self._run(lanes, mb, forward, wide=True, started=shaking.begin):
+            still = self.of(lane, mb, before=forward + 1)
+            inputs = tuple(map(shaking.terms, shaken.inputs, still.inputs))
+            params = {name: shaking.terms(grad, still.params[name]) for name, grad in shaken.params.items()}
+            yield lane, MicrobatchGrads(inputs, params)
+
+    def _lanes(self, lane: int) -> range:
+        """Return the stages that run where the gradients of one are computed: those of a chain are one model."""
+        return range(len(self.materials.trial.stages)) if self.materials.trial.chain else range(lane, lane + 1)
+
+    def _forward_before(self, lane: int, mb: int, before: int | None) -> int:
+        trial = self.materials.trial
+        return 0 if trial.chain else forward_of(trial.actions, lane, mb, before)
 
     def _key(self, lanes: range, mb: int, forward: int, *, wide: bool) -> Hashable:
         """Return all that the gradients of one micro-batch depend on."""
@@ -124,10 +150,22 @@ class References:
         stages = [*(self._stage(index, 0, wide=True) for index in lanes[:-1]), own]
         return self._forward(stages, lanes, mb, wide=True, apart=True)[-1]
 
-    def _run(self, lanes: range, mb: int, forward: int, *, wide: bool) -> Iterator[tuple[int, MicrobatchGrads]]:
-        """Run one micro-batch forward and backward, on one stage or through the whole of a chain."""
+    def _run(
+        self,
+        lanes: range,
+        mb: int,
+        forward: int,
+        *,
+        wide: bool,
+        started: Callable[[Sequence[Root]], object] = lambda _: None,
+    ) -> Iterator[tuple[int, MicrobatchGrads]]:
+        """Run one micro-batch forward and backward, on one stage or through the whole of a chain.
+
+        ``started`` is called with what the backward starts at, before it runs.
+        """
         passed = self._forward([self._stage(index, forward, wide=wide) for index in lanes], lanes, mb, wide=wide)
         roots, grads, loss = self._start(passed[-1].outputs, lanes[-1], mb, wide=wide)
+        started(roots)
         sought = (tensor for one in passed for tensor in (*one.args, *one.stage.parameters()))
         found = {key: on_cpu(grad) for key, grad in run_backward(roots, grads, sought).items()}
         if self.materials.trial.altering == "scale":

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
-from gradconform.tolerance import Partials
+from gradconform.tolerance import Partials, sizes
 
 from .finding import Finding, Judged, by_numeric_rule, error_in
 from .gradients import compare_in, due, narrowed, returned_values
 from .refusal import near
-from .values import Reference
+from .values import Known, Reference
 
 Grads = Mapping[str, Tensor | None]
 
@@ -86,18 +87,20 @@ def _added(evidence: Evidence, step: Step, before: Grads, *, skipped: set[str]) 
             continue
         plain = evidence.oracle_step(step).param_grads[name]
         stood, shown = narrowed(before.get(name), plain), narrowed(grad, plain)
-        expected, reference = _sum(stood, own.get(name)), _sum_of(stood, wide.get(name))
+        terms = partial(_terms, evidence, step, name) if adds else None
+        expected, reference = _sum(stood, own.get(name)), _sum_of(stood, wide.get(name), terms)
         yield from compare_in(evidence, step, "parameter gradient", name, shown, expected, reference)
 
 
-def _sum_of(stood: Tensor | None, added: Tensor | None) -> Reference:
-    def reference() -> tuple[Tensor | None, Partials]:
+def _terms(evidence: Evidence, step: Step, name: str) -> Partials:
+    lane, mb = step.action.stage, step.action.mb
+    return sizes([evidence.references.terms(lane, mb, step.position + 1).params[name]])
+
+
+def _sum_of(stood: Tensor | None, added: Tensor | None, terms: Callable[[], Partials] | None) -> Reference:
+    def reference() -> Known:
         held = None if stood is None else stood.to(torch.promote_types(stood.dtype, torch.float64))
-        parts = [one for one in (held, added) if one is not None]
-        partials = Partials()
-        for one in parts:
-            partials = partials.with_(one)
-        return _sum(held, added), partials
+        return Known(_sum(held, added), sizes([held, added]), terms)
 
     return reference
 

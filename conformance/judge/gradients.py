@@ -18,11 +18,10 @@ from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Step
 from gradconform.fixtures.inputs import SameAs
 from gradconform.results import Sort
-from gradconform.tolerance import Partials
 from gradconform.trial.program import flush_pending
 
 from .finding import BIT_EQUAL, Finding, Judged, by_numeric_rule, error_in, findings_in
-from .values import Explain, Reference, compare, same_bits
+from .values import Explain, Known, Reference, compare, same_bits
 
 Grads = Mapping[str, Tensor | None]
 
@@ -243,11 +242,12 @@ def _handed_on(evidence: Evidence, step: Step) -> bool:
 def one_of(evidence: Evidence, step: Step, field: str, index: int | None = None) -> Reference:
     """Return the float64 reference of an output, an input gradient or the loss of the step's own micro-batch."""
 
-    def reference() -> tuple[Tensor | None, Partials]:
+    def reference() -> Known:
         if evidence.draws:
-            return None, Partials()
+            return Known(None)
         found = getattr(evidence.reference(step.action.stage, step.action.mb, step.position + 1), field)
-        return (found if index is None else found[index]), Partials()
+        terms = partial(evidence.terms_of_input, index, step) if field == "inputs" and index is not None else None
+        return Known(found if index is None else found[index], terms=terms)
 
     return reference
 
@@ -255,9 +255,11 @@ def one_of(evidence: Evidence, step: Step, field: str, index: int | None = None)
 def _sum_of(evidence: Evidence, name: str, step: Step) -> Reference:
     """Return the float64 reference of a parameter's gradient as it stands after the step."""
 
-    def reference() -> tuple[Tensor | None, Partials]:
+    def reference() -> Known:
         expected = evidence.expected_param(name, step)
-        return None if evidence.draws else expected.total, expected.partials
+        if evidence.draws:
+            return Known(None, expected.partials)
+        return Known(expected.total, expected.partials, partial(evidence.terms_of_param, name, step))
 
     return reference
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from gradconform.adapter import Tree
 from gradconform.drive.own_stage import Gradients, InputGrads, LossFn, OwnStage, Wanted, fresh, pairs
 from gradconform.results import NonConformingError
-from gradconform.tolerance import Partials
+from gradconform.tolerance import sizes
 from gradconform.trees import map_leaves
 
 from .finding import Finding, findings_in
-from .values import compare
+from .values import Known, compare
 
 #: Runs forward and backward of one micro-batch: ``backward(stage, args, output_grads)`` returns the input gradients.
 Backward = Callable[[nn.Module, tuple[Any, ...], Tree], Any]
@@ -129,15 +129,15 @@ def _compare(mb: int, got: _Seen, wanted: Wanted, plain: OwnStage) -> Iterator[F
     action = f"B{mb}"
     for slot, expected in enumerate(wanted.inputs):
 
-        def input64(slot: int = slot) -> tuple[Tensor | None, Partials]:
-            return plain.in_float64(mb)[mb].inputs[slot], Partials()
+        def input64(slot: int = slot) -> Known:
+            return Known(plain.in_float64(mb)[mb].inputs[slot], terms=lambda: sizes([plain.terms(mb)[mb].inputs[slot]]))
 
         yield from findings_in(compare("input gradient", f"input {slot}", action, got.inputs[slot], expected, input64))
     for name, expected in wanted.params.items() if got.params is not None else ():
 
-        def param64(name: str = name) -> tuple[Tensor | None, Partials]:
+        def param64(name: str = name) -> Known:
             found = plain.expected_param(name, mb)
-            return found.total, found.partials
+            return Known(found.total, found.partials, lambda: sizes(wanted.params[name] for wanted in plain.terms(mb)))
 
         yield from findings_in(
             compare("parameter gradient", name, action, (got.params or {}).get(name), expected, param64)

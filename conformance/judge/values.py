@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,8 +19,23 @@ from .finding import BIT_EQUAL, Finding, Judged, Kind, Measured
 
 #: Ends the place of a finding on what of a tensor is no number, beside which its numbers may have one of their own.
 NONFINITE = " (NaN and inf)"
-#: Gives the gradient in float64, or None where plain autograd itself is the reference, and the partial sums met.
-Reference = Callable[[], tuple[Tensor | None, Partials]]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a tensor is held against beside plain autograd.
+
+    ``exact`` is the gradient in float64, None where plain autograd itself is the reference; ``partials`` are the
+    largest partial sums met; ``terms`` measures what the gradient is the sum of, where that can be told.
+    """
+
+    exact: Tensor | None
+    partials: Partials = field(default_factory=Partials)
+    terms: Callable[[], Partials] | None = None
+
+
+#: Gives what is known of a tensor; it is asked for that where the tensor is not bit-equal to plain autograd's.
+Reference = Callable[[], Known]
 #: Gives the likely cause of what came, None for nothing; None where there is no telling.
 Explain = Callable[[Tensor | None], Cause | None]
 
@@ -148,10 +164,10 @@ def _by_the_rule(
     got: Tensor, expected: Tensor, reference: Reference | None, *, spread: float, factor: float
 ) -> tuple[Judgement, Tensor | None]:
     """Return what the rule says, and the gradient in float64, None where plain autograd's is that."""
-    total, partials = (None, Partials()) if reference is None else reference()
-    if expected.dtype in {torch.float64, torch.complex128}:
-        total = None
-    return judge_numbers(got, expected, total, partials, spread=spread, factor=factor), total
+    known = Known(None) if reference is None else reference()
+    exact = None if expected.dtype in {torch.float64, torch.complex128} else known.exact
+    judged = judge_numbers(got, expected, exact, known.partials, spread=spread, factor=factor, terms=known.terms)
+    return judged, exact
 
 
 def _numbers(got: Tensor, expected: Tensor, judged: Judgement) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.chains import FROZEN, GATED, TIED, chain_of
 from gradconform.judge.finding import Finding, Judged
-from gradconform.judge.values import Reference, compare
+from gradconform.judge.values import Known, Reference, compare
 from gradconform.reference.autograd import accumulate, run_forward
 from gradconform.tolerance import Partials
 from gradconform.trial.materials import stable_seed
@@ -164,10 +164,10 @@ def _parameters(modules: Sequence[nn.Module]) -> list[tuple[Parameter, nn.Parame
 def given(known: Tensor | None, partials: Partials | None = None) -> Reference:
     """Return a reference that is known already, in float64, for :func:`gradconform.judge.values.compare`."""
 
-    def reference() -> tuple[Tensor | None, Partials]:
+    def reference() -> Known:
         if known is None:
-            return None, partials or Partials()
-        return known.cpu(), partials or Partials().with_(known)
+            return Known(None, partials or Partials())
+        return Known(known.cpu(), partials or Partials().with_(known))
 
     return reference
 

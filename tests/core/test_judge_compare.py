@@ -12,8 +12,7 @@ from torch import Tensor
 
 from gradconform import tolerance
 from gradconform.judge.finding import Finding, findings_in, headrooms_in
-from gradconform.judge.values import compare
-from gradconform.tolerance import Partials
+from gradconform.judge.values import Known, compare
 from gradconform.trial.program import Action
 
 
@@ -36,7 +35,7 @@ def test_a_wrong_number_is_told_with_all_its_numbers() -> None:
     expected = torch.tensor([[1.0, 2.0], [8.0, 0.5]])
     got = expected + torch.tensor([[0.0, 0.0], [0.0, 0.25]])
     assert_expected_inline(
-        told(got, expected, lambda: (expected.double(), Partials())),
+        told(got, expected, lambda: Known(expected.double())),
         """layers.0.weight, after W3: worst at [1, 1]: expected 0.5, got 0.75; error 0.25, bound 3.81e-06, headroom 6.55e+04""",  # noqa: E501 (as it is shown)
     )
 
@@ -147,12 +146,12 @@ def test_an_overflow_that_hangs_on_the_order_of_a_sum_accuses_nobody(
     got: float, expected: float, exact: float, *, accused: bool
 ) -> None:
     one, other = (torch.tensor([2.0, number], dtype=torch.float16) for number in (got, expected))
-    found, _ = findings(one, other, lambda: (torch.tensor([2.0, exact], dtype=torch.float64), Partials()))
+    found, _ = findings(one, other, lambda: Known(torch.tensor([2.0, exact], dtype=torch.float64)))
     assert [finding.kind for finding in found] == ["nonfinite"] * accused
 
 
 def test_what_is_bit_equal_has_a_headroom_of_zero_and_asks_for_no_reference() -> None:
-    def reference() -> tuple[Tensor, Partials]:
+    def reference() -> Known:
         pytest.fail("reference64 was computed for a gradient that is bit-equal")
 
     assert findings(torch.ones(3), torch.ones(3), reference) == ([], [0.0])
@@ -160,7 +159,7 @@ def test_what_is_bit_equal_has_a_headroom_of_zero_and_asks_for_no_reference() ->
 
 def test_a_gradient_nearer_to_the_truth_than_autograd_passes_with_its_headroom() -> None:
     truth = torch.tensor([1.0], dtype=torch.float64)
-    found, (headroom,) = findings(torch.ones(1), torch.tensor([1.0 + 2**-12]), lambda: (truth, Partials()))
+    found, (headroom,) = findings(torch.ones(1), torch.tensor([1.0 + 2**-12]), lambda: Known(truth))
     assert not found
     assert headroom == 0.0
 
@@ -168,8 +167,8 @@ def test_a_gradient_nearer_to_the_truth_than_autograd_passes_with_its_headroom()
 def test_in_float64_plain_autograd_is_the_reference_whatever_reference64_says() -> None:
     far = torch.tensor([9.0], dtype=torch.float64)
     one = torch.ones(1, dtype=torch.float64)
-    assert not findings(one + 2**-52, one, lambda: (far, Partials()))[0]
-    assert findings(one + 2**-48, one, lambda: (far, Partials()))[0]
+    assert not findings(one + 2**-52, one, lambda: Known(far))[0]
+    assert findings(one + 2**-48, one, lambda: Known(far))[0]
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")

@@ -272,3 +272,49 @@ def test_what_a_micro_batch_gives_is_computed_once_for_all_programs_and_anew_whe
     frozen = references("F0 B0 freeze0 F1 B1", shared).of(0, 1)
     assert frozen.params["weight"] is None
     assert first.params["weight"] is not None
+
+
+def _softmax_summed() -> nn.Module:
+    """Return a stage in whose middle all terms cancel: a softmax adds up to 1, whatever comes before it."""
+
+    class Summed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(torch.softmax(self.linear(x), -1).sum(-1))
+
+    return Summed()
+
+
+def test_terms_are_as_large_as_the_gradient_where_nothing_cancels_and_far_larger_where_all_does() -> None:
+    plain = evidence_of("F0 F1 B0 B1")
+    last = plain.oracle.steps[-1]
+    for name in ("weight", "bias"):
+        total, terms = plain.expected_param(name, last).total, plain.terms_of_param(name, last)
+        assert total is not None
+        assert 0.1 < terms.peak / float(total.abs().max()) < 4
+    grad = plain.reference(0, 1).inputs[0]
+    assert grad is not None
+    assert 0.1 < plain.terms_of_input(0, last).peak / float(grad.abs().max()) < 4
+
+    summed = StageCase("summed", "a softmax that is summed", _softmax_summed, (Normal((7, 5)),))
+    cancelling = evidence_of("F0 F1 B0 B1", summed)
+    last = cancelling.oracle.steps[-1]
+    total = cancelling.expected_param("linear.weight", last).total
+    assert total is not None
+    assert float(total.abs().max()) < 1e-15
+    assert cancelling.terms_of_param("linear.weight", last).peak > 1e-3
+    assert cancelling.terms_of_input(0, last).peak > 1e-3
+
+
+def test_terms_are_measured_once_and_are_those_of_all_stages_of_a_chain() -> None:
+    evidence = evidence_of("F0 B0")
+    assert evidence.references.terms(0, 0) is evidence.references.terms(0, 0)
+    square = StageCase("square", "one Linear", lambda: nn.Linear(5, 5), (Normal((7, 5)),))
+    trial = Trial(stages=(square, square), program="F0 1F0 1B0 B0", chain=True)
+    references = References(Materials(trial, dtype=torch.float32, device=CPU, seed=20))
+    for lane in (0, 1):
+        found = references.terms(lane, 0)
+        assert all(grad is not None and bool(grad.any()) for grad in found.params.values())

@@ -52,6 +52,32 @@ def test_the_scale_is_the_largest_partial_sum_met_not_the_result() -> None:
     assert judge(got, oracle, reference, Partials(peak=100.0, rms=100.0)).passed
 
 
+def test_terms_that_cancel_are_partial_sums_and_are_asked_for_only_where_the_rule_is_broken() -> None:
+    asked: list[Partials] = []
+
+    def judged(error: float, terms: float) -> Judgement:
+        def measure() -> Partials:
+            asked.append(Partials(peak=terms, rms=terms))
+            return asked[-1]
+
+        got, oracle = torch.tensor([error, 1.0]), torch.tensor([0.0, 1.0])
+        return judge(got, oracle, f64(0.0, 1.0), Partials(), terms=measure)
+
+    unit = floor_factor(torch.float32) * 2**-23
+    assert judged(0.9 * unit, 100.0).passed
+    assert not asked
+    assert judged(90.0 * unit, 100.0).passed
+    assert not judged(190.0 * unit, 100.0).passed
+    assert judged(190.0 * unit, 100.0).headroom == pytest.approx(1.9)
+    assert len(asked) == 3
+
+
+def test_terms_no_larger_than_what_any_sum_has_change_no_bound() -> None:
+    got, oracle = torch.tensor([2.0 * floor_factor(torch.float32) * 2**-23, 1.0]), torch.tensor([0.0, 1.0])
+    assert not judge(got, oracle, f64(0.0, 1.0), Partials(), terms=lambda: Partials(8.0, 8.0)).passed
+    assert judge(got, oracle, f64(0.0, 1.0), Partials(), terms=lambda: Partials(8.1, 8.1)).passed
+
+
 def test_many_small_errors_are_caught_by_the_mean_where_each_is_within_the_bound() -> None:
     # One element of 1000 makes the floor of the largest error; the other 9999, of about 1, are all wrong by 2**-12.
     reference = torch.ones(10_000, dtype=torch.float64)

@@ -155,3 +155,44 @@ def test_the_oracle_sums_over_micro_batches() -> None:
     expected: Any = one.inputs
     assert all(torch.equal(found, expected[0]) for (found,) in two.inputs)
     assert all(parameter.grad is None for parameter in stage.parameters())
+
+
+class _Summed(nn.Module):
+    """A softmax that is summed: whatever comes before it has the gradient 0, and what comes is rounding."""
+
+    def __init__(self, softmax: Callable[[torch.Tensor], torch.Tensor] = lambda x: torch.softmax(x, -1)) -> None:
+        super().__init__()
+        self.linear, self.softmax = nn.Linear(16, 33), softmax
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.softmax(self.linear(x)).sum(-1))
+
+
+def _by_exponents(x: torch.Tensor) -> torch.Tensor:
+    powers = (x - x.amax(-1, keepdim=True).detach()).exp()
+    return powers / powers.sum(-1, keepdim=True)
+
+
+def _slightly_wrong(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1) + (x - x.detach()) * 1e-4
+
+
+@pytest.mark.parametrize(("softmax", "right"), [(_by_exponents, True), (_slightly_wrong, False)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_rounding_of_terms_that_cancel_is_no_error_and_what_is_more_than_that_is(
+    softmax: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype, *, right: bool
+) -> None:
+    stage = _Summed().to(dtype)
+    args = [(torch.randn(6, 16, dtype=dtype, requires_grad=True),) for _ in range(3)]
+    grads = [torch.randn(6, dtype=dtype) for _ in args]
+
+    def backward(stage: nn.Module, args: tuple[torch.Tensor], output_grads: torch.Tensor) -> None:
+        own = _Summed(softmax)
+        own.linear = stage.linear
+        own(*args).backward(output_grads)
+
+    if right:
+        assert_matches_autograd(backward, stage, args, grads)
+    else:
+        with pytest.raises(NonConformingError, match=r"linear\.weight"):
+            assert_matches_autograd(backward, stage, args, grads)

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from gradconform import check_stage_backward
+from gradconform import check_stage_backward, swap
 from gradconform.adapter import Capabilities, StageSpec
+from gradconform.fixtures.inputs import Normal
+from gradconform.fixtures.stages.case import StageCase
 from gradconform.reference import split
 from gradconform.reference.autograd import AutogradSession
 from gradconform.report.sentences import verdict
@@ -278,3 +280,61 @@ def test_what_is_flushed_is_judged_at_the_first_moment_it_is_due() -> None:
     assert {"split.gradients.mlp", "schedule.gradients.zbv-zero-bubble-2x2x3", "misuse.weight_twice.mlp"} <= set(told)
     unclaimed = judged(adapter(FlushedAtTheEnd), "accumulate.iterations.split-3").failures
     assert [result.findings[0]["action"] for result in unclaimed] == ["W0"]
+
+
+class _Cancelling(nn.Module):
+    """A softmax that ends a stage, or is summed in the middle of one, or a bias that a norm takes off again."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.linear, self.softmax = kind, nn.Linear(5, 33), nn.Softmax(-1)
+        self.norm = nn.BatchNorm1d(33) if kind == "normed" else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        shares: Tensor = self.softmax(self.norm(self.linear(x)))
+        return torch.tanh(shares.sum(-1)) if self.kind == "summed" else shares
+
+
+class _Softmax(torch.autograd.Function):
+    """A softmax whose backward adds in another order, and is wrong by a part of what it adds."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, wrong_by: float) -> Tensor:
+        y = torch.softmax(x, -1)
+        ctx.save_for_backward(y)
+        ctx.wrong_by = wrong_by
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (y,) = ctx.saved_tensors
+        terms = y * grads[0]
+        return terms - y * terms.flip(-1).cumsum(-1)[..., -1:] * (1 - ctx.wrong_by), None
+
+
+def own_softmax(wrong_by: float) -> SimpleNamespace:
+    """Return plain autograd on stages whose softmax is that one."""
+
+    def layer(module: nn.Softmax) -> Callable[[Tensor], Tensor]:
+        del module
+        return lambda x: _Softmax.apply(x, wrong_by)  # type: ignore[no-any-return, no-untyped-call] # so is torch's
+
+    def opened(stage: nn.Module, spec: StageSpec) -> AutogradSession:
+        swap(stage, nn.Softmax, layer)
+        return AutogradSession(stage, spec)
+
+    return adapter(opened, shared_module=False, complex=False)
+
+
+@pytest.mark.parametrize("kind", ["last", "summed", "normed"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_rounding_of_terms_that_cancel_is_not_accused_and_an_error_of_a_thousandth_of_them_is(
+    kind: str, dtype: str
+) -> None:
+    stage = StageCase(kind, "terms that cancel", lambda: _Cancelling(kind), (Normal((7, 5)),))
+    areas = ("*.full.gradients", "*.grad_tuple.layout.*")
+    right = judged(own_softmax(0.0), *areas, stage=stage, dtype=dtype)
+    assert [(result.check, result.message) for result in right.failures] == []
+    assert right.summary["passed"] > 2
+    wrong = {result.check for result in judged(own_softmax(1e-3), *areas, stage=stage, dtype=dtype).failures}
+    assert f"stage.{kind}.full.gradients" in wrong

@@ -1,0 +1,66 @@
+"""What a gradient is added up from, measured: where that cancels, rounding leaves far more than the gradient is.
+
+A softmax under output gradients that are all alike gives 0, and so does the bias in front of a normalisation: what
+comes is the rounding of terms that cancel, and scales with them. How large they are is found as in Monte Carlo
+arithmetic (Parker, Pierce and Eggert, *Monte Carlo Arithmetic*, Computing in Science & Engineering 2, 2000): in float64
+each gradient that comes to a node of the graph is changed by a known part of itself, each element up or down, and what
+that changes of the gradients at the end, divided by that part, is a sum of terms that no longer cancel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from gradconform.reference.recomputed import Root, edge_of
+
+#: The part of itself by which a gradient is changed: far above the rounding of float64, and its square below anything.
+_PART = 2.0**-20
+
+
+class Shaking:
+    """A backward in which every gradient that comes to a node is changed by a known part of itself."""
+
+    def __init__(self) -> None:
+        """Draw which elements are changed up and which down, the same ones every time."""
+        self._random = torch.Generator().manual_seed(0)
+        self._part = _PART
+
+    def begin(self, roots: Sequence[Root]) -> None:
+        """Hang a hook before each node of the graph behind ``roots``; it lives as long as the graph does."""
+        seen: set[Node] = set()
+        waiting = [edge_of(root).node for root in roots]
+        while waiting:
+            node = waiting.pop()
+            if node.next_functions and node not in seen:  # what comes to a leaf is the gradient itself
+                seen.add(node)
+                node.register_prehook(self._changed)
+                waiting += [below for below, _ in node.next_functions if below is not None]
+        self._part = _PART * math.sqrt(max(1, len(seen)))
+
+    def terms(self, shaken: Tensor | None, still: Tensor | None) -> Tensor | None:
+        """Return, element by element, how large the terms are that a gradient is the sum of; None where there is none.
+
+        ``still`` is the gradient as it is, ``shaken`` what came of this backward. Changes at ``n`` nodes add up to the
+        square root of ``n`` times as much as at one, so that is divided by.
+        """
+        if shaken is None or still is None:
+            return None
+        return (_dense(shaken) - _dense(still)).abs() / self._part
+
+    def _changed(self, grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        return tuple(grad if grad is None else self._up_or_down(grad) for grad in grads)
+
+    def _up_or_down(self, grad: Tensor) -> Tensor:
+        if grad.layout != torch.strided or not (grad.is_floating_point() or grad.is_complex()):
+            return grad
+        signs = torch.randint(0, 2, grad.shape, generator=self._random, dtype=torch.int8) * 2 - 1
+        return grad * (1.0 + _PART * signs.to(grad.dtype))
+
+
+def _dense(grad: Tensor) -> Tensor:
+    return grad.to_dense() if grad.layout != torch.strided else grad
