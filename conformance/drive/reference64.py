@@ -109,7 +109,7 @@ class References:
         They are measured by a backward of its own, once, when they are asked for.
         """
         lanes, forward = self._lanes(lane), self._forward_before(lane, mb, before)
-        key = "terms", *self._key(lanes, mb, forward, wide=True)
+        key = "terms", self._key(lanes, mb, forward, wide=True)
         found: dict[int, MicrobatchGrads] = self._shared.of(key, lambda: dict(self._terms(lanes, mb, forward)))
         return found[lane]
 
