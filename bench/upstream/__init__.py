@@ -68,7 +68,7 @@ class Offer:
     def releases(self) -> str:
         """The releases that have it, in words; empty where one alone was tried."""
         spans = zip_longest(self.since, self.mended)
-        return ", and ".join(f"from {since} until {mended}" if mended else f"since {since}" for since, mended in spans)
+        return ", and ".join(f"{since}, mended in {mended}" if mended else f"since {since}" for since, mended in spans)
 
     @property
     def links(self) -> tuple[str, ...]:
