@@ -314,6 +314,29 @@ def _bench(one: argparse.ArgumentParser) -> None:
     only.add_argument("--list", **SWITCH, help="print the defects and where they are reported, and run nothing")
 
 
+_UPSTREAM_EXAMPLES = """\
+examples:
+  gradconform upstream                                (the list)
+  gradconform upstream torch/tied-apart-freed-graph
+  gradconform upstream 'd9d/*' --into reports
+"""
+
+
+@command("upstream", "upstream:upstream", epilog=_UPSTREAM_EXAMPLES)
+def _upstream(one: argparse.ArgumentParser) -> None:
+    """List the defects confirmed in torch and other projects; write a report and a short test of one.
+
+    Without DEFECT, list the defects that the kit found in torch and in other projects, each confirmed by a script. Of
+    each that is named, write a report and a test of at most 30 lines in the style of that project's own suite, on that
+    project alone: it fails on the version that has the defect, and passes once that is mended. They are yours to offer;
+    nothing is sent anywhere.
+    """
+    one.add_argument("defects", metavar="DEFECT", nargs="*", help="those whose name a glob matches")
+    one.add_argument("--all", **SWITCH, help="all of them, in a folder for each project")
+    one.add_argument("--into", metavar="FOLDER", help="write into this folder (default: the current one)")
+    one.add_argument("--force", **SWITCH, help="write over files that are there already")
+
+
 _PIPELINE_EXAMPLES = """\
 examples:
   gradconform pipeline torch                            (training steps, on two ranks)
@@ -429,8 +452,9 @@ def _stage_objects(one: argparse.ArgumentParser) -> None:
 
 #: In the order of the help.
 _ORDER = (
-    "run", "init", "replay", "list", "explain", "contract", "fuzz", "selftest", "bench", "pipeline", "schedule-text",
-    "stage-objects", "merge", "compare", "report", "badge", "waivers", "bundle", "verify", "device", "doctor",
+    "run", "init", "replay", "list", "explain", "contract", "fuzz", "selftest", "bench", "upstream", "pipeline",
+    "schedule-text", "stage-objects", "merge", "compare", "report", "badge", "waivers", "bundle", "verify",
+    "device", "doctor",
 )  # fmt: skip
 
 

@@ -19,6 +19,9 @@ TOP = {
     **{name: f"gradconform.{name}" for name in ("bench", "fixtures", "plugins", "reference")},
 }
 
+#: Tests in the style of other projects' suites, which no module imports: data, though they are Python.
+OFFERED = "bench/upstream/*/test_*.py"
+
 #: What takes long to import: a module that needs one of these may be imported late by one that does not.
 SLOW = {
     "expecttest", "hypothesis", "jinja2", "jsonschema", "matplotlib", "numpy", "packaging", "pytest", "rich", "torch",
@@ -98,7 +101,8 @@ def imports_of(name: str, path: Path, modules: dict[str, Path]) -> Iterator[Edge
 
 @cache
 def graph() -> Graph:
-    modules = {named(path): path for top in TOP for path in sorted((ROOT / top).rglob("*.py"))}
+    paths = [path for top in TOP for path in sorted((ROOT / top).rglob("*.py")) if not path.match(OFFERED)]
+    modules = {named(path): path for path in paths}
     return Graph(modules, tuple(edge for name, path in modules.items() for edge in imports_of(name, path, modules)))
 
 

@@ -46,8 +46,8 @@ SHOWN: dict[str, tuple[str, ...]] = {
 }
 #: What reads no report; a target's texts are in test_targets.py.
 OTHER = {
-    "list", "explain", "contract", "run", "init", "replay", "fuzz", "selftest", "bench", "doctor", "pipeline",
-    "schedule-text", "stage-objects", "device",
+    "list", "explain", "contract", "run", "init", "replay", "fuzz", "selftest", "bench", "upstream", "doctor",
+    "pipeline", "schedule-text", "stage-objects", "device",
 }  # fmt: skip
 
 

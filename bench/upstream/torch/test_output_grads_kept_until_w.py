@@ -1,0 +1,20 @@
+# Owner(s): ["oncall: distributed"]
+import torch
+from torch import nn
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
+from torch.testing._internal.common_utils import TestCase, run_tests
+
+
+class StageBackwardTests(TestCase):
+    def test_output_grad_may_be_overwritten_before_weight_backward(self):
+        linear = nn.Linear(5, 3)
+        x, grad = torch.randn(7, 5, requires_grad=True), torch.randn(7, 3)
+        (expected,) = torch.autograd.grad(linear(x), linear.bias, grad)
+        _, groups = stage_backward_input([linear(x)], [grad], [x], linear.parameters())
+        grad.fill_(7.0)  # the gradient of the next microbatch is received there
+        stage_backward_weight(linear.parameters(), groups)
+        self.assertEqual(linear.bias.grad, expected)
+
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,84 @@
+"""The command ``gradconform upstream``: a report and a short test of each defect that was confirmed elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gradconform.bench.upstream import Offer, offers
+from gradconform.contract.beside import ALL, chosen
+from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT, UsageError
+from gradconform.report.lines import Line
+from gradconform.report.offers import offer_figures, offer_listing, offer_report, run_line
+
+from .console import width, write, written
+
+
+class ThereAlreadyError(UsageError):
+    """A file that is to be written is there, and may hold somebody's work."""
+
+
+def upstream(arguments: argparse.Namespace) -> int:
+    """List the defects, or write the report and the test of those that are named; nothing is sent anywhere."""
+    known = offers()
+    if not arguments.defects and not arguments.all:
+        if arguments.into is not None or arguments.force:
+            msg = "--into and --force go with what is written; name a defect, or give --all"
+            raise UsageError(msg)
+        every = list(known.values())
+        write([*offer_listing(every, width()), Line(), *offer_figures(every, width())])
+        return EXIT_CONFORMS
+    if arguments.defects and arguments.all:
+        msg = "--all writes every defect; give no names with it"
+        raise UsageError(msg)
+    patterns = [ALL] if arguments.all else arguments.defects
+    found = chosen(patterns, known, "{} matches no confirmed defect ('gradconform upstream' lists them)")
+    folder = _folder(arguments.into)
+    texts = _files(found, folder)
+    there = [] if arguments.force else [str(path) for path in texts if path.exists()]
+    if there:
+        more = f" and {len(there) - 1} more" if there[1:] else ""
+        msg = f"{there[0]!r}{more}: there already; give --force to write over, or another folder by --into"
+        raise ThereAlreadyError(msg)
+    return _write(found, texts)
+
+
+def _folder(into: str | None) -> Path:
+    """Return where files go; raise :class:`~gradconform.exits.UsageError` for what is no folder."""
+    folder = Path(into or ".")
+    if not folder.is_dir():
+        msg = f"--into {into!r}: there is no such folder; make it first"
+        raise UsageError(msg)
+    return folder
+
+
+def _files(found: Sequence[Offer], folder: Path) -> dict[Path, str]:
+    """Return the texts by their paths: those of several projects have folders of their own, as they share names."""
+    apart = len({one.project for one in found}) > 1
+    texts: dict[Path, str] = {}
+    for one in found:
+        home = folder / one.project if apart else folder
+        texts[home / f"{one.stem}.md"] = offer_report(one)
+        texts[home / f"test_{one.stem}.py"] = one.test
+    return texts
+
+
+def _write(found: Sequence[Offer], texts: Mapping[Path, str]) -> int:
+    """Write all files or none, and tell what there is to do with them."""
+    made = [path for path in dict.fromkeys(path.parent for path in texts) if not path.exists()]
+    for path in made:
+        path.mkdir()
+    if not written({str(path): text for path, text in texts.items()}, what="report and the test"):
+        for path in made:
+            path.rmdir()
+        return EXIT_ENVIRONMENT
+    lines = [Line(f"wrote {path}") for path in texts]
+    if len(found) == 1:
+        home = next(iter(texts)).parent
+        lines += [Line(), Line(f"run it: {'' if home == Path() else f'cd {home} && '}{run_line(found[0])}")]
+        lines.append(Line(f"on {found[0].project} {found[0].version} it fails; it passes once that is mended"))
+    else:
+        lines += [Line(), *offer_figures(found, width())]
+    write([*lines, Line("nothing was sent anywhere: they are yours to offer")])
+    return EXIT_CONFORMS

@@ -1,0 +1,67 @@
+"""What is offered to other projects: the list of a terminal, and the report that goes with a test."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from gradconform.bench.upstream import Offer
+from gradconform.torch_releases.tested import TESTED
+from gradconform.version import KIT_VERSION
+
+from .lines import Line, count, wrapped
+
+_SHORTEST = 20
+
+
+def offer_listing(offers: Sequence[Offer], width: int) -> list[Line]:
+    """Return a line for each offer, its name and as much of its title as there is room for."""
+    return [Line(f"{one.name}  {_within(one.title, width - len(one.name) - 2)}") for one in offers]
+
+
+def _within(text: str, width: int) -> str:
+    return textwrap.shorten(text, max(width, _SHORTEST), placeholder=" …")
+
+
+def offer_figures(offers: Sequence[Offer], width: int) -> list[Line]:
+    """Return how many defects there are, by project."""
+    projects = dict.fromkeys(one.project for one in offers)
+    each = ", ".join(f"{project} {sum(one.project == project for one in offers)}" for project in projects)
+    return wrapped(f"{count(len(offers), 'confirmed defect')}, each with a report and a test: {each}", width)
+
+
+def offer_report(offer: Offer) -> str:
+    """Return the text of the report, in Markdown."""
+    return "\n".join(_report_lines(offer)) + "\n"
+
+
+def _report_lines(offer: Offer) -> Iterator[str]:
+    yield f"# {offer.title}"
+    yield ""
+    if offer.told:
+        yield offer.told.strip()
+        yield ""
+    yield f"- Project: <https://github.com/{offer.repository}>"
+    yield f"- Confirmed on: {offer.project} {offer.version}"
+    if offer.releases:
+        yield f"- Releases that have it: {offer.releases}, of {TESTED[0]} to {TESTED[-1]}, which were tried"
+    yield f"- Likely place: {offer.place}"
+    yield f"- A direction of a mend: {offer.mend}"
+    if offer.links:
+        yield f"- Public reports of this, or of what is near: {', '.join(f'<{link}>' for link in offer.links)}"
+    yield f"- Found by: gradconform {KIT_VERSION}; it needs none of it to be shown"
+    yield ""
+    yield "## A test"
+    yield ""
+    yield f"On {offer.project} {offer.version} it fails with `{offer.fails}`; it passes once the defect is mended."
+    where = f" It would go into `{offer.suite}`." if offer.suite else ""
+    yield f"Run it by `{run_line(offer)}`.{where}"
+    yield ""
+    yield "```python"
+    yield offer.test.rstrip()
+    yield "```"
+
+
+def run_line(offer: Offer) -> str:
+    """Return the command that runs the test of an offer, beside it."""
+    return f"python {'' if offer.run == 'python' else '-m pytest '}test_{offer.stem}.py"

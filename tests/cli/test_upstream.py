@@ -1,0 +1,126 @@
+"""``gradconform upstream``: the list, what is written and what is not, and how each wrong use ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from expecttest import assert_expected_inline
+
+from gradconform.bench.upstream import offers
+from gradconform.cli import main
+from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT, EXIT_USAGE
+
+ONE = "torch/view-output"
+OFFERS = offers()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_list_has_a_line_for_each_defect_and_writes_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["upstream"]) == EXIT_CONFORMS
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines[: len(OFFERS)]] == list(OFFERS)
+    assert max(map(len, lines)) <= 80
+    assert lines[len(OFFERS) + 1].startswith(f"{len(OFFERS)} confirmed defects, each with a report and a test: ")
+    assert files(folder) == []
+
+
+def test_of_a_named_defect_report_and_test_are_written_and_it_is_said_that_nothing_was_sent(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["upstream", ONE]) == EXIT_CONFORMS
+    assert_expected_inline(
+        capsys.readouterr().out,
+        """\
+wrote view_output.md
+wrote test_view_output.py
+
+run it: python test_view_output.py
+on torch 2.13.0 it fails; it passes once that is mended
+nothing was sent anywhere: they are yours to offer
+""",
+    )
+    assert files(folder) == ["test_view_output.py", "view_output.md"]
+    report = (folder / "view_output.md").read_text(encoding="utf-8")
+    assert report.startswith(f"# {OFFERS[ONE].title}\n\npytorch #142229; ")
+    assert "https://github.com/pytorch/pytorch/issues/142229" in report
+    assert "since 2.6 or before, of 2.6 to 2.15" in report
+    assert (folder / "test_view_output.py").read_text(encoding="utf-8") == OFFERS[ONE].test
+    assert OFFERS[ONE].test in report
+
+
+def test_defects_of_several_projects_have_a_folder_each(folder: Path) -> None:
+    (folder / "here").mkdir()
+    assert main(["upstream", "*/surplus-output-grads", "--into", "here"]) == EXIT_CONFORMS
+    homes = {path.split("/")[1] for path in files(folder)}
+    assert homes == {"d9d", "torch", "torchpippy"}
+    assert len(files(folder)) == 6
+
+
+def test_all_of_them_are_written(folder: Path) -> None:
+    assert main(["upstream", "--all"]) == EXIT_CONFORMS
+    assert len(files(folder)) == 2 * len(OFFERS)
+
+
+def test_a_file_that_is_there_is_kept_with_all_others_unless_it_is_forced(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "test_view_output.py").write_text("mine")
+    assert main(["upstream", ONE]) == EXIT_USAGE
+    assert "'test_view_output.py': there already; give --force to write over" in capsys.readouterr().err
+    assert files(folder) == ["test_view_output.py"]
+    assert (folder / "test_view_output.py").read_text() == "mine"
+    assert main(["upstream", ONE, "--force"]) == EXIT_CONFORMS
+    assert (folder / "test_view_output.py").read_text(encoding="utf-8") == OFFERS[ONE].test
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["torch/view-outptu"], "'torch/view-outptu' matches no confirmed defect"),
+        (["torch/view-outptu"], "nearest: torch/view-output"),
+        (["tied-apart"], "nearest: torch/tied-apart-freed-graph"),
+        ([ONE, "--into", "nowhere"], "--into 'nowhere': there is no such folder; make it first"),
+        ([ONE, "--all"], "--all writes every defect; give no names with it"),
+        (["--into", "."], "--into and --force go with what is written; name a defect, or give --all"),
+        (["--force"], "--into and --force go with what is written; name a defect, or give --all"),
+    ],
+)
+def test_a_wrong_use_is_told_and_writes_nothing(
+    folder: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["upstream", *words]) == EXIT_USAGE
+    assert said in capsys.readouterr().err
+    assert files(folder) == []
+
+
+def test_what_cannot_be_written_leaves_nothing_behind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(self: Path, target: Path) -> None:
+        del self, target
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert main(["upstream", "*/surplus-output-grads"]) == EXIT_ENVIRONMENT
+    assert "No space left on device" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
+
+
+def test_the_command_imports_no_torch() -> None:
+    code = "import sys; from gradconform.cli import main; main(['upstream', '--all']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0

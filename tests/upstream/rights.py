@@ -1,0 +1,310 @@
+"""What is right, to be put in the place of what each offered test shows to be wrong.
+
+A stand-in is the smallest that keeps to plain autograd where the project does not: for torch's functions the kit's
+right split, for a schedule a loop over micro-batches, for a pipe its layers without it. With it the test passes: it can
+pass, and asks for nothing that plain autograd does not do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from gradconform.reference import install, split
+
+RightOf = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+@contextlib.contextmanager
+def replaced(*places: tuple[str, object]) -> Iterator[None]:
+    """Let names of modules and classes be something else inside the block."""
+    with contextlib.ExitStack() as stack:
+        for place, value in places:
+            stack.enter_context(mock.patch(place, value))
+        yield
+
+
+def right_of(project: str, name: str) -> contextlib.AbstractContextManager[None]:
+    """Return what puts in place what is right for one offered test."""
+    return {**dict.fromkeys([name], PROJECTS[project]), **OTHERS.get(project, {})}[name]()
+
+
+# torch: its functions
+
+
+@contextlib.contextmanager
+def torchs_functions() -> Iterator[None]:
+    """Put the right split in the place of the functions, for stages as well."""
+    install()
+    names = ("stage_backward", "stage_backward_input", "stage_backward_weight")
+    with replaced(*((f"torch.distributed.pipelining._backward.{name}", getattr(split, name)) for name in names)):
+        yield
+
+
+@contextlib.contextmanager
+def graphs_that_are_kept() -> Iterator[None]:
+    """Let compiled code keep what it saved where a graph is to be walked again."""
+    with torchs_functions(), torch._functorch.config.patch(donated_buffer=False):
+        yield
+
+
+# torch: its runtime
+
+
+class PlainSchedule:
+    """Runs the stages of this process one behind the other, and divides what a step adds by its micro-batches."""
+
+    def __init__(self, stages: Any, n_microbatches: int, loss_fn: Any, *, scale_grads: bool = True) -> None:
+        self.modules = [stage.submod for stage in (stages if isinstance(stages, list) else [stages])]
+        self.n, self.loss_fn, self.share = n_microbatches, loss_fn, n_microbatches if scale_grads else 1
+
+    def losses(self, x: torch.Tensor, target: torch.Tensor) -> Iterator[torch.Tensor]:
+        for outputs, of_target in zip(x.chunk(self.n), target.chunk(self.n), strict=True):
+            for module in self.modules:
+                outputs = module(outputs)  # noqa: PLW2901 (from stage to stage)
+            yield self.loss_fn(outputs, of_target)
+
+    def step(self, x: torch.Tensor, *, target: torch.Tensor, return_outputs: bool = True) -> None:
+        del return_outputs
+        for loss in self.losses(x, target):
+            (loss / self.share).backward()
+
+    def eval(self, x: torch.Tensor, *, target: torch.Tensor, losses: list[torch.Tensor]) -> None:
+        with torch.no_grad():
+            losses.extend(self.losses(x, target))
+
+
+def plain_schedules() -> contextlib.AbstractContextManager[None]:
+    """Put the plain schedule in the place of those that the tests name."""
+    names = ("GPipe", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble")
+    return replaced(*((f"torch.distributed.pipelining.Schedule{name}", PlainSchedule) for name in names))
+
+
+class Unwrapped(nn.Module):
+    """One replica, which needs nothing of DistributedDataParallel."""
+
+    def __init__(self, module: nn.Module, **_: Any) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any) -> Any:
+        return self.module(*args)
+
+
+def one_replica() -> contextlib.AbstractContextManager[None]:
+    """Leave layers alone."""
+    return replaced(("torch.nn.parallel.DistributedDataParallel", Unwrapped))
+
+
+def frozen_as_before() -> contextlib.AbstractContextManager[None]:
+    """Freeze what was frozen before the layers were parallelized."""
+    from torch.distributed.tensor.parallel import parallelize_module  # noqa: PLC0415 (where it is replaced)
+
+    def parallelize(module: nn.Module, mesh: Any, plan: Any) -> None:
+        trained = {name: one.requires_grad for name, one in module.named_parameters()}
+        parallelize_module(module, mesh, plan)
+        for name, one in module.named_parameters():
+            one.requires_grad_(trained[name])
+
+    return replaced(("torch.distributed.tensor.parallel.parallelize_module", parallelize))
+
+
+def stages_that_let_go() -> contextlib.AbstractContextManager[None]:
+    """Let go of outputs after I, and of input gradients after W."""
+    from torch.distributed.pipelining import PipelineStage  # noqa: PLC0415 (where it is replaced)
+
+    class Stage(PipelineStage):
+        def backward_one_chunk(self, mb: int, **options: Any) -> None:
+            super().backward_one_chunk(mb, **options)
+            inputs, groups, *_ = self.backward_state[mb]
+            self.backward_state[mb] = inputs, groups, None, None
+            for infos in self.args_recv_info.values():
+                infos[0].buffer.grad = None
+
+    return replaced(("torch.distributed.pipelining.PipelineStage", Stage))
+
+
+def strict_schedule_text() -> contextlib.AbstractContextManager[None]:
+    """Read a cell to its end, and refuse an action that stands twice."""
+    from torch.distributed.pipelining import schedules  # noqa: PLC0415 (where it is replaced)
+
+    read, validate = schedules._Action.from_str, schedules._validate_schedule
+
+    def from_str(cell: str) -> Any:
+        if not re.fullmatch(r"\d+[A-Z_]+\d*", cell):
+            msg = f"{cell!r} is no action"
+            raise RuntimeError(msg)
+        return read(cell)
+
+    def validated(rows: Any, *args: Any) -> Any:
+        for row in rows.values():
+            if len(set(row)) < len(row):
+                msg = "an action stands twice"
+                raise AssertionError(msg)
+        return validate(rows, *args)
+
+    home = "torch.distributed.pipelining.schedules"
+    return replaced((f"{home}._Action.from_str", staticmethod(from_str)), (f"{home}._validate_schedule", validated))
+
+
+# other projects
+
+
+def d9ds_functions() -> contextlib.AbstractContextManager[None]:
+    """Put the right split in the functions' place, and let handlers refuse gradients that do not mirror the outputs."""
+    from d9d.pipelining.infra.stage import computations, splitgrad  # noqa: PLC0415 (in one process alone)
+
+    def full(outputs: Any, output_grads: Any, inputs: Any) -> list[Any]:
+        return list(split.stage_backward(outputs, output_grads, inputs))
+
+    def backward_input(outputs: Any, output_grads: Any, inputs: Any, weights: Any) -> Any:
+        found, context = split.stage_backward_input(outputs, output_grads, inputs, weights)
+        return splitgrad.BackwardInputResult(list(found), context, [])
+
+    leaves = computations.BackwardComputeHandler._seed_leaves
+
+    def mirrored(seed: Any) -> Any:
+        if pytree.tree_structure(seed.outputs) != pytree.tree_structure(seed.output_grads):
+            msg = "gradients of another structure than the outputs"
+            raise ValueError(msg)
+        return leaves(seed)
+
+    functions = {
+        "stage_backward_full": full,
+        "stage_backward_input": backward_input,
+        "stage_backward_weight": split.stage_backward_weight,
+    }
+    home = "d9d.pipelining.infra.stage"
+    return replaced(
+        *((f"{home}.{part}.{name}", one) for part in ("splitgrad", "computations") for name, one in functions.items()),
+        (f"{home}.computations.BackwardComputeHandler._seed_leaves", staticmethod(mirrored)),
+    )
+
+
+def pippys_function() -> contextlib.AbstractContextManager[None]:
+    """Put the right full backward in the function's place."""
+
+    def stage_backward(outputs: Any, grads: Any, inputs: Any, *_: Any) -> tuple[Any, None]:
+        try:
+            return split.stage_backward(outputs, grads, inputs), None
+        except ValueError as error:
+            raise RuntimeError(str(error)) from error
+
+    return replaced(("pippy.backward.stage_backward", stage_backward))
+
+
+def no_pipe(place: str) -> RightOf:
+    """Run the layers without the pipe."""
+    return lambda: replaced((place, lambda layers, **_: layers))
+
+
+def megatrons_functions() -> contextlib.AbstractContextManager[None]:
+    """Start at all outputs, and free none that is a leaf."""
+    from megatron.core.pipeline_parallel import schedules  # noqa: PLC0415 (in one process alone)
+
+    deallocate = schedules.deallocate_output_tensor
+
+    def backward_step(inputs: Any, outputs: Any, grads: Any, *_: Any) -> Any:
+        return split.stage_backward(outputs, grads, inputs)
+
+    def deallocate_output_tensor(out: torch.Tensor, **options: Any) -> None:
+        if not out.is_leaf:
+            deallocate(out, **options)
+
+    home = "megatron.core.pipeline_parallel.schedules"
+    return replaced(
+        (f"{home}.backward_step", backward_step), (f"{home}.deallocate_output_tensor", deallocate_output_tensor)
+    )
+
+
+def deepspeeds_engine() -> contextlib.AbstractContextManager[None]:
+    """Run one backward over the outputs that need a gradient, and let go of them however it ends."""
+    from deepspeed.runtime import engine as engines  # noqa: PLC0415 (in one process alone)
+
+    broadcast = engines.DeepSpeedEngine._broadcast_model
+
+    def backward_pass(engine: Any, mb: int) -> None:
+        outputs, engine.pipe_buffers["outputs"][mb] = engine.pipe_buffers["outputs"][mb], None
+        engine._running_engine_backward = True  # as the engine tells its own hooks
+        if engine.is_last_stage():
+            engine.loss.backward()
+            return
+        outputs, grads = (one if isinstance(one, tuple) else (one,) for one in (outputs, engine.grad_layer))
+        needing = [(one, grad) for one, grad in zip(outputs, grads, strict=True) if one.requires_grad]
+        if any(grad is None for _, grad in needing):
+            msg = "an output has no gradient"
+            raise RuntimeError(msg)
+        torch.autograd.backward(*map(list, zip(*needing, strict=True)))
+
+    def of_one_dimension(engine: Any) -> None:
+        scalars = [one for one in engine.module.parameters() if one.dim() == 0]
+        for one in scalars:
+            one.data = one.data.reshape(1)
+        broadcast(engine)
+        for one in scalars:
+            one.data = one.data.reshape(())
+
+    return replaced(
+        ("deepspeed.runtime.pipe.engine.PipelineEngine._exec_backward_pass", backward_pass),
+        ("deepspeed.runtime.engine.DeepSpeedEngine._broadcast_model", of_one_dimension),
+    )
+
+
+def norm_of_all_stages() -> contextlib.AbstractContextManager[None]:
+    """Count the gradients of every stage."""
+    from deepspeed.runtime import utils  # noqa: PLC0415 (in one process alone)
+
+    clip = utils.clip_grad_norm_
+
+    def clip_grad_norm_(parameters: Any, max_norm: float, mpu: Any) -> Any:
+        first = SimpleNamespace(
+            get_model_parallel_rank=lambda: 0, get_model_parallel_group=mpu.get_model_parallel_group
+        )
+        return clip(parameters, max_norm, mpu=first)
+
+    return replaced(("deepspeed.runtime.utils.clip_grad_norm_", clip_grad_norm_))
+
+
+#: What is right for most tests of a project, and for others.
+PROJECTS: dict[str, RightOf] = {
+    "d9d": d9ds_functions,
+    "deepspeed": deepspeeds_engine,
+    "fairscale": no_pipe("fairscale.nn.Pipe"),
+    "megatron-core": megatrons_functions,
+    "torch": torchs_functions,
+    "torchgpipe": no_pipe("torchgpipe.GPipe"),
+    "torchpippy": pippys_function,
+}
+OTHERS: dict[str, dict[str, RightOf]] = {
+    "deepspeed": {"clipped_by_norm_of_first_stage": norm_of_all_stages},
+    "torch": {
+        "accumulated_grads_scaled_again": plain_schedules,
+        "batch_norm_counts_inference": plain_schedules,
+        "compiled_stage_split": graphs_that_are_kept,
+        "ddp_forgets_tensor_parallel_layers": one_replica,
+        "ddp_reducer_left_armed": plain_schedules,
+        "ddp_trains_frozen_tensor_parallel_layers": one_replica,
+        "duplicate_action": strict_schedule_text,
+        "eval_of_v_schedule": plain_schedules,
+        "evaluation_clears_sharded_grads": plain_schedules,
+        "evaluation_divides_grads": plain_schedules,
+        "frozen_first_stage": plain_schedules,
+        "last_stage_detached_before_w": plain_schedules,
+        "last_stage_output_frozen": plain_schedules,
+        "outputs_kept_between_i_and_w": stages_that_let_go,
+        "received_grads_kept": stages_that_let_go,
+        "reentrant_checkpoint_refused": plain_schedules,
+        "sequence_parallel_trains_frozen_norm": frozen_as_before,
+        "text_behind_an_action": strict_schedule_text,
+        "unreduced_grads_of_zero_bubble": plain_schedules,
+        "weight_grads_dropped_when_resharded": plain_schedules,
+    },
+}

@@ -1,0 +1,105 @@
+"""Each script that confirms a defect has an offer, each offer a script, and both say the same."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradconform.bench import upstream
+from gradconform.bench.upstream import Offer, offers
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+OFFERS = offers()
+EACH = pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS)
+TABLES = {path.parent: tomllib.loads(path.read_text()) for path in ROOT.glob("tests/*/*/explained.toml")}
+PAGE = (ROOT / "docs" / "torch-versions.md").read_text(encoding="utf-8")
+#: What each project's tests import beside torch and pytest.
+IMPORTS = {
+    "d9d": "d9d",
+    "deepspeed": "deepspeed",
+    "fairscale": "fairscale",
+    "megatron-core": "megatron",
+    "torch": "torch",
+    "torchgpipe": "torchgpipe",
+    "torchpippy": "pippy",
+}
+
+
+def script_of(offer: Offer) -> Path:
+    return ROOT / offer.script
+
+
+def test_every_script_that_confirms_a_defect_has_an_offer_and_every_offer_such_a_script() -> None:
+    scripts = {folder / script for folder, table in TABLES.items() for script in table["scripts"]}
+    scripts |= set((ROOT / "tests" / "schedule_text").glob("*/*.py"))  # no table: checks name no script there
+    assert len(scripts) == len(OFFERS)
+    assert scripts == {script_of(offer) for offer in OFFERS.values()}
+
+
+@EACH
+def test_an_offer_tells_what_its_script_tells(offer: Offer) -> None:
+    title, _, told = (ast.get_docstring(ast.parse(script_of(offer).read_text(encoding="utf-8"))) or "").partition(
+        "\n\n"
+    )
+    assert (offer.title, offer.told.strip()) == (title, told)
+
+
+@EACH
+def test_an_offer_is_of_the_version_that_its_script_was_written_for(offer: Offer) -> None:
+    table = TABLES.get(script_of(offer).parent)
+    assert offer.version == (table["version"] if table and "version" in table else "2.13.0")
+
+
+@EACH
+def test_an_offer_says_of_releases_and_issues_what_the_page_of_torchs_releases_says(offer: Offer) -> None:
+    rows = [line.split("|") for line in PAGE.splitlines() if f"/{'/'.join(Path(offer.script).parts[-2:])})" in line]
+    if not rows:
+        assert (offer.since, offer.mended, offer.releases) == ((), (), "")
+        return
+    first, mended, reported = (cell.strip() for cell in rows[0][2:5])
+    assert (", ".join(offer.since), ", ".join(offer.mended)) == (first, mended)
+    assert set(offer.issues) == {int(number) for number in re.findall(r"\[#(\d+)\]", reported)}
+
+
+@EACH
+def test_an_offer_says_where_the_cause_is_likely_to_be_and_how_it_might_be_mended(offer: Offer) -> None:
+    assert re.match(r"[\w/]+\.py", offer.place)
+    assert offer.mend.endswith(".")
+    assert re.match(r"[A-Z]\w+(: .+)?$", offer.fails)
+    assert offer.run in {"python", "pytest"}
+
+
+def test_every_test_is_that_of_an_offer() -> None:
+    found = {path.relative_to(ROOT).as_posix() for path in Path(upstream.__file__).parent.glob("*/*.py")}
+    names = {f"bench/upstream/{offer.project}/test_{offer.stem}.py" for offer in OFFERS.values()}
+    assert {"bench/upstream/" + "/".join(Path(path).parts[-2:]) for path in found} == names
+
+
+@EACH
+def test_a_test_has_at_most_thirty_lines_and_needs_its_project_alone(offer: Offer) -> None:
+    assert len(offer.test.splitlines()) <= 30
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse(offer.test)):
+        if isinstance(node, ast.Import):
+            imported.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            imported.add((node.module or ".").partition(".")[0])
+    assert imported <= {IMPORTS[offer.project], "pytest", "torch", *sys.stdlib_module_names}
+    assert "gradconform" not in offer.test
+
+
+def test_releases_are_told_in_words() -> None:
+    told = {name: OFFERS[f"torch/{name}"].releases for name in ("view-output", "bare-bias-shares-storage")}
+    assert told == {
+        "view-output": "since 2.6 or before",
+        "bare-bias-shares-storage": "2.6 or before, mended in 2.9, and since 2.12",
+    }
