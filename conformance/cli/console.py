@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,12 +91,57 @@ class OutputFileError(UsageError):
     """A path that no report can be written to."""
 
 
+#: The arguments of commands that name files which are read, or gone on with; what they are called in a message.
+_KEPT = {
+    "report": "", "reports": "", "base": "", "new": "", "what": "", "target": "", "waivers": "--waivers",
+    "ndjson": "--ndjson", "resume": "--resume", "schedule": "--schedule", "stage": "--stage", "sign": "--sign",
+    "skip_operations": "--skip-operations",
+}  # fmt: skip
+
+
 def refuse_unwritable_outputs(arguments: argparse.Namespace) -> None:
-    """Raise :class:`OutputFileError` for the first file that a command is to write and cannot."""
-    for option in getattr(arguments, "outputs", ()):
-        path = getattr(arguments, option.removeprefix("--").replace("-", "_"))
-        if path not in {None, "-"}:  # the standard output
+    """Raise :class:`OutputFileError` for the first file that a command is to write and cannot.
+
+    One that has a use already, as another output or as what the command reads, would be lost.
+    """
+    named = {option: getattr(arguments, _argument(option)) for option in getattr(arguments, "outputs", ())}
+    given = {option: path for option, path in named.items() if path is not None}
+    for option, path in given.items():
+        if path != "-":  # the standard output
             refuse_unwritable(path, option)
+    uses = dict(_kept(arguments))
+    for option, path in given.items():
+        place = path if path == "-" else str(Path(path).resolve())
+        if place in uses:
+            raise OutputFileError(_taken(option, path, uses[place]))
+        uses[place] = option
+
+
+def _taken(option: str, path: str, other: str) -> str:
+    """Say that ``path`` has a use already: ``other`` is the option that names it, if any."""
+    if path == "-":
+        return f"{other} and {option} both go to the standard output; name a file for one of them"
+    if other:
+        return f"{other} and {option} name one file, {path!r}; choose another path for one of them"
+    return f"{option} {path!r} is a file that this command reads; choose another path"
+
+
+def _argument(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
+def _kept(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Yield the places of the files that a command reads or goes on writing, and the option that names each."""
+    for name, option in _KEPT.items():
+        values = getattr(arguments, name, None)
+        for value in values if isinstance(values, list) else [values]:
+            if isinstance(value, str):
+                path = value.partition("#")[0] if name == "what" else value
+                if name in {"target", "stage"}:  # of a name that is no file nothing can be lost
+                    path = path.rpartition(".py:")[0] + ".py" if ".py:" in path else path
+                    if not path.endswith(".py"):
+                        continue
+                yield str(Path(path).resolve()), option
 
 
 def refuse_unwritable(path: str, option: str) -> None:
