@@ -12,7 +12,7 @@ from gradconform.exits import EXIT_ENVIRONMENT, EXIT_INTERRUPTED, EXIT_USAGE, re
 from gradconform.process.ends import end_seen
 
 from .arguments import parser
-from .console import complain, refuse_unwritable_outputs
+from .console import complain, give_output_back, keep_output_for_the_report, refuse_unwritable_outputs
 
 __all__ = ["main"]
 
@@ -26,7 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 conforms, 1 does not, 2 usage, 3 error of the kit, 4 environment, 5 incomplete, 6 worse than before,
     130 interrupted.
     """
-    code = _code(argv)
+    try:
+        code = _code(argv)
+    finally:
+        give_output_back()
     flushed = [_flushed(stream) for stream in (sys.stdout, sys.stderr)]
     return code if all(flushed) else code or EXIT_ENVIRONMENT
 
@@ -56,6 +59,7 @@ def _code(argv: Sequence[str] | None) -> int:
     try:
         arguments = parser().parse_args(argv)
         refuse_unwritable_outputs(arguments)
+        keep_output_for_the_report(arguments)
         with end_seen(_ended):
             return int(pkgutil.resolve_name(arguments.command)(arguments))
     except SystemExit as stop:  # argparse has said what is wrong, or printed the help

@@ -339,11 +339,11 @@ def _upstream(one: argparse.ArgumentParser) -> None:
 
 _PIPELINE_EXAMPLES = """\
 examples:
-  gradconform pipeline torch                            (training steps, on two ranks)
+  gradconform pipeline torch              (training steps, on two ranks)
   gradconform pipeline myruntime.py:Runtime --profile standard
   gradconform pipeline torch --schedule all --ranks 2
-  gradconform pipeline torch --fixed                    (with the right split in torch's stages)
-  gradconform pipeline mypackage.backward --schedule ZBVZeroBubble,1F1B --ranks 4
+  gradconform pipeline torch --fixed      (with the right split in torch)
+  gradconform pipeline mypackage.backward --schedule ZBVZeroBubble --ranks 4
   gradconform pipeline torch --schedule mine.csv --ranks 2
   gradconform pipeline torch --schedule 1F1B --ranks 8 --nnodes 2 \\
       --rdzv-endpoint node0:29500        (the same command on each of the two)
@@ -411,7 +411,7 @@ _SCHEDULE_EXAMPLES = """\
 examples:
   gradconform schedule-text torch
   gradconform schedule-text torch --schedule mine.csv
-  gradconform schedule-text mypackage.schedules:Text --schedule ZBVZeroBubble-2x2x3
+  gradconform schedule-text mypackage:Text --schedule ZBVZeroBubble-2x2x3
 """
 
 

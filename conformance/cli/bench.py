@@ -13,13 +13,13 @@ from gradconform.bench import DEFECTS, Defect
 from gradconform.benching import Bench, Outcome, judge_bench
 from gradconform.contract.beside import chosen
 from gradconform.devices.environment import environment
-from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INTERRUPTED
+from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, EXIT_INTERRUPTED
 from gradconform.naming import SelectionError
 from gradconform.report.bench_page import bench_lines, bench_page, listing
 from gradconform.report.lines import Line
 
 from . import main
-from .console import hand_over, on_terminal, terminal, width, write, write_json
+from .console import kept, on_terminal, terminal, width, write, write_json
 from .progress import progress_bar
 
 #: What the commands of records import late, torch with it.
@@ -37,18 +37,20 @@ def bench(arguments: argparse.Namespace) -> int:
         raise SelectionError(msg)
     judged = _judged(defects, arguments.workers or os.cpu_count() or 1)
     code = EXIT_INTERRUPTED if not judged.whole else EXIT_CONFORMS if judged.good else EXIT_DOES_NOT
+    files: dict[str, tuple[str, str]] = {}
     if arguments.write is not None and judged.whole:
-        code = hand_over(arguments.write, bench_page(judged), code=code, what="page")
+        files[arguments.write] = ("page", bench_page(judged))
+    if arguments.json not in {None, "-"}:
+        files[arguments.json] = ("bench as JSON", json.dumps(judged.to_dict(), indent=2) + "\n")
+    notes = kept(files)
     if arguments.json == "-":
         write_json(judged.to_dict())
-        return code
-    if arguments.json is not None:
-        code = hand_over(arguments.json, json.dumps(judged.to_dict(), indent=2) + "\n", code=code)
-    lines = bench_lines(judged, width())
-    left = len(judged.planned) - len(judged.outcomes)
-    stopped = [Line(f"The bench was interrupted: {left} defects are left", "warning")] if left else []
-    write([*lines[:-1], *stopped, lines[-1]])
-    return code
+    else:
+        lines = bench_lines(judged, width())
+        left = len(judged.planned) - len(judged.outcomes)
+        stopped = [Line(f"The bench was interrupted: {left} defects are left", "warning")] if left else []
+        write([*lines[:-1], *stopped, *(notes or []), lines[-1]])
+    return EXIT_ENVIRONMENT if notes is None else code
 
 
 def chosen_defects(patterns: Sequence[str]) -> list[Defect]:

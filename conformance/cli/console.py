@@ -9,9 +9,10 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from gradconform.exits import EXIT_ENVIRONMENT, UsageError
 from gradconform.report.lines import Line, Role
@@ -29,9 +30,39 @@ _STYLES: dict[Role, str] = {
 PIPED_WIDTH, WIDEST = 80, 120
 
 
+@dataclass(slots=True)
+class _Kept:
+    """The standard output while nobody but the command prints to it; else None."""
+
+    output: TextIO | None = None
+
+
+_KEPT = _Kept()
+
+
+def keep_output_for_the_report(arguments: argparse.Namespace) -> None:
+    """Where a program is to read the standard output, let what a target prints go to the standard error.
+
+    :func:`give_output_back` ends it.
+    """
+    form = getattr(arguments, "output_format", None) or "full"
+    if _KEPT.output is None and (form != "full" or getattr(arguments, "json", None) == "-"):
+        _KEPT.output, sys.stdout = sys.stdout, sys.stderr
+
+
+def give_output_back() -> None:
+    """Let the standard output be anybody's again."""
+    if _KEPT.output is not None:
+        sys.stdout, _KEPT.output = _KEPT.output, None
+
+
+def _output() -> TextIO:
+    return _KEPT.output or sys.stdout
+
+
 def on_terminal() -> bool:
     """Tell whether a person watches the standard output: no pipe, no CI, no dumb terminal."""
-    return sys.stdout.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
+    return _output().isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
 
 
 def width() -> int:
@@ -43,7 +74,7 @@ def terminal() -> Console:
     """Return a rich console that prints text as it is given."""
     from rich.console import Console  # noqa: PLC0415 (only a terminal needs it)
 
-    return Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
+    return Console(file=_output(), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def write(lines: Iterable[Line], console: Console | None = None) -> None:
@@ -82,21 +113,67 @@ def complain(text: str) -> None:
 
 
 def _print(text: str) -> None:
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    output = _output()
+    encoding = getattr(output, "encoding", None) or "utf-8"
     # A message may quote what an old terminal cannot show; a report that crashes over it would help nobody.
-    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)  # noqa: T201 (a command talks)
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=output, flush=True)
 
 
 class OutputFileError(UsageError):
     """A path that no report can be written to."""
 
 
+#: The arguments of commands that name files which are read, or gone on with; what they are called in a message.
+_READ = {
+    "report": "", "reports": "", "base": "", "new": "", "what": "", "target": "", "waivers": "--waivers",
+    "ndjson": "--ndjson", "resume": "--resume", "schedule": "--schedule", "stage": "--stage", "sign": "--sign",
+    "skip_operations": "--skip-operations",
+}  # fmt: skip
+
+
 def refuse_unwritable_outputs(arguments: argparse.Namespace) -> None:
-    """Raise :class:`OutputFileError` for the first file that a command is to write and cannot."""
-    for option in getattr(arguments, "outputs", ()):
-        path = getattr(arguments, option.removeprefix("--").replace("-", "_"))
-        if path not in {None, "-"}:  # the standard output
+    """Raise :class:`OutputFileError` for the first file that a command is to write and cannot.
+
+    One that has a use already, as another output or as what the command reads, would be lost.
+    """
+    named = {option: getattr(arguments, _argument(option)) for option in getattr(arguments, "outputs", ())}
+    given = {option: path for option, path in named.items() if path is not None}
+    for option, path in given.items():
+        if path != "-":  # the standard output
             refuse_unwritable(path, option)
+    uses = dict(_read_by(arguments))
+    for option, path in given.items():
+        place = path if path == "-" else str(Path(path).resolve())
+        if place in uses:
+            raise OutputFileError(_taken(option, path, uses[place]))
+        uses[place] = option
+
+
+def _taken(option: str, path: str, other: str) -> str:
+    """Say that ``path`` has a use already: ``other`` is the option that names it, if any."""
+    if path == "-":
+        return f"{other} and {option} both go to the standard output; name a file for one of them"
+    if other:
+        return f"{other} and {option} name one file, {path!r}; choose another path for one of them"
+    return f"{option} {path!r} is a file that this command reads; choose another path"
+
+
+def _argument(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
+def _read_by(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Yield the places of the files that a command reads or goes on writing, and the option that names each."""
+    for name, option in _READ.items():
+        values = getattr(arguments, name, None)
+        for value in values if isinstance(values, list) else [values]:
+            if isinstance(value, str):
+                path = value.partition("#")[0] if name == "what" else value
+                if name in {"target", "stage"}:  # of a name that is no file nothing can be lost
+                    path = path.rpartition(".py:")[0] + ".py" if ".py:" in path else path
+                    if not path.endswith(".py"):
+                        continue
+                yield str(Path(path).resolve()), option
 
 
 def refuse_unwritable(path: str, option: str) -> None:
@@ -159,14 +236,18 @@ def _written_beside(real: Path, content: str | bytes) -> Path:
     return beside
 
 
-def hand_over(path: str, content: str | bytes, *, code: int, what: str = "report") -> int:
-    """Write a command's file and return ``code``; where it cannot be, say so and return the environment's exit code."""
-    return hand_over_all({path: content}, code=code, what=what)
-
-
 def hand_over_all(contents: Mapping[str, str | bytes], *, code: int, what: str) -> int:
-    """Write the files of a command, all or none, as :func:`hand_over` writes one."""
+    """Write the files of a command, all or none; where they cannot be, return the environment's exit code."""
     return code if written(contents, what=what) else EXIT_ENVIRONMENT
+
+
+def kept(files: Mapping[str, tuple[str, str]]) -> list[Line] | None:
+    """Write the files of a command, path by path what it is called and its content; return the lines that tell them.
+
+    None where they could not be written, which has been said then; of several all are written, or none.
+    """
+    whole = written({path: content for path, (_, content) in files.items()}, what="report")
+    return [Line(f"{name}: {path}") for path, (name, _) in files.items()] if whole else None
 
 
 def written(contents: Mapping[str, str | bytes], *, what: str) -> bool:

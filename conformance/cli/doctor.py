@@ -12,12 +12,14 @@ import platform
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+from gradconform.devices.choice import what_an_unknown_device_needs
 from gradconform.devices.names import device_names
 from gradconform.devices.probe import Request, probe_all, requests_for
 from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT, RunRefusedError
 from gradconform.naming import current_folder_first
 from gradconform.records import as_json
 from gradconform.report.health import Health, TargetState, health_lines
+from gradconform.report.lines import wrapped_each
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
 from .apart import told_apart
@@ -33,6 +35,8 @@ def doctor(arguments: argparse.Namespace) -> int:
         write_json(as_json(health))
     else:
         write(health_lines(health, width()))
+        unknown = (what_an_unknown_device_needs(probe.device) for probe in health.devices if probe.unknown)
+        write(wrapped_each(dict.fromkeys(unknown), width(), hanging=4, role="warning"))
     useless = arguments.device is not None and any(probe.reason is not None or probe.faults for probe in health.devices)
     return EXIT_ENVIRONMENT if useless else EXIT_CONFORMS
 

@@ -17,12 +17,13 @@ from packaging.requirements import Requirement
 
 from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT, UsageError
 from gradconform.naming import current_folder_first
+from gradconform.report.lines import Line, wrapped_each
 from gradconform.target.finding import ENTRY_POINTS, refuse_missing_target, registered
 from gradconform.target.loading import TargetNotInstalledError
 from gradconform.version import KIT_VERSION
 from gradconform.waivers.waiver import DEFAULT_FILE
 
-from .console import complain, write_text
+from .console import complain, width, write, write_text
 
 
 def init(arguments: argparse.Namespace) -> int:
@@ -41,7 +42,7 @@ def init(arguments: argparse.Namespace) -> int:
         complain(f"{error.filename}: cannot be written: {error.strerror}")
         return EXIT_ENVIRONMENT
     if any(written):
-        write_text("\n".join(_next_steps(folder, target)))
+        write([Line(), *wrapped_each(_next_steps(folder, target), width(), hanging=4)])
     return EXIT_CONFORMS
 
 
@@ -75,7 +76,7 @@ def _write_new(folder: Path, name: str, text: str) -> bool:
 
 
 def _next_steps(folder: Path, target: str) -> list[str]:
-    lines = ["", f"target {target}; try it: python -m pytest tests/test_stage_backward.py"]
+    lines = [f"target {target}; try it: python -m pytest tests/test_stage_backward.py"]
     if installed_from_disk():
         lines.append(
             f"gradconform was installed from this disk: the workflow asks pip for {kit_requirement()!r}; "

@@ -93,7 +93,7 @@ class Formatter(argparse.HelpFormatter):
     """Wraps what is one paragraph, and leaves examples and tables as they are written."""
 
     def __init__(self, prog: str) -> None:
-        columns = min(shutil.get_terminal_size((100, 24)).columns, 100)
+        columns = min(shutil.get_terminal_size((80, 24)).columns, 100)
         super().__init__(prog, max_help_position=32, width=columns)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradconform.contract import checks_of
-from gradconform.contract.on_fault import FaultCheck
+from gradconform.contract.plan import Item
 from gradconform.devices.choice import choose
 from gradconform.devices.flags import flags_named
 from gradconform.devices.ready import ready
@@ -17,18 +17,17 @@ from gradconform.naming import SelectionError, current_folder_first, nearest
 from gradconform.pipeline.options import STEPS
 from gradconform.reading.report import read_report
 from gradconform.replay.script import Replayed, failing_trial
-from gradconform.report.lines import Line
-from gradconform.report.sentences import options_of
+from gradconform.report.sentences import command_again, options_of
 from gradconform.results import Report, Result
 from gradconform.run.beside import asked_by
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 from gradconform.target.finding import refuse_missing_target
 
-from .console import replace_file, write
+from .console import replace_file
 from .parsing import given_options
 from .replay_pipeline import replay_pipeline
-from .replayed import say_what_came, say_what_is_replayed
+from .replayed import say_what_came, say_what_is_replayed, say_what_is_written
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +121,20 @@ def _told(run: Run, wanted: _Wanted) -> int:
     (item,), others = run.plan.items, wanted.options.but(device="cpu", dtype="float32", seed=None).words("results")
     told = [f"{item.device} {item.dtype}", f"seed {run.options.seed}", *([shlex.join(others)] if others else [])]
     say_what_is_replayed(wanted.check, run.empty_report(), wanted.report, told)
-    (result,) = run.run().results
-    return say_what_came(result, wanted.before)
+    report = run.run()
+    (result,) = report.results
+    again = command_again(report, result) if _replayed(run, item).has_script else None
+    return say_what_came(result, wanted.before, script=f"{again} --script defect.py" if again else None)
+
+
+def _replayed(run: Run, item: Item) -> Replayed:
+    return Replayed(item.check, run.target, item.dtype, item.device, run.options.seed, run.options.contract)
 
 
 def _write_script(run: Run, wanted: _Wanted, path: str) -> int:
     (item,) = run.plan.items
-    if isinstance(item.check, FaultCheck):
-        msg = (
-            f"--script: {wanted.check} judges the kit by a fault of its own, so there is no script of an implementation"
-        )
-        raise SelectionError(msg)
-    options, trial = run.options, failing_trial(run, item)
-    replayed = Replayed(trial, run.target, item.dtype, item.device, options.seed, options.contract)
+    replayed = replace(_replayed(run, item), check=failing_trial(run, item))
     with current_folder_first():
         replace_file(path, replayed.shortest())
-    write([Line(f"{path} runs {wanted.check} with torch and the implementation alone: python {path}")])
+    say_what_is_written(path, wanted.check, "torch and the implementation alone", shlex.join(["python", path]))
     return EXIT_CONFORMS

@@ -14,14 +14,13 @@ from gradconform.naming import SelectionError, current_folder_first, nearest
 from gradconform.pipeline.options import STEPS, PipelineOptions
 from gradconform.pipeline.training_step.composition import StepCase, step_cases
 from gradconform.replay.step_script import ReplayedStep, refuse_unwritten, where_is
-from gradconform.report.lines import Line
 from gradconform.results import Report, Result
 from gradconform.run.options import OPTIONS
 
-from .console import replace_file, write
+from .console import replace_file
 from .extra_checks import looked_at, prepared_pipeline
 from .parsing import given_options
-from .replayed import say_what_came, say_what_is_replayed
+from .replayed import say_what_came, say_what_is_replayed, say_what_is_written
 
 #: The options of replay that a pipeline takes.
 _TAKEN = ("device", "dtype", "seed")
@@ -107,5 +106,5 @@ def _write_script(wanted: _Wanted, path: str) -> int:
         device=options.device, dtype=options.dtype, seed=options.seed,
     )  # fmt: skip
     replace_file(path, replayed.text(Path(path).name))
-    write([Line(f"{path} runs {case.id} with {replayed.needs}: {replayed.command(path)}")])
+    say_what_is_written(path, case.id, replayed.needs, replayed.command(path))
     return EXIT_CONFORMS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE
-from gradconform.report.lines import Line, wrapped
+from gradconform.report.lines import command_lines, wrapped, wrapped_each
 from gradconform.results import Report, Result
 from gradconform.version import KIT_VERSION
 
@@ -35,18 +35,35 @@ def _differences(now: Report, then: Report | None) -> list[str]:
     return found
 
 
-def say_what_came(result: Result, before: Result | None) -> int:
-    """Print all that a result says, and whether it is that of ``before``; return the exit code."""
-    numbers = "" if result.headroom is None else f"; the largest error is {result.headroom:.3g} of its bound"
+def say_what_came(result: Result, before: Result | None, *, script: str | None = None) -> int:
+    """Print all that a result says, and whether it is that of ``before``; return the exit code.
+
+    ``script`` is the command that writes a failure as a script, where there is one.
+    """
+    # Of a failure that is none of a value, the largest error there was says nothing.
+    tells = result.headroom is not None and (result.status == "passed" or result.headroom > 1)
+    numbers = f"; the largest error is {result.headroom:.3g} of its bound" if tells else ""
     write(
         [
             *wrapped(result.requirement, width()),
-            *(Line(f"  {line}") for line in result.message.splitlines()),
+            *wrapped_each(result.message.splitlines(), width(), indent=2, hanging=2),
             *wrapped(_compared(result, before), width()),
-            Line(f"{result.check}: {result.status}{numbers}", "good" if result.status == "passed" else "bad"),
+            *wrapped(
+                f"{result.check}: {result.status}{numbers}",
+                width(),
+                hanging=4,
+                role="good" if result.status == "passed" else "bad",
+            ),
+            *(command_lines("as a script", script, width()) if script and result.status == "failed" else []),
         ]
     )
     return {"passed": EXIT_CONFORMS, "failed": EXIT_DOES_NOT}.get(result.status, EXIT_INCOMPLETE)
+
+
+def say_what_is_written(path: str, check: str, needs: str, command: str) -> None:
+    """Print what a script runs and needs, and below it the command that runs it."""
+    told = wrapped(f"{path} runs {check} with {needs}", width(), hanging=4)
+    write([*told, *command_lines("run it", command, width())])
 
 
 def _compared(result: Result, before: Result | None) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from gradconform.exits import EXIT_CONFORMS, EXIT_REGRESSED
+from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT, EXIT_REGRESSED
 from gradconform.reading.comparison import CompareError, compare
 from gradconform.reading.merging import merge
 from gradconform.reading.report import read_report
@@ -17,9 +17,9 @@ from gradconform.report.page import pages
 from gradconform.report.terminal import opening
 from gradconform.results import Report
 
-from .console import hand_over, width, write, write_json, write_text
+from .console import kept, width, write, write_json, write_text
 from .forms import FORMS
-from .telling import Telling, detail_of
+from .telling import WORDS, Telling, detail_of
 
 #: The forms that can show several reports side by side.
 _OF_SEVERAL = {"html", "markdown"}
@@ -77,8 +77,8 @@ def report(arguments: argparse.Namespace) -> int:
     if not wanted:
         return _print(reports, arguments)
     with _named(arguments.reports):
-        made = {path: _page(name, reports, intersection=arguments.intersection) for name, path in wanted.items()}
-    return max([_write_one(path, text) for path, text in made.items()])
+        pages_made = {name: _page(name, reports, intersection=arguments.intersection) for name in wanted}
+    return _hand_over({path: (WORDS[name], pages_made[name]) for name, path in wanted.items()})
 
 
 def _print(reports: list[Report], arguments: argparse.Namespace) -> int:
@@ -101,7 +101,7 @@ def write_badge(arguments: argparse.Namespace) -> int:
     except BadgeError as error:
         msg = f"{arguments.report}: {error}"
         raise BadgeError(msg) from error
-    return _write_one(arguments.output, drawn, what="badge")
+    return _hand_over({arguments.output: ("badge", drawn)})
 
 
 def _page(form: str, reports: list[Report], *, intersection: bool) -> str:
@@ -111,8 +111,11 @@ def _page(form: str, reports: list[Report], *, intersection: bool) -> str:
     return pages.runs_page(runs) if form == "html" else pages.runs_markdown(runs)
 
 
-def _write_one(path: str, text: str, what: str = "page") -> int:
-    if path != "-":
-        return hand_over(path, text, code=EXIT_CONFORMS, what=what)
-    write_text(text)
-    return EXIT_CONFORMS
+def _hand_over(made: Mapping[str, tuple[str, str]]) -> int:
+    """Write files, and tell them where the standard output is none of them; return 4 where one cannot be written."""
+    notes = kept({path: one for path, one in made.items() if path != "-"})
+    if "-" in made:
+        write_text(made["-"][1])
+    elif notes:
+        write(notes)
+    return EXIT_ENVIRONMENT if notes is None else EXIT_CONFORMS

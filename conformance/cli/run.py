@@ -26,7 +26,7 @@ from gradconform.waivers.waiver import DEFAULT_FILE, read_waivers
 from gradconform.workers.isolated import IsolatedRun
 
 from .arguments import RUN_DEFAULTS
-from .console import complain, refuse_unwritable_outputs, width, write
+from .console import complain, keep_output_for_the_report, refuse_unwritable_outputs, width, write
 from .last_failed import last_failed, remember
 from .parsing import given_options
 from .progress import Stop, perform
@@ -74,6 +74,7 @@ def _read_elsewhere(arguments: argparse.Namespace) -> None:
     told = fill(arguments, arguments.parser, Path(), os.environ)
     if told:
         refuse_unwritable_outputs(arguments)
+        keep_output_for_the_report(arguments)
     if resumed:
         vars(arguments).update(named)
     elif told and not arguments.list and Telling.of(arguments).shows_progress:

@@ -10,14 +10,14 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from gradconform.devices.choice import one_cell
-from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INTERRUPTED
+from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, EXIT_INTERRUPTED
 from gradconform.naming import SelectionError, nearest
 from gradconform.report.kill_matrix import kill_lines, kill_page, kill_values
 from gradconform.report.lines import Line
 from gradconform.selftest import KillMatrix, Outcome, SelftestOptions, judge_all
 from gradconform.selftest.subject import Subject
 
-from .console import hand_over, on_terminal, terminal, width, write, write_json
+from .console import kept, on_terminal, terminal, width, write, write_json
 from .progress import progress_bar
 
 
@@ -28,17 +28,19 @@ def selftest(arguments: argparse.Namespace) -> int:
     matrix = run_selftest(options, arguments.faults, plugins=arguments.device_plugins or ())
     left = matrix.planned - len(matrix.outcomes)
     code = EXIT_INTERRUPTED if left else EXIT_CONFORMS if matrix.good else EXIT_DOES_NOT
+    files: dict[str, tuple[str, str]] = {}
     if arguments.html is not None:
-        code = hand_over(arguments.html, kill_page(matrix), code=code, what="page")
+        files[arguments.html] = ("page", kill_page(matrix))
+    if arguments.json not in {None, "-"}:
+        files[arguments.json] = ("matrix as JSON", json.dumps(kill_values(matrix), indent=2) + "\n")
+    notes = kept(files)
     if arguments.json == "-":
         write_json(kill_values(matrix))
-        return code
-    if arguments.json is not None:
-        code = hand_over(arguments.json, json.dumps(kill_values(matrix), indent=2) + "\n", code=code)
-    lines = kill_lines(matrix, width())
-    stopped = f"The self-test was interrupted: {left} faults and right variants are left"
-    write([*lines[:-1], *([Line(stopped, "warning")] if left else []), lines[-1]])
-    return code
+    else:
+        lines = kill_lines(matrix, width())
+        stopped = f"The self-test was interrupted: {left} faults and right variants are left"
+        write([*lines[:-1], *([Line(stopped, "warning")] if left else []), *(notes or []), lines[-1]])
+    return EXIT_ENVIRONMENT if notes is None else code
 
 
 def run_selftest(options: SelftestOptions, pattern: str | None = None, *, plugins: Sequence[str] = ()) -> KillMatrix:

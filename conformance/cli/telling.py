@@ -34,7 +34,7 @@ class Telling:
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Telling:
         """Return what is asked for; ``--json -`` is the form JSON."""
-        files = {form: path for form in _WORDS if (path := getattr(arguments, form, None)) is not None}
+        files = {form: path for form in WORDS if (path := getattr(arguments, form, None)) is not None}
         form = getattr(arguments, "output_format", None) or "full"
         if files.get("json") == "-":
             del files["json"]
@@ -64,13 +64,19 @@ class Telling:
             write(map(Line, failure_lines(report, Path.cwd())))
         else:
             shown = head if self.shows_progress else ()
-            notes = [f"{_WORDS[form]}: {path}" for form, path in self.files.items()] if kept else []
+            notes = [f"{WORDS[form]}: {path}" for form, path in self.files.items()] if kept else []
             write([*shown, *closing(report, width(), stopped, self.detail, notes)])
         return code if kept else EXIT_ENVIRONMENT
 
 
 #: What each form that a report is written in is called.
-_WORDS = {"json": "report as JSON", "html": "page", "junit": "tests in the form of JUnit", "skip_list": "skip list"}
+WORDS = {
+    "json": "report as JSON",
+    "html": "page",
+    "junit": "tests in the form of JUnit",
+    "skip_list": "skip list",
+    "markdown": "report as Markdown",
+}
 
 
 def _as(form: str, report: Report) -> str:

@@ -229,12 +229,18 @@ class _Found:
 
 def _unusable(name: DeviceName, probe: Probe, probes: Sequence[Probe]) -> UnusableDeviceError:
     usable = ["cpu", *(other.device for other in probes if other.reason is None)]
-    msg = f"device {name.text!r} cannot be used: {probe.reason}; usable here: {', '.join(usable)}"
+    reason = str(probe.reason).removesuffix(".")
+    msg = f"device {name.text!r} cannot be used: {reason}; usable here: {', '.join(usable)}"
     if probe.unknown:
-        entries = registered_entries()
-        near = f", such as {nearest(name.type, entries)}" if entries else ""
-        msg += f". A device that torch does not know needs --device-plugin MODULE, or a registered name{near}"
+        msg += f". {what_an_unknown_device_needs(name.type)}"
     return UnusableDeviceError(f"{msg} ('gradconform doctor' shows all)")
+
+
+def what_an_unknown_device_needs(device_type: str) -> str:
+    """Say what a device takes that torch does not know."""
+    entries = registered_entries()
+    near = f", such as {nearest(device_type, entries)}" if entries else ""
+    return f"A device that torch does not know needs --device-plugin MODULE, or a registered name{near}"
 
 
 def one_cell(device: object, dtype: object, plugins: Iterable[str] = ()) -> Choice:

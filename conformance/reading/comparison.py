@@ -170,7 +170,7 @@ NAMES: dict[str, str] = {
     "newly_not_run": "of those, the ones that have no result now",
     "newly_waived": "checks that are waived now, and were not before",
     "other_failures": "checks that failed before and fail now, of another kind",
-    "headroom_drift": "passed checks whose error grew by more than --headroom-factor",
+    "headroom_drift": "passed checks whose error grew past --headroom-factor",
     "slower": "checks that take longer by more than --slower-factor",
     "differences": "differences of target, options and environment",
     "failures": "checks that fail now",

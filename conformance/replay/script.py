@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from gradconform.contract.check import Check
+from gradconform.contract.on_fault import FaultCheck
 from gradconform.contract.plan import Item
 from gradconform.devices.dtypes import dtype_named
 from gradconform.exits import UsageError
@@ -81,7 +82,19 @@ class Replayed:
         head = tuple(self._paragraphs(self.check.trials[0], values="others than the check was given"))
         return (usual and Straight(self.check, self._where(), head, self.seed).text()) or self.text()
 
+    @property
+    def has_script(self) -> bool:
+        """Whether a script can be written of it."""
+        try:
+            self._refuse()
+        except ScriptError:
+            return False
+        return True
+
     def _refuse(self) -> None:
+        if isinstance(self.check, FaultCheck):
+            msg = f"{self.check.id} judges the kit by a fault of its own, so there is no script of an implementation"
+            raise ScriptError(msg)
         if not isinstance(self.target.adapter, FunctionsAdapter):
             msg = (
                 f"target {self.target.text!r} is an adapter, which needs gradconform; a script can be written for "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
@@ -116,7 +117,7 @@ class ReplayedStep:
 
     def command(self, path: str) -> str:
         """Return the command that runs the script."""
-        return f"torchrun --nproc-per-node {self._composition.ranks} {path}"
+        return f"torchrun --nproc-per-node {self._composition.ranks} {shlex.quote(path)}"
 
     def _docstring(self, file: str) -> str:
         run = f"with torch {torch.__version__} on {self.name}: {self.device} {self.dtype}, seed {self.seed}"

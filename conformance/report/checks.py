@@ -18,7 +18,7 @@ from gradconform.contract.explained import Explained, ExplainedStage
 from gradconform.contract.frozen import FrozenCheck
 from gradconform.naming import SelectionError, nearest
 
-from .lines import Line, count, heading, wrapped
+from .lines import Line, clause, count, heading, wrapped
 
 if TYPE_CHECKING:
     from gradconform.contract.plan import Plan
@@ -74,7 +74,7 @@ def plan_lines(plan: Plan, target: Target, counted: str, width: int) -> list[Lin
         note = f"  not claimed: {', '.join(unmet)}" if unmet else ""
         found.append(Line(f"{item.name}  {item.check.level}{note}", "faint" if unmet else "plain"))
     told = f"; {unclaimed} ask for what {target.name} does not claim" if unclaimed else ""
-    total = f"{len(plan.items)} of {plan.manifest} {counted}, would run{told}"
+    total = f"{len(plan.items)} of {plan.manifest} {clause(counted)} would run{told}"
     return [*found, *wrapped(total, width, role="heading")]
 
 

@@ -69,3 +69,8 @@ def listed(name: str, texts: Sequence[str], width: int, role: Role = "heading") 
 def count(number: int, noun: str) -> str:
     """Return ``1 check`` or ``2 checks``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def clause(counted: str) -> str:
+    """Return what checks belong to, closed by a comma where it has one."""
+    return f"{counted}," if ", " in counted else counted

@@ -15,7 +15,7 @@ from gradconform.run.beside import asked_by
 from gradconform.run.options import RunOptions
 from gradconform.torch_releases.tested import untested
 
-from .lines import Role, count
+from .lines import Role, clause, count
 
 #: How many reasons why too little was judged are told.
 _LACKS = 3
@@ -122,7 +122,7 @@ def against_manifest(report: Report) -> str:
         (report.manifest - report.selected, "not selected"),
     ]
     more = "".join(f"; {number} {what}" for number, what in rest if number)
-    return f"{counts['ran']} of {report.manifest} {report.counted}, ran{more}{_crashed(report)}"
+    return f"{counts['ran']} of {report.manifest} {clause(report.counted)} ran{more}{_crashed(report)}"
 
 
 def _crashed(report: Report) -> str:

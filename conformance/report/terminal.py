@@ -71,7 +71,7 @@ def tally_line(area: str, results: Sequence[Result], planned: int, more: str = "
     shown = ", ".join(f"{counts[status]} {status.replace('_', ' ')}" for status in STATUSES if counts[status])
     decided = any(result.decisive for result in results)
     role: Role = "bad" if decided else "warning" if counts["failed"] else "plain"
-    return Line(f"{area}  {len(results):>4} of {planned:<4} {shown}{more}", role)
+    return Line(f"{area}  {len(results):>4} of {f'{planned}  ':<5}{shown}{more}", role)
 
 
 def closing(
@@ -137,8 +137,8 @@ def _section(
         tell = _fault if section.spares_target else _cause
         lines += [*tell(number, cause, report, width, detail), Line()]
     left = len(numbered) - len(shown)
-    more = Line(f"and {count(left, 'more cause')}, in the summary; -v shows each", "faint")
-    return [*lines, *([more, Line()] if left else [])]
+    more = f"and {count(left, 'more cause')}" if shown else count(left, "cause")
+    return [*lines, *([Line(f"{more}, in the summary; -v shows each", "faint"), Line()] if left else [])]
 
 
 def _items(section: Section, width: int, detail: Detail) -> list[Line]:

@@ -120,8 +120,14 @@ def _waivers(here: Path, given: str | None, folder: Path) -> str | None:
     return os.path.relpath(folder / given, here) if given else None
 
 
-def refuse_unwritable(path: Path) -> None:
-    """Raise ``pytest.UsageError`` where ``path`` cannot be written; a file that was not there is not left behind."""
+def refuse_unwritable(path: Path, records: Path | None) -> None:
+    """Raise ``pytest.UsageError`` where ``path`` cannot be written; a file that was not there is not left behind.
+
+    ``records`` is the file of ``--gradconform-ndjson``, which the report would take the place of.
+    """
+    if records is not None and path.resolve() == records.resolve():
+        msg = f"--gradconform-ndjson and --gradconform-json name one file, {str(path)!r}; choose another path for one"
+        raise pytest.UsageError(msg)
     try:
         existed = path.exists()
         with path.open("a", encoding="utf-8"):

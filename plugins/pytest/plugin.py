@@ -60,7 +60,7 @@ def _take_options(config: pytest.Config, reporter: Reporter | None) -> None:
     _limit_restarts(config, options)
     if reporter is not None:
         if options.json is not None:
-            refuse_unwritable(options.json)
+            refuse_unwritable(options.json, options.ndjson)
         reporter.options = options
     if options.run.target is not None or options.named & {"device", "device_plugins", "dtype", "flags"}:
         _prepare(config, options, reporter)

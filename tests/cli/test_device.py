@@ -19,6 +19,14 @@ def test_a_device_that_cannot_be_used_is_refused_with_the_call_that_failed(comma
     assert "Traceback" not in done.err
 
 
+def test_doctor_says_what_a_device_needs_that_torch_does_not_know(command: Command) -> None:
+    done = command("doctor", "--device", "no-such-device")
+    assert done.code == 4
+    assert "A device that torch does not know needs --device-plugin MODULE, or a registered name, such as" in " ".join(
+        done.out.split()
+    )
+
+
 def test_what_is_no_name_of_a_device_is_refused_at_once(command: Command) -> None:
     done = command("run", "autograd", "--device", "cpu:x")
     assert (done.code, done.out) == (2, "")

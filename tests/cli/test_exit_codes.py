@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from gradconform import exits
-from gradconform.cli import EXIT_BROKEN_PIPE
+from gradconform.cli import EXIT_BROKEN_PIPE, main
 from gradconform.cli.arguments import parser
+from gradconform.cli.parsing import COMMANDS
 from gradconform.devices.probe import TIME_LIMIT_VARIABLE
 from gradconform.run.run import Run
 from gradconform.target.resolve import registered_targets
@@ -109,6 +110,16 @@ assert not heavy, heavy
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_no_help_that_is_piped_is_wider_than_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS")
+    for name in ("", *COMMANDS):
+        main([*filter(None, [name]), "--help"])
+    too_wide = [line for line in capsys.readouterr().out.splitlines() if len(line) > 80]
+    assert too_wide == []
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("run", "--help"), ("list", "--help"), ("explain", "--help")])

@@ -37,7 +37,7 @@ checks    extra checks beside contract 1.0: 1 check on cpu float32, seed 20
 schedule     1 of 1    1 passed
 
 1 of the 1 passed checks that compare values are bit-equal to plain autograd
-1 of 1 extra checks beside contract 1.0, ran
+1 of 1 extra checks beside contract 1.0 ran
 reference-split 1.0.0: 1 of 1 check passed; no verdict on contract 1.0, which was not run
 """,
     )

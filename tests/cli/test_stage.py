@@ -90,7 +90,7 @@ stage    37 of 37   37 passed
 22 of the 23 passed checks that compare values are bit-equal to plain autograd;
 the largest error is 0.055 of its bound
 (stage.build-head.grad_tuple.nonfinite.nan-split)
-37 of 37 extra checks beside contract 1.0, ran
+37 of 37 extra checks beside contract 1.0 ran
 reference-split 1.0.0: 37 of 37 checks passed; no verdict on contract 1.0, which was not run
 """,
     )

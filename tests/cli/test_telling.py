@@ -223,3 +223,35 @@ def test_no_line_is_wider_than_80_columns_but_the_verdict() -> None:
         *lines, _ = closing(report, 80, detail=detail)
         wide = [line.text for line in lines if len(line.text) > 80 and len(line.text.split()) > 1]
         assert wide == []
+
+
+@pytest.mark.usefixtures("halved")
+def test_what_was_written_is_told_unless_it_is_what_is_printed(command: Command) -> None:
+    command("run", "halved.py", *CHECKS, "--json", "run.json")
+    done = command("report", "run.json", "--html", "run.html", "--markdown", "run.md", "--junit", "run.xml")
+    assert (done.code, done.out.splitlines()) == (
+        0, ["page: run.html", "report as Markdown: run.md", "tests in the form of JUnit: run.xml"],
+    )  # fmt: skip
+    done = command("report", "run.json", "--html", "run.html", "--markdown", "-")
+    assert done.out.startswith("## halved.py")
+    assert "page:" not in done.out
+
+
+@pytest.mark.parametrize("words", [("--json", "-"), ("--output-format", "json")])
+def test_what_a_target_prints_is_no_part_of_the_report(command: Command, halved: Path, words: tuple[str, ...]) -> None:
+    (halved / "loud.py").write_text(
+        HALVED.replace("    outputs =", "    print('computing')\n    outputs =", 1) + "print('loaded')\n",
+        encoding="utf-8",
+    )
+    done = command("run", "loud.py", *CHECKS, *words)
+    assert json.loads(done.out)["target"]["text"] == "loud.py"
+    assert done.err.startswith("loaded\ncomputing\n")
+    assert command("run", "loud.py", *CHECKS).out.startswith("loaded\n")
+
+
+def test_a_settings_file_keeps_the_output_for_the_report_too(command: Command, halved: Path) -> None:
+    (halved / "gradconform.toml").write_text('output-format = "concise"\n', encoding="utf-8")
+    (halved / "loud.py").write_text(HALVED + "print('loaded')\n", encoding="utf-8")
+    done = command("run", "loud.py", *CHECKS)
+    assert done.err == "loaded\n"
+    assert done.out.startswith("loud.py:full.loss.")

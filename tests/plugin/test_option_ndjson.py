@@ -47,6 +47,12 @@ def test_a_path_that_cannot_be_written_is_refused_before_anything_runs(judge: Ju
     result.stderr.fnmatch_lines(["*--gradconform-ndjson: *nowhere/run.ndjson' cannot be opened for writing: No such *"])
 
 
+def test_the_report_does_not_take_the_place_of_the_records(judge: Judge) -> None:
+    result = judge("--gradconform-ndjson=run.json", "--gradconform-json=run.json")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--gradconform-ndjson and --gradconform-json name one file, *run.json'; choose *"])
+
+
 def full_from(written: int) -> Callable[..., None]:
     """Return what stands for writing a record on a disk with room for so many."""
     write, records = RecordFile.write, 0

@@ -135,8 +135,10 @@ def test_the_command_exits_with_0_where_all_is_killed_and_1_where_a_fault_surviv
 ) -> None:
     page = tmp_path / "matrix.html"
     assert main(["selftest", "--profile", "quick", "--faults", "doubled", "--html", str(page)]) == 0
+    *_, told, last = capsys.readouterr().out.splitlines()
+    assert told == f"page: {page}"
     every = f"{len(VARIANTS)} of {len(VARIANTS)}"
-    assert f"1 of 1 fault killed, {every} right variants clean" in capsys.readouterr().out.splitlines()[-1]
+    assert f"1 of 1 fault killed, {every} right variants clean" in last
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     # Profile quick has no check for it, which the self-test says. The variants were judged above.
     few = partial(SelftestOptions, variants=options.variants.replace("RIGHT", "CLEAN"))

@@ -1,5 +1,6 @@
 """``gradconform replay``: one check again, with the same numbers."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,36 @@ def test_a_check_is_run_again_by_its_id(capsys: pytest.CaptureFixture[str]) -> N
     assert code == 1
     assert f"{CHECK}: failed; the largest error is" in told
     assert "first.weight, after W0: worst at" in told
+
+
+def test_it_fits_the_width_and_says_how_a_script_is_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    main(["replay", "split.gradients.penalty-output", "torch"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(" ".join(lines[-2:]).replace("\\", "").split()) == (
+        "as a script: gradconform replay split.gradients.penalty-output torch --script defect.py"
+    )
+
+
+def test_the_largest_error_is_not_told_of_what_fails_by_no_value(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["replay", "full.loss.parameter-input", "torch"])
+    told = capsys.readouterr().out
+    assert "got nothing" in " ".join(told.split())
+    assert "full.loss.parameter-input: failed\n" in told
+
+
+def test_no_script_is_offered_where_none_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", CHECK, "torch-stage"]) == 1
+    assert "as a script" not in capsys.readouterr().out
+
+
+def test_the_command_of_a_script_is_one_that_a_shell_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my defect.py"
+    main(["replay", CHECK, "torch", "--script", str(path)])
+    assert shlex.join(["python", str(path)]) in " ".join(capsys.readouterr().out.replace("\\\n", "").split())
 
 
 @pytest.mark.parametrize("which", ["1", CHECK])

@@ -148,7 +148,7 @@ def test_the_command_prints_it_or_writes_it(written: Report, capsys: pytest.Capt
     assert capsys.readouterr().out == badge(written, "gradconform")
     assert main(["badge", "run.json", "--output", "badge.svg", "--label", "our backward"]) == 0
     assert Path("badge.svg").read_text(encoding="utf-8") == badge(written, "our backward")
-    assert capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("badge: badge.svg\n", "")
 
 
 @pytest.mark.usefixtures("written")
