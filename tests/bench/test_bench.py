@@ -26,6 +26,7 @@ HANDFUL = {
     "transformers-34191": ("pipeline", TARGET, "--checks", "step.ddp-tokens"),
     "torchtitan-596": ("pipeline", TARGET, "--checks", "step.tied-clipped"),
 }
+MAIN = "gradconform.cli:main"
 RIGHT = Told(command=("run", "right"), exit_code=0, seconds=1.0, judged=3)
 WRONG = Told(command=("run", "wrong"), exit_code=1, seconds=1.0, judged=3, failed=("a.b",), causes=(("missing", 1),))
 
@@ -104,7 +105,7 @@ def handful() -> dict[str, Outcome]:
     """Judge a defect of each class that takes a few seconds."""
     found: dict[str, Outcome] = {}
     chosen = [replace(DEFECTS[name], command=words) for name, words in HANDFUL.items()]
-    judge_bench(chosen, main, workers=2, imports=("torch",), on_outcome=lambda one: found.update({one.defect.id: one}))
+    judge_bench(chosen, MAIN, workers=2, imports=("torch",), on_outcome=lambda one: found.update({one.defect.id: one}))
     return found
 
 
@@ -160,7 +161,7 @@ def told_at_once(*outcomes: Outcome, then: type[BaseException] | None = None) ->
         imports: Sequence[str],
         on_outcome: Callable[[Outcome], None],
     ) -> None:
-        assert (len(defects) > 0, workers > 0, "torch" in imports) == (True, True, True)
+        assert (len(defects) > 0, workers > 0, len(imports) > 0) == (True, True, True)
         for outcome in outcomes:
             on_outcome(outcome)
         if then is not None:
@@ -214,6 +215,6 @@ def test_a_run_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        judge_bench([quick, slow], main, workers=2, on_outcome=stop)
+        judge_bench([quick, slow], MAIN, workers=2, on_outcome=stop)
     while lives(begun.read_text(encoding="utf-8")):
         time.sleep(0.05)  # what was killed goes in no time, and what was left to itself never
