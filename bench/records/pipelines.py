@@ -78,11 +78,10 @@ DEFECTS = (
         mended_in="none; open. The kit's own runtime in its place",
         seen="Hooks on what a stage receives fire more often from step to step.",
         fault="Receive buffers are handed to the stage as they are, and used again in the next step.",
-        command=("pipeline", TARGET, "--checks", "step.plain"),
+        command=_rows("step.hooked"),
         broken="torch",
         mended=_PLAIN,
         causes=("hooks", "alive"),
-        missed="The stages of a training step set no hooks on what they receive, and gradients are right.",
         real=True,
     ),
     Defect(
