@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +52,7 @@ def _both(defect: Defect) -> tuple[Words, Words]:
     return defect.words(defect.broken), defect.words(defect.mended)
 
 
-def _told(commands: Sequence[Words], command: str, workers: int, imports: Sequence[str]) -> Iterator[Told]:
+def _told(commands: Sequence[Words], command: str, workers: int, imports: Sequence[str]) -> Generator[Told, None, None]:
     """Yield what each command told, as they end."""
     with tempfile.TemporaryDirectory(prefix="gradconform-bench-") as folder, closing(Orphans()):
         given = {"command": command, "imports": imports, "commands": commands, "at_once": workers}

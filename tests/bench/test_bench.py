@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,11 +14,12 @@ from typing import Any
 import pytest
 
 from gradconform.bench import DEFECTS, TARGET, Defect
-from gradconform.benching import Outcome, Told, judge_bench
+from gradconform.benching import Bench, Outcome, Told, judge_bench
+from gradconform.benching.commands import _ended, _Running
 from gradconform.benching.told import told_by
 from gradconform.cli import bench as command
 from gradconform.cli import main
-from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INTERRUPTED, EXIT_USAGE
+from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INTERRUPTED, EXIT_KIT, EXIT_USAGE
 
 #: One of each class that takes a few seconds, on the check that shows it.
 HANDFUL = {
@@ -196,6 +199,34 @@ def lives(process: str) -> bool:
         return "\nState:\tZ" not in Path("/proc", process, "status").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_a_command_that_raises_found_nothing_and_is_told_with_what_it_said() -> None:
+    (outcome,) = judged_by("time:sleep")  # which takes no words
+    assert (outcome.found, outcome.silent, outcome.broken.exit_code) == (False, False, EXIT_KIT)
+    assert "TypeError" in outcome.broken.errors[0]
+
+
+def test_the_time_of_processors_is_told_of_each_command_and_of_all() -> None:
+    outcomes = judged_by("builtins:len")
+    bench = Bench(planned=[], outcomes=outcomes, seconds=1.0, workers=1, environment={})
+    assert outcomes[0].broken.processor > 0.0
+    assert bench.processor == outcomes[0].broken.processor + outcomes[0].mended.processor
+
+
+def judged_by(command: str) -> list[Outcome]:
+    """Judge a defect by what is called with the words of a command."""
+    found: list[Outcome] = []
+    judge_bench([some()], command, workers=1, on_outcome=found.append)
+    return found
+
+
+def test_a_command_that_takes_too_long_is_ended() -> None:
+    process = os.posix_spawn("/bin/sleep", ["sleep", "600"], os.environ, setsid=True)
+    running = {process: _Running(7, time.monotonic(), time.monotonic())}
+    while (ended := _ended(running)) is None:
+        time.sleep(0.01)
+    assert (ended["number"], ended["code"], running) == (7, -signal.SIGKILL, {})
 
 
 def test_a_run_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:

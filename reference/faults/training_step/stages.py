@@ -167,7 +167,7 @@ class ReceivedInSameTensor(PlainSession):
         own = super().leaf(value, stage)
         if not own.requires_grad:
             return own
-        self.leaves = getattr(self, "leaves", {})
+        self.leaves: dict[int, Tensor] = getattr(self, "leaves", {})
         kept = self.leaves.setdefault(stage, own)
         if kept.shape != own.shape:
             return own
