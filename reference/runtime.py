@@ -175,8 +175,7 @@ class PlainSession(TensorSession):
             if stage not in self.modules:
                 continue
             if stage:
-                value = self.received(stage - 1, value).detach()
-                value.requires_grad_(torch.is_grad_enabled())
+                value = self.leaf(self.received(stage - 1, value), stage)
             with self.autocast():
                 output = self.running[stage](self.lower(value), **{k: self.lower(v) for k, v in chunk.kwargs.items()})
                 loss = self.loss_of(output, chunk.target) if stage == self.spec.stages - 1 else None
@@ -185,6 +184,11 @@ class PlainSession(TensorSession):
                 self.send(output.detach(), stage + 1)
             value = output
         return passed, loss
+
+    def leaf(self, value: Tensor, stage: int) -> Tensor:
+        """Return what a stage is given, of what came from the one before: a tensor that nobody else has."""
+        del stage
+        return value.detach().requires_grad_(torch.is_grad_enabled())
 
     def backward(self, passed: dict[int, tuple[Tensor, Tensor]], loss: Tensor | None) -> None:
         """Run the stages of this rank backward, each from what came of the one behind it."""

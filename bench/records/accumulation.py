@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradconform.bench.defect import TARGET, Defect
 
 _ACCUMULATION, _REPLICAS = "accumulation", "replicas"
@@ -10,11 +12,14 @@ _PIPELINES = "gradconform.bench.code.pipelines"
 #: The steps over replicas, which are all that a trainer without stages has.
 _STEPS = ("pipeline", TARGET, "--checks", "step.ddp,step.ddp-tokens")
 
+#: What is shared, where a record says nothing else.
+_accumulation = partial(Defect, area=_ACCUMULATION)
+_of_replicas = partial(Defect, area=_REPLICAS, command=_STEPS)
+
 DEFECTS = (
-    Defect(
+    _accumulation(
         project="bytetriper/RAE",
         number=67,
-        area=_ACCUMULATION,
         had="as of 2026-02",
         mended_in="pull request #78",
         seen="With accumulation only the last micro-batch trained the model.",
@@ -24,10 +29,9 @@ DEFECTS = (
         mended=f"{_TRAINERS}:trainer",
         causes=("only",),
     ),
-    Defect(
+    _accumulation(
         project="ServiceNow/Fast-LLM",
         number=550,
-        area=_ACCUMULATION,
         had="as of 2026-06",
         mended_in="proposed in the report",
         seen="Most parameters had the gradient of the last micro-batch alone.",
@@ -37,10 +41,9 @@ DEFECTS = (
         mended=f"{_PIPELINES}:grad_shards",
         causes=("only",),
     ),
-    Defect(
+    _accumulation(
         project="NVIDIA-NeMo/Automodel",
         number=3530,
-        area=_ACCUMULATION,
         had="before #3530",
         mended_in="#3530",
         seen="With a pipeline only the last micro-batch trained the model; the loss looked fine, the norm did not.",
@@ -50,41 +53,35 @@ DEFECTS = (
         mended=f"{_PIPELINES}:gradients_kept",
         causes=("only", "missing"),
     ),
-    Defect(
+    _of_replicas(
         project="karpathy/build-nanogpt",
         number=30,
-        area=_REPLICAS,
         had="before #30",
         mended_in="#30",
         seen="With accumulation on several GPUs losses were worse than with one large batch.",
         fault="DDP's flag is set behind the forward, which has decided by then whether the backward synchronises.",
-        command=_STEPS,
         broken=f"{_TRAINERS}:sync_of_backward_alone",
         mended=f"{_TRAINERS}:sync_of_both",
         causes=("not_reduced_nor_divided", "not_reduced", "reduced_early", "earlier_not_reduced"),
     ),
-    Defect(
+    _of_replicas(
         project="verl-project/verl",
         number=7493,
-        area=_REPLICAS,
         had="as of 2026-08",
         mended_in="closed",
         seen="With shards of size one on several GPUs each trained a model of its own.",
         fault="Gradients are synchronised in the group of the shards, which has one rank.",
-        command=_STEPS,
         broken=f"{_TRAINERS}:groups_of_one",
         mended=f"{_TRAINERS}:trainer",
         causes=("not_reduced_nor_divided", "not_reduced"),
     ),
-    Defect(
+    _of_replicas(
         project="deepspeedai/DeepSpeed",
         number=7985,
-        area=_REPLICAS,
         had="0.18.6",
         mended_in="#7985",
         seen="Losses and norms drifted apart between settings that are equivalent.",
         fault="The accumulator is reduced before it has taken the last micro-batch.",
-        command=_STEPS,
         broken=f"{_TRAINERS}:reduced_before_taken",
         mended=f"{_TRAINERS}:accumulates_apart",
         causes=("reduced_early",),

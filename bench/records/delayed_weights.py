@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradconform.bench.defect import TARGET, Defect
 
 _AREA = "delayed weight gradients"
 _CODE = "gradconform.bench.code.delayed_weights"
 _RUN = ("run", TARGET, "--no-isolation")
 
+#: What is shared, where a record says nothing else.
+_delayed = partial(Defect, area=_AREA, command=_RUN, mended=f"{_CODE}:delayed")
+
 DEFECTS = (
-    Defect(
+    _delayed(
         project="NVIDIA/TransformerEngine",
         number=2142,
-        area=_AREA,
         had="before #2142",
         mended_in="#2142, labelled 2.7.0",
         seen="With delayed weight gradients `grad` was set anew in each micro-batch, and Megatron's overlapped "
         "reduction refused it.",
         fault="The delayed computation assigns the weight's gradient, whatever stands there.",
-        command=_RUN,
         broken=f"{_CODE}:overwriting",
-        mended=f"{_CODE}:delayed",
         causes=("overwritten",),
     ),
-    Defect(
+    _delayed(
         project="NVIDIA/TransformerEngine",
         number=3437,
-        area=_AREA,
         had="as of 2026-08",
         mended_in="none; open",
         seen="Two tied Linears with delayed weight gradients have another gradient than two that compute it at once.",
         fault="Each layer's delayed gradient replaces that of the other.",
-        command=_RUN,
         broken=f"{_CODE}:one_layer_at_a_time",
-        mended=f"{_CODE}:delayed",
         causes=("uses_missing",),
         otherwise="Of weights of more than two uses, and over several micro-batches, what is left is no whole number "
         "of uses; of those of two uses the cause is told.",
     ),
-    Defect(
+    _delayed(
         project="deepspeedai/Megatron-DeepSpeed",
         number=442,
-        area=_AREA,
         had="1280f59c",
         mended_in="none; open",
         seen="Without the zero-bubble engine weights of Linears get no gradients.",

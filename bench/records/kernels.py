@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradconform.bench.defect import TARGET, Defect
 
 _AREA, _AGAIN = "kernels", "checkpointing"
@@ -9,24 +11,25 @@ _KERNELS = "gradconform.bench.code.kernels"
 _CHECKPOINTS = "gradconform.bench.code.checkpoints"
 _RUN = ("run", TARGET, "--no-isolation")
 
+#: What is shared, where a record says nothing else.
+_kernel = partial(Defect, area=_AREA, command=_RUN)
+_again = partial(Defect, area=_AGAIN)
+
 DEFECTS = (
-    Defect(
+    _kernel(
         project="unslothai/unsloth",
         number=4533,
-        area=_AREA,
         had="as of 2026-03",
         mended_in="proposed in pull request #4550",
         seen="Weights of norms never changed in full finetuning.",
         fault="The backward of the norm returns None for the weight.",
-        command=_RUN,
         broken=f"{_KERNELS}:norm_leaves_weight",
         mended=f"{_KERNELS}:norm_trains_weight",
         causes=("never_accumulated",),
     ),
-    Defect(
+    _kernel(
         project="NVIDIA/apex",
         number=1430,
-        area=_AREA,
         had="as of 2022-07",
         mended_in="closed",
         seen="The gradient that came into a softmax was another one behind its backward.",
@@ -36,51 +39,44 @@ DEFECTS = (
         mended=f"{_KERNELS}:softmax_apart",
         causes=("changed", "mismatch"),
     ),
-    Defect(
+    _kernel(
         project="linkedin/Liger-Kernel",
         number=1251,
-        area=_AREA,
         had="as of 2026-06, reported in #272",
         mended_in="proposed in pull request #1251, on request",
         seen="The gradient before an operation that had saved its output was wrong, without a word.",
         fault="The gradient of the input is written over the input, which autograd does not notice.",
-        command=_RUN,
         broken=f"{_KERNELS}:linear_into_input",
         mended=f"{_KERNELS}:linear",
         causes=("mismatch", "changed"),
     ),
-    Defect(
+    _kernel(
         project="Dao-AILab/flash-attention",
         number=355,
-        area=_AREA,
         had="as of 2023-07",
         mended_in="closed; the report asks for contiguous gradients",
         seen="Gradients were wrong where the incoming gradient was not contiguous.",
         fault="The kernel reads it by its address and the length of its rows.",
-        command=_RUN,
         broken=f"{_KERNELS}:linear_as_rows",
         mended=f"{_KERNELS}:linear",
         causes=("read_as_contiguous",),
         otherwise="The cause is looked for in the output gradients of the stage; here one inside is read so, of a "
         "layer whose outputs are transposed.",
     ),
-    Defect(
+    _kernel(
         project="linkedin/Liger-Kernel",
         number=1298,
-        area=_AREA,
         had="before #1298",
         mended_in="#1298",
         seen="With a loss for each token gradients were wrong unless all tokens weighed alike.",
         fault="What is computed in the forward is multiplied by the first element of the incoming gradient.",
-        command=_RUN,
         broken=f"{_KERNELS}:tanh_by_first",
         mended=f"{_KERNELS}:tanh_ahead",
         causes=("mismatch",),
     ),
-    Defect(
+    _kernel(
         project="pytorch/pytorch",
         number=177116,
-        area=_AREA,
         had="as of 2026-03, on MPS",
         mended_in="none; open",
         seen="Above 32,768 elements gradients were a thousand times too large, where another shape had run before.",
@@ -90,10 +86,9 @@ DEFECTS = (
         mended=f"{_KERNELS}:linear",
         causes=("mismatch",),
     ),
-    Defect(
+    _again(
         project="allenai/OLMo-core",
         number=828,
-        area=_AGAIN,
         had="before #828",
         mended_in="#828",
         seen="Turning checkpointing off, which should change nothing, made the loss smaller.",
@@ -104,10 +99,9 @@ DEFECTS = (
         causes=("mismatch",),
         real=True,
     ),
-    Defect(
+    _again(
         project="openai/guided-diffusion",
         number=167,
-        area=_AGAIN,
         had="22e0df81",
         mended_in="none; open",
         seen="With checkpointing and dropout the loss diverged.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradconform.bench.defect import TARGET, Defect
 
 _SENT, _NORM, _TENSOR = "what is sent and tied", "norm and clipping", "tensor and expert ranks"
@@ -17,143 +19,124 @@ def _rows(*names: str) -> tuple[str, ...]:
     return ("pipeline", TARGET, "--profile", "standard", "--checks", ",".join(names))
 
 
+#: What is shared, where a record says nothing else.
+_sent = partial(Defect, area=_SENT, command=_STEPS, mended=_PLAIN)
+_norm = partial(Defect, area=_NORM, command=_CLIPPED, mended=_PLAIN)
+_tensor = partial(Defect, area=_TENSOR, mended=_PLAIN)
+
 DEFECTS = (
-    Defect(
+    _sent(
         project="pytorch/pytorch",
         number=139404,
-        area=_SENT,
         had="as of 2024-10",
         mended_in="#140981",
         seen="Where several backwards run before their sends, wrong gradients are sent.",
         fault="A stage keeps the input gradients of its newest backward alone.",
-        command=_STEPS,
         broken=f"{_PIPELINES}:newest_result_kept",
         mended=f"{_PIPELINES}:sends_behind",
         causes=("mismatch",),
     ),
-    Defect(
+    _sent(
         project="deepspeedai/DeepSpeed",
         number=4777,
-        area=_SENT,
         had="as of 2023-12",
         mended_in="#5481, by dynamic_shape=True",
         seen="Micro-batches of unlike length could not be accumulated: shapes of outputs and labels differed.",
         fault="The shape of what is sent is told once, and receive buffers are made once.",
         command=_rows("step.lengths"),
         broken=f"{_PIPELINES}:shapes_of_first",
-        mended=_PLAIN,
         causes=("error",),
     ),
-    Defect(
+    _sent(
         project="deepspeedai/DeepSpeed",
         number=5729,
-        area=_SENT,
         had="as of 2024-07",
         mended_in="closed",
         seen="The loss was computed with the outputs of one micro-batch and the labels of another.",
         fault="Labels of the next micro-batch are loaded into the one buffer before the loss is computed.",
-        command=_STEPS,
         broken=f"{_PIPELINES}:labels_of_next",
         mended=f"{_PIPELINES}:labels_in_ring",
         causes=("mismatch",),
     ),
-    Defect(
+    _sent(
         project="uw-syfi/piper",
         number=13,
-        area=_SENT,
         had="as of 2026-07",
         mended_in="pull request #25",
         seen="Tied embeddings on two ranks drifted apart.",
         fault="Each rank has a parameter of its own, and nobody adds their gradients.",
         command=_CLIPPED,
         broken=f"{_PIPELINES}:tied_not_summed",
-        mended=_PLAIN,
         causes=("uses_missing",),
     ),
-    Defect(
+    _sent(
         project="pytorch/pytorch",
         number=185331,
-        area=_SENT,
         had="2.13.0",
         mended_in="none; open. The kit's own runtime in its place",
         seen="Hooks on what a stage receives fire more often from step to step.",
         fault="Receive buffers are handed to the stage as they are, and used again in the next step.",
-        command=("pipeline", TARGET, "--checks", "step.plain"),
+        command=_rows("step.hooked"),
         broken="torch",
-        mended=_PLAIN,
         causes=("hooks", "alive"),
-        missed="The stages of a training step set no hooks on what they receive, and gradients are right.",
         real=True,
     ),
-    Defect(
+    _norm(
         project="pytorch/torchtitan",
         number=596,
-        area=_NORM,
         had="before #649",
         mended_in="#649",
         seen="With a pipeline gradients are clipped by other norms on each rank.",
         fault="Each rank hands its own parameters to `clip_grad_norm_`.",
-        command=_CLIPPED,
         broken=f"{_PIPELINES}:clipped_by_stage",
-        mended=_PLAIN,
         causes=("norm_of_stages", "clipped_by_other_norm"),
     ),
-    Defect(
+    _norm(
         project="NVIDIA/Megatron-LM",
         number=7228,
-        area=_NORM,
         had="Megatron-FSDP v2 before #7228",
         mended_in="#7228",
         seen="With tied embeddings over stages the norm is too large, and gradients are clipped too much.",
         fault="The norm has both copies of the weight.",
-        command=_CLIPPED,
         broken=f"{_PIPELINES}:tied_counted_twice",
-        mended=_PLAIN,
         causes=("norm_of_tied",),
     ),
-    Defect(
+    _norm(
         project="NVIDIA-NeMo/RL",
         number=3788,
-        area=_NORM,
         had="as of 2026-08",
         mended_in="pull request #3788",
         seen="The norm grew with the number of tensor ranks.",
         fault="Parameters that tensor ranks have whole count once for each of them.",
         command=_rows("step.pairs.sequence-1", "step.pairs.column-row-3"),
         broken=f"{_PIPELINES}:whole_counted_by_each",
-        mended=_PLAIN,
         causes=("norm_of_tensor_ranks",),
     ),
-    Defect(
+    _tensor(
         project="NVIDIA/Megatron-LM",
         number=1446,
-        area=_TENSOR,
         had="fdfcef87",
         mended_in="closed",
         seen="The gradient of the last norm differed from tensor rank to tensor rank.",
         fault="It sees a part of the sequence, and its gradient is not summed over tensor ranks.",
         command=_rows("step.pairs.sequence-1"),
         broken=f"{_RANKS}:last_norm_not_marked",
-        mended=_PLAIN,
         causes=("tensor_rank_alone",),
     ),
-    Defect(
+    _tensor(
         project="inclusionAI/AReno",
         number=496,
-        area=_TENSOR,
         had="before #496",
         mended_in="#496",
         seen="Gradients of replicated projections were too large, by the number of tensor ranks.",
         fault="They are reduced at the input of the column layer, and as parameters again.",
         command=_rows("step.pairs.column-row-1"),
         broken=f"{_RANKS}:replicated_reduced_again",
-        mended=_PLAIN,
         causes=("multiplied",),
     ),
-    Defect(
+    _tensor(
         project="NVIDIA-NeMo/Automodel",
         number=1260,
-        area=_TENSOR,
         had="before #1260",
         mended_in="#1260",
         seen="Experts converged worse with one way of sharing them than with another.",
@@ -165,10 +148,9 @@ DEFECTS = (
         otherwise="What is missing is another tensor rank's share in some rows of an inner gradient, which is no share "
         "of a parameter's; behind clipping it looks like another norm.",
     ),
-    Defect(
+    _tensor(
         project="NovaSky-AI/SkyRL",
         number=1886,
-        area=_TENSOR,
         had="in review of #1886",
         mended_in="#1886",
         seen="Without sequence parallelism the model before the head trained on gradients that were not reduced.",
@@ -178,10 +160,9 @@ DEFECTS = (
         mended=f"{_RANKS}:reduced_in_place",
         causes=("tensor_rank_alone",),
     ),
-    Defect(
+    _tensor(
         project="NVIDIA/Megatron-LM",
         number=5956,
-        area=_TENSOR,
         had="Megatron-FSDP v2 before #5956",
         mended_in="#5956",
         seen="Gradients of experts were too large, by the number of ranks that share experts.",

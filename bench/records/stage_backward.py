@@ -8,7 +8,6 @@ from gradconform.bench.defect import TARGET, Defect
 
 _AREA = "stage backward"
 _CODE = "gradconform.bench.code.stage_backward"
-_NO_RELEASE = "no release so far; the kit's own split in its place"
 
 
 def _checks(*globs: str) -> tuple[str, ...]:
@@ -17,13 +16,23 @@ def _checks(*globs: str) -> tuple[str, ...]:
 
 
 #: Torch's own code is judged as it is, and no release of it is mended.
-_of_torch = partial(Defect, project="pytorch/pytorch", area=_AREA, broken="torch", mended="reference-split", real=True)
+_of_torch = partial(
+    Defect,
+    project="pytorch/pytorch",
+    area=_AREA,
+    had="2.13.0",
+    mended_in="no release so far; the kit's own split in its place",
+    broken="torch",
+    mended="reference-split",
+    real=True,
+)
+
+#: What earlier releases did.
+_of_release = partial(Defect, project="pytorch/pytorch", area=_AREA)
 
 DEFECTS = (
     _of_torch(
         number=142229,
-        had="2.13.0",
-        mended_in=_NO_RELEASE,
         seen="A split backward raises where an output is a view, as that of a Linear on 3-D input.",
         fault="Outputs are detached in place.",
         command=_checks("split.gradients.linear-3d", "split.gradients.output-*"),
@@ -31,8 +40,6 @@ DEFECTS = (
     ),
     _of_torch(
         number=144530,
-        had="2.13.0",
-        mended_in=_NO_RELEASE,
         seen="Under zero-bubble schedules DDP never reduces: hooks on parameters do not fire.",
         fault="W takes gradients by `torch.autograd.grad` and adds them by itself.",
         command=_checks("hooks.*"),
@@ -40,8 +47,6 @@ DEFECTS = (
     ),
     _of_torch(
         number=153833,
-        had="2.13.0",
-        mended_in=_NO_RELEASE,
         seen="What W returns are the gradients from before it.",
         fault="The tuple is made before gradients are added.",
         command=_checks("state.weight_result.*"),
@@ -49,8 +54,6 @@ DEFECTS = (
     ),
     _of_torch(
         number=138863,
-        had="2.13.0",
-        mended_in=_NO_RELEASE,
         seen="A stage whose inputs need no gradient, the first or the only one, has parameters without gradients.",
         fault="The groups that W works on are found by a walk from the inputs.",
         command=_checks("split.*.embedding*", "split.*.fixed-inputs"),
@@ -67,17 +70,13 @@ DEFECTS = (
     ),
     _of_torch(
         number=166577,
-        had="2.13.0",
-        mended_in=_NO_RELEASE,
         seen="W raises where a custom function returns None for its weight.",
         fault="What was kept for the function is taken for a gradient.",
         command=_checks("split.*.custom-none-for-weight"),
         causes=("error",),
     ),
-    Defect(
-        project="pytorch/pytorch",
+    _of_release(
         number=180952,
-        area=_AREA,
         had="2.12",
         mended_in="2.13.0",
         seen="A weight that is used at two depths has a wrong gradient.",
@@ -87,10 +86,8 @@ DEFECTS = (
         mended=f"{_CODE}:nodes_apart",
         causes=("uses_miscounted",),
     ),
-    Defect(
-        project="pytorch/pytorch",
+    _of_release(
         number=136507,
-        area=_AREA,
         had="PiPPy 0.2.0, and torch before #136507",
         mended_in="#136507; torch 2.13.0 is judged",
         seen="Outputs and their graph stay alive until the garbage collector runs.",
@@ -101,10 +98,8 @@ DEFECTS = (
         causes=("alive",),
         real=True,
     ),
-    Defect(
-        project="pytorch/pytorch",
+    _of_release(
         number=182182,
-        area=_AREA,
         had="2.8 to 2.11, in the first half of the split",
         mended_in="2.12",
         seen="With an input that needs no gradient every later one got that of its neighbour.",
@@ -114,10 +109,8 @@ DEFECTS = (
         mended=f"{_CODE}:input_in_place",
         causes=("returned_elsewhere", "not_returned", "error"),
     ),
-    Defect(
-        project="pytorch/pytorch",
+    _of_release(
         number=170277,
-        area=_AREA,
         had="2.9 to 2.11",
         mended_in="2.12",
         seen="Where a node has several outputs their gradients are all added up in the first.",

@@ -67,6 +67,7 @@ class Outcome:
             "accused": [*self.mended.failed, *self.mended.errors],
             "as_recorded": self.as_recorded,
             "seconds": round(self.broken.seconds + self.mended.seconds, 1),
+            "processor_seconds": round(self.broken.processor + self.mended.processor, 1),
         }
 
 
@@ -110,6 +111,12 @@ class Bench:
         """How many mended versions were accused of something, or could not be judged."""
         return sum(not outcome.silent for outcome in self.outcomes)
 
+    @property
+    def processor(self) -> float:
+        """The processor time that all commands took, in seconds; one that two defects share counts once."""
+        told = {one.command: one for outcome in self.outcomes for one in (outcome.broken, outcome.mended)}
+        return sum(one.processor for one in told.values())
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return {
@@ -122,6 +129,7 @@ class Bench:
             "unexplained": self.unexplained,
             "accused": self.accused,
             "seconds": round(self.seconds, 1),
+            "processor_seconds": round(self.processor, 1),
             "workers": self.workers,
             "environment": dict(self.environment),
             "defects": [outcome.to_dict() for outcome in self.outcomes],

@@ -15,12 +15,14 @@ from gradconform.reading.report import values_of
 class Told:
     """What a command told: the checks that failed, and of how many of them which causes were told, the commonest first.
 
-    ``errors`` are the checks that could not be judged, or what the command said where it wrote no report.
+    ``errors`` are the checks that could not be judged, or what the command said where it wrote no report. ``seconds``
+    is the time that it took, ``processor`` that of processors, with all that it has started.
     """
 
     command: tuple[str, ...]
     exit_code: int
     seconds: float
+    processor: float = 0.0
     judged: int = 0
     failed: tuple[str, ...] = ()
     causes: tuple[tuple[str, int], ...] = ()

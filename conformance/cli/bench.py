@@ -18,12 +18,18 @@ from gradconform.naming import SelectionError
 from gradconform.report.bench_page import bench_lines, bench_page, listing
 from gradconform.report.lines import Line
 
-from . import main
 from .console import kept, on_terminal, terminal, width, write, write_json
 from .progress import progress_bar
 
-#: What the commands of records import late, torch with it.
-_IMPORTS = ("gradconform.cli.run", "gradconform.cli.extra_checks", "gradconform.run.run", "torch")
+#: What runs the command of a record.
+_COMMAND = "gradconform.cli:main"
+#: What the commands of records import late, torch with it; the last of them is slow by itself.
+_IMPORTS = (
+    "gradconform.cli.run",
+    "gradconform.cli.extra_checks",
+    "gradconform.run.run",
+    "torch.distributed.pipelining",
+)
 
 
 def bench(arguments: argparse.Namespace) -> int:
@@ -78,7 +84,7 @@ def _judged(defects: Sequence[Defect], workers: int) -> Bench:
             tell(outcome.defect.id, done=True, counts=not outcome.as_recorded)
 
         with contextlib.suppress(KeyboardInterrupt):
-            judge_bench(defects, main, workers=workers, imports=_IMPORTS, on_outcome=take)
+            judge_bench(defects, _COMMAND, workers=workers, imports=_IMPORTS, on_outcome=take)
     return Bench(
         planned=defects,
         outcomes=[outcomes[defect.id] for defect in defects if defect.id in outcomes],

@@ -65,11 +65,11 @@ class Machines:
         return self.ranks // self.machines
 
     def launch_options(self, start: int) -> dict[str, object]:
-        """Return the options of torch's launcher for the ``start``-th start of a run."""
+        """Return the options of torch's launcher for the ``start``-th start of a run: one keeper on each machine."""
         return {
             "min_nodes": self.machines,
             "max_nodes": self.machines,
-            "nproc_per_node": self.here,
+            "nproc_per_node": 1,
             "run_id": f"{self.run or uuid.uuid4().hex}-{start}",
             "rdzv_endpoint": self.endpoint,
             "local_addr": None if self.machines > 1 else "localhost",
@@ -149,7 +149,7 @@ def _one_start(job: Job, launcher: _Launcher) -> Iterator[Verdict]:
 
 
 class _Launcher:
-    """Torch's launcher, whose keepers start the ranks of this machine; another one where it is gone."""
+    """Torch's launcher, whose keeper starts the ranks of this machine; another one where it is gone."""
 
     def __init__(self, machines: Machines) -> None:
         """Begin without one."""
@@ -171,13 +171,13 @@ class _Launcher:
     def _launch(self, job: Job) -> _Ranks:
         folder = Path(tempfile.gettempdir(), f"gradconform-{uuid.uuid4().hex}")
         options = self.machines.launch_options(self._launched)
-        given = {"folder": str(folder), "job": job.to_json(), "options": options}
+        given = {"folder": str(folder), "job": job.to_json(), "options": options, "here": self.machines.here}
         self._launched += 1
         process = Worker("gradconform.pipeline.launcher:launch", given, quiet=True)
         return _Ranks(process, Start(folder, 0), self.machines, _limits(job))
 
     def finish(self) -> None:
-        """Let keepers and launcher end in order, as those of other machines expect it."""
+        """Let keeper and launcher end in order, as those of other machines expect it."""
         if self._ranks is not None:
             self._ranks.finish()
 
@@ -290,8 +290,8 @@ class _Ranks:
         return [outcome for file in files for outcome in read_outcomes(file) if outcome.case == case.id]
 
     def _words(self, rank: int) -> str:
-        """Return the last lines that a rank, or else its keeper or the launcher, wrote to its standard error."""
-        logs = (self.start.within / "logs").glob(f"*/attempt_0/{rank}/stderr.log")
+        """Return the last lines that a rank, or else the keeper or the launcher, wrote to its standard error."""
+        logs = (self.start.within / "logs").glob("*/attempt_0/0/stderr.log")
         for file in (self.start.words_of(rank), *sorted(logs, reverse=True)):
             if file.is_file() and file.stat().st_size:
                 return "\n".join(file.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES:])

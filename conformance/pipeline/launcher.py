@@ -1,4 +1,4 @@
-"""The launcher's process: runs torch's elastic launcher (what ``torchrun`` is), which starts the ranks' keepers."""
+"""The launcher's process: runs torch's elastic launcher (what ``torchrun`` is), which starts the ranks' keeper."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SHUTDOWN_S = 5
 
 
 def launch(orders: Orders, _: Tell) -> None:
-    """Do the work of the launcher's process: start the keepers of this machine, and wait for them.
+    """Do the work of the launcher's process: start the keeper of this machine's ranks, and wait for it.
 
-    The folder that they share is made here, where it is removed if the command is killed; keepers end with this
-    process, and ranks with their keepers.
+    The folder that they share is made here, where it is removed if the command is killed; the keeper ends with this
+    process, and ranks with the keeper.
     """
     order = next(orders)
     folder = Path(order["folder"])
@@ -38,7 +38,8 @@ def launch(orders: Orders, _: Tell) -> None:
     config = LaunchConfig(**options, logs_specs=logs, rdzv_backend="c10d", max_restarts=0)
     try:
         with suppress(ChildFailedError):  # what a keeper that failed has said is in its log
-            elastic_launch(config, sys.executable)("-m", "gradconform.pipeline.rank", str(folder), str(os.getpid()))
-    except SignalException as error:  # torch has ended the keepers; what ended this process is its signal all the same
+            words = ("keep", str(folder), str(os.getpid()), str(order["here"]))
+            elastic_launch(config, sys.executable)("-m", "gradconform.pipeline.rank", *words)
+    except SignalException as error:  # torch has ended the keeper; what ended this process is its signal all the same
         signal.signal(error.sigval, signal.SIG_DFL)
         os.kill(os.getpid(), error.sigval)

@@ -1,8 +1,9 @@
-"""The keeper of one rank: ``python -m gradconform.pipeline.rank FOLDER LAUNCHER``, started by torch's launcher.
+"""The keeper of a machine's ranks: ``python -m gradconform.pipeline.rank keep FOLDER LAUNCHER RANKS``.
 
-It starts the rank, and again when a start of all ranks has ended in a case. It has imported torch and has used nothing
-of it, so a fork of it is a rank that need not wait for that. On other devices than the CPU, whose libraries may not
-survive a fork, the rank is a fresh interpreter: ``python -m gradconform.pipeline.rank FOLDER KEEPER NUMBER``.
+Torch's launcher starts one on each machine, of so many ranks there. It starts them, and again when a start of all ranks
+has ended in a case. It has imported torch and has used nothing of it, so forks of it are ranks that need not wait for
+that. On other devices than the CPU, whose libraries may not survive a fork, a rank is a fresh interpreter:
+``python -m gradconform.pipeline.rank run FOLDER KEEPER NUMBER``.
 
 LAUNCHER and KEEPER are process ids: a process ends with that one from its first moment on, before torch is imported.
 """
@@ -29,35 +30,47 @@ _PERIOD_S = 0.02
 _PROCESS = "gradconform.pipeline.rank_process"
 
 
-def keep(folder: Path) -> None:
-    """Start this rank whenever all ranks are to start, until no start follows."""
-    rank = int(os.environ["RANK"])
+def keep(folder: Path, here: int) -> None:
+    """Start the ranks of this machine whenever all ranks are to start, until no start follows."""
     for start in (Start(folder, number) for number in count()):
         while not start.begun:
             if ended_all(folder):
                 return
             time.sleep(_PERIOD_S)
-        start.tell_exit(rank, _kept(start, rank))
+        _follow(start, here)
 
 
-def _kept(start: Start, rank: int) -> int | None:
-    """Run the rank; return its exit code as subprocess gives it, None where it was killed because others had ended."""
+def _follow(start: Start, here: int) -> None:
+    """Run the ranks, and tell how each ended: its exit code, None where it was killed because others had ended."""
     if start.on_cpu:
         importlib.import_module(_PROCESS)
+    first = int(os.environ["GROUP_RANK"]) * here
+    left = {first + local: _forked(start, first + local, local, here) for local in range(here)}
+    while left and not start.over:
+        for rank, process in list(left.items()):
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if ended:
+                del left[rank]
+                start.tell_exit(rank, os.waitstatus_to_exitcode(status))
+        time.sleep(_PERIOD_S)
+    for rank, process in left.items():
+        with suppress(ProcessLookupError):  # it may have no group of its own yet
+            os.killpg(process, signal.SIGKILL)
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        start.tell_exit(rank, None)
+
+
+def _forked(start: Start, rank: int, local: int, here: int) -> int:
+    """Fork a rank; return its process id."""
     keeper = os.getpid()
     process = os.fork()
     if not process:
+        ranks = here * int(os.environ["GROUP_WORLD_SIZE"])
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(local), "ROLE_RANK": str(rank)}
+        os.environ |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(here), "ROLE_WORLD_SIZE": str(ranks)}
         _begin(start, rank, keeper)
-    while not start.over:
-        ended, status = os.waitpid(process, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(_PERIOD_S)
-    with suppress(ProcessLookupError):  # it may have no group of its own yet
-        os.killpg(process, signal.SIGKILL)
-    os.kill(process, signal.SIGKILL)
-    os.waitpid(process, 0)
-    return None
+    return process
 
 
 def _begin(start: Start, rank: int, keeper: int) -> None:
@@ -67,7 +80,7 @@ def _begin(start: Start, rank: int, keeper: int) -> None:
     with start.words_of(rank).open("wb") as words:
         os.dup2(words.fileno(), sys.stderr.fileno())
     if not start.on_cpu:
-        of_it = ["-m", "gradconform.pipeline.rank", str(start.within), str(keeper), str(start.number)]
+        of_it = ["-m", "gradconform.pipeline.rank", "run", str(start.within), str(keeper), str(start.number)]
         os.execv(sys.executable, [sys.executable, *of_it])  # noqa: S606 (this interpreter, with code of our own)
     run(start)
 
@@ -84,8 +97,8 @@ def run(start: Start) -> None:
 
 
 if __name__ == "__main__":
-    _folder, _parent, *_number = sys.argv[1:]
+    _does, _folder, _parent, _number = sys.argv[1:]
     end_with(int(_parent))
-    if _number:
-        run(Start(Path(_folder), int(*_number)))
-    keep(Path(_folder))
+    if _does == "run":
+        run(Start(Path(_folder), int(_number)))
+    keep(Path(_folder), int(_number))

@@ -1,6 +1,6 @@
-"""The starts of a pipeline's ranks: each has a folder, in which the command, the keepers and the ranks meet.
+"""The starts of a pipeline's ranks: each has a folder, in which the command, the keeper and the ranks meet.
 
-Nothing here imports torch: a keeper reads it before its launcher may be gone.
+Nothing here imports torch: the keeper reads it before its launcher may be gone.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Start:
 
 
 def end_all(within: Path) -> None:
-    """Let the keepers of a folder end once their ranks have."""
+    """Let the keeper of a folder end once its ranks have."""
     (within / _END).touch()
 
 

@@ -150,7 +150,7 @@ class ReplayedStep:
             "self.auxiliary is None": not made.auxiliary,
             "scale is None": not made.keyword,
             "seeds is not None": made.layers == "dropout",
-            "BUFFERS": made.layers == "batch-norm",
+            "BUFFERS": made.layers == "batch-norm" or made.hooked,
             "EVALUATES": "evaluate" in made.steps,
             "GROWS": self._is_adapter and made.steps.count("train") > 1,
             "IN_PARTS": self._is_adapter or made.tensor_ranks > 1 or made.data_parallel.startswith(("fsdp", "hsdp")),

@@ -56,6 +56,7 @@ def bench_page(bench: Bench) -> str:
         precision=_share(bench.found, bench.found + bench.accused),
         causes=_share(bench.right_causes, bench.found),
         seconds=f"{bench.seconds:.0f}",
+        processor=f"{bench.processor:.0f}",
         workers=bench.workers,
         rebuilt=sum(not outcome.defect.real for outcome in bench.outcomes),
         torch=bench.environment["torch"],

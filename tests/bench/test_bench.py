@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,11 +14,12 @@ from typing import Any
 import pytest
 
 from gradconform.bench import DEFECTS, TARGET, Defect
-from gradconform.benching import Outcome, Told, judge_bench
+from gradconform.benching import Bench, Outcome, Told, judge_bench
+from gradconform.benching.commands import _ended, _Running
 from gradconform.benching.told import told_by
 from gradconform.cli import bench as command
 from gradconform.cli import main
-from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INTERRUPTED, EXIT_USAGE
+from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INTERRUPTED, EXIT_KIT, EXIT_USAGE
 
 #: One of each class that takes a few seconds, on the check that shows it.
 HANDFUL = {
@@ -26,6 +29,7 @@ HANDFUL = {
     "transformers-34191": ("pipeline", TARGET, "--checks", "step.ddp-tokens"),
     "torchtitan-596": ("pipeline", TARGET, "--checks", "step.tied-clipped"),
 }
+MAIN = "gradconform.cli:main"
 RIGHT = Told(command=("run", "right"), exit_code=0, seconds=1.0, judged=3)
 WRONG = Told(command=("run", "wrong"), exit_code=1, seconds=1.0, judged=3, failed=("a.b",), causes=(("missing", 1),))
 
@@ -104,7 +108,7 @@ def handful() -> dict[str, Outcome]:
     """Judge a defect of each class that takes a few seconds."""
     found: dict[str, Outcome] = {}
     chosen = [replace(DEFECTS[name], command=words) for name, words in HANDFUL.items()]
-    judge_bench(chosen, main, workers=2, imports=("torch",), on_outcome=lambda one: found.update({one.defect.id: one}))
+    judge_bench(chosen, MAIN, workers=2, imports=("torch",), on_outcome=lambda one: found.update({one.defect.id: one}))
     return found
 
 
@@ -160,7 +164,7 @@ def told_at_once(*outcomes: Outcome, then: type[BaseException] | None = None) ->
         imports: Sequence[str],
         on_outcome: Callable[[Outcome], None],
     ) -> None:
-        assert (len(defects) > 0, workers > 0, "torch" in imports) == (True, True, True)
+        assert (len(defects) > 0, workers > 0, len(imports) > 0) == (True, True, True)
         for outcome in outcomes:
             on_outcome(outcome)
         if then is not None:
@@ -197,6 +201,34 @@ def lives(process: str) -> bool:
         return False
 
 
+def test_a_command_that_raises_found_nothing_and_is_told_with_what_it_said() -> None:
+    (outcome,) = judged_by("time:sleep")  # which takes no words
+    assert (outcome.found, outcome.silent, outcome.broken.exit_code) == (False, False, EXIT_KIT)
+    assert "TypeError" in outcome.broken.errors[0]
+
+
+def test_the_time_of_processors_is_told_of_each_command_and_of_all() -> None:
+    outcomes = judged_by("builtins:len")
+    bench = Bench(planned=[], outcomes=outcomes, seconds=1.0, workers=1, environment={})
+    assert outcomes[0].broken.processor > 0.0
+    assert bench.processor == outcomes[0].broken.processor + outcomes[0].mended.processor
+
+
+def judged_by(command: str) -> list[Outcome]:
+    """Judge a defect by what is called with the words of a command."""
+    found: list[Outcome] = []
+    judge_bench([some()], command, workers=1, on_outcome=found.append)
+    return found
+
+
+def test_a_command_that_takes_too_long_is_ended() -> None:
+    process = os.posix_spawn("/bin/sleep", ["sleep", "600"], os.environ, setsid=True)
+    running = {process: _Running(7, time.monotonic(), time.monotonic())}
+    while (ended := _ended(running)) is None:
+        time.sleep(0.01)
+    assert (ended["number"], ended["code"], running) == (7, -signal.SIGKILL, {})
+
+
 def test_a_run_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:
     begun, target = tmp_path / "begun", tmp_path / "slow.py"
     target.write_text(
@@ -214,6 +246,6 @@ def test_a_run_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        judge_bench([quick, slow], main, workers=2, on_outcome=stop)
+        judge_bench([quick, slow], MAIN, workers=2, on_outcome=stop)
     while lives(begun.read_text(encoding="utf-8")):
         time.sleep(0.05)  # what was killed goes in no time, and what was left to itself never

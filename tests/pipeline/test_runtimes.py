@@ -34,6 +34,7 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
             "step.auxiliary": "passed",
             "step.compiled": "passed",
             "step.lengths": "passed",
+            "step.hooked": "passed",
             "step.pairs.interleaved-1f1b-2": "passed",
         },
     ),
@@ -71,6 +72,7 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
             "step.autocast": "unsupported",
             "step.compiled": "passed",
             "step.lengths": "passed",
+            "step.hooked": "passed",
             "step.ddp-tied": "passed",
             "step.ddp-unreduced": "passed",
             "step.pairs.interleaved-1f1b-1": "unsupported",  # interleaving over two ranks refuses three micro-batches

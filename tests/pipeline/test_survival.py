@@ -55,7 +55,7 @@ def started(*arguments: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def processes(folder: Path) -> dict[int, str]:
-    """Return the processes of a run that works in ``folder``: launcher, ranks and their keepers, by what they are."""
+    """Return the processes of a run that works in ``folder``: launcher, ranks and their keeper, by what they are."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -142,7 +142,7 @@ def test_ranks_killed_at_ten_random_moments_cost_a_verdict_on_their_case_and_no_
 
 
 def test_a_rank_without_its_launcher_ends_before_it_imports_anything_slow(tmp_path: Path) -> None:
-    words = ["-X", "importtime", "-m", "gradconform.pipeline.rank", str(tmp_path), "1"]
+    words = ["-X", "importtime", "-m", "gradconform.pipeline.rank", "keep", str(tmp_path), "1", "2"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL
     assert "gradconform.process.serving" in done.stderr
@@ -156,9 +156,8 @@ from gradconform.pipeline import rank
 from gradconform.pipeline.starts import Start
 
 rank._PROCESS = "os"  # nothing slow
-rank.run = lambda start: exec(sys.argv[3])
-start = Start(Path(sys.argv[1]), 0)
-start.tell_exit(int(sys.argv[2]), rank._kept(start, int(sys.argv[2])))
+rank.run = lambda start: exec(sys.argv[2 + int(os.environ["RANK"])])
+rank._follow(Start(Path(sys.argv[1]), 0), 2)
 """
 
 
@@ -177,25 +176,26 @@ def test_a_rank_that_is_stopped_does_not_hold_up_the_verdict_on_another_that_rai
     start = Start(tmp_path, 0)
     start.begin(Job(target="", cases=(CASE,), device="cpu", dtype="float32", seed=0, timeout=600.0).to_json())
     does = ["os._exit(1)", "os.kill(os.getpid(), signal.SIGSTOP)"]
-    commands = [[sys.executable, "-c", KEEPER, str(tmp_path), str(rank), does[rank]] for rank in (0, 1)]
-    keepers = [subprocess.Popen(command) for command in commands]
+    alone = {**os.environ, "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
+    keeper = subprocess.Popen([sys.executable, "-c", KEEPER, str(tmp_path), *does], env=alone)
     launcher = cast("Worker", Launcher())
     ended = _Ranks(launcher, start, Machines(ranks=2), 600.0).ended(CASE)
-    assert [keeper.wait() for keeper in keepers] == [0, 0]
+    assert keeper.wait() == 0
     assert start.exits() == {0: 1, 1: None}
     assert ended.codes == {0: 1}
 
 
-def test_ranks_that_have_ended_are_started_again_by_the_keepers_that_have_imported_torch(tmp_path: Path) -> None:
-    told = "if 'RANK' in os.environ: print(os.environ['RANK'], os.getppid(), file=open('keepers', 'a'))"
+def test_ranks_that_have_ended_are_started_again_by_the_keeper_that_has_imported_torch(tmp_path: Path) -> None:
+    told = "if 'RANK' in os.environ: print(os.environ['RANK'], os.getppid(), file=open('keeper', 'a'))"
     target = TARGET.format(does="os.kill(os.getpid(), signal.SIGKILL)")
     (tmp_path / "target.py").write_text(f"{target}\n{told}\n")
     run = started("target.py", "--schedule", "1F1B", "--checks", "*.two-steps,*.zero-grad", folder=tmp_path)
     printed, _ = run.communicate()
-    starts = (tmp_path / "keepers").read_text().splitlines()
+    starts = (tmp_path / "keeper").read_text().splitlines()
     assert run.returncode == 1, printed
     assert len(starts) > 2
-    assert len(set(starts)) == 2
+    assert {start.split()[0] for start in starts} == {"0", "1"}
+    assert len({start.split()[1] for start in starts}) == 1
     assert nothing_left(tmp_path)
 
 

@@ -25,7 +25,7 @@ from gradconform.pipeline.training_step import model
 from gradconform.pipeline.training_step.composition import ROWS, step_cases, with_what_is_new, withheld
 from gradconform.pipeline.training_step.dimensions import CONSTRAINTS, DIMENSIONS, QUICK, RARE
 from gradconform.pipeline.training_step.lower import lowered, name_of
-from gradconform.pipeline.training_step.model import counts, make_batch, make_stages, summed_loss, tied_names
+from gradconform.pipeline.training_step.model import CALLS, counts, make_batch, make_stages, summed_loss, tied_names
 from gradconform.pipeline.training_step.on_rank import Place, lacking, spec_of
 from gradconform.pipeline.training_step.oracle import run_plain
 from gradconform.runtime import Batch
@@ -61,7 +61,7 @@ def test_the_rows_of_the_file_lack_nothing_and_stay_as_they_are_where_a_dimensio
     frozen = json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]
     assert text({"pairs": with_what_is_new(frozen)}) == ROWS.read_text(encoding="utf-8")
     # Of twelve dimensions the first ones were: those of precision and compiled stages came, then values.
-    for count, dimensions in ((82, 12), (105, 14), (112, 14), (120, 14), (144, 14)):
+    for count, dimensions in ((82, 12), (105, 14), (112, 14), (120, 14), (144, 14), (151, 14)):
         before = [row[:dimensions] for row in frozen[:count]]
         assert [list(row) for row in with_what_is_new(before)[:count]] == frozen[:count]
 
@@ -224,6 +224,15 @@ def test_buffers_are_those_of_a_run_that_was_not_looked_into() -> None:
     assert wide.acts[-1].buffers[0]
     for name, value in plain.acts[-1].buffers[0].items():
         assert torch.equal(value, wide.acts[-1].buffers[0][name])
+
+
+def test_plain_autograd_calls_a_hook_on_what_a_stage_receives_once_for_each_micro_batch() -> None:
+    one = CASES["step.hooked"].composition
+    for wide in (True, False):
+        acts = run_plain(one, dtype=torch.float32, seed=20, wide=wide).acts
+        assert [{name: int(calls) for name, calls in act.buffers[0].items()} for act in acts] == [
+            {f"1.{CALLS}": count * one.microbatches} for count in (1, 1, 2)
+        ]
 
 
 def test_a_claim_withholds_the_rows_with_other_values() -> None:

@@ -47,6 +47,7 @@ class Composition:
         "plain"
     )
     keyword: bool = False
+    hooked: bool = False
     tensor_ranks: int = 1
     tensor_parallel: Literal["whole-layers", "column-row", "sequence", "vocabulary"] = "whole-layers"
     precision: Precision = "unmixed"

@@ -81,6 +81,7 @@ DIMENSIONS = (
     Dimension(name="arguments", says="what goes into stages", values=(
         value("positional", "what the stage before put out"),
         value("keyword", "a keyword argument on every stage", keyword=True),
+        value("hooked", "a hook that each stage sets on what it receives, in every forward", hooked=True),
     )),
     Dimension(name="tensor_parallel", says="what of a stage is split over two tensor ranks", values=(
         value("whole-layers", "nothing split over tensor ranks"),
@@ -143,6 +144,14 @@ CONSTRAINTS = (
           {"precision": "mixed"}, {"data_parallel": "unwrapped ddp"}),
     never("the statistics of a BatchNorm are no parameters, which alone are kept in another dtype",
           {"precision": "mixed"}, {"layers": "batch-norm"}),
+    never("a stage that stands alone on its rank and in its replica receives nothing from another",
+          {"arguments": "hooked"}, {"layout": "two-replicas four-replicas one-stage"}),
+    never("what a frozen stage hands on needs no gradient, and takes no hook",
+          {"arguments": "hooked"}, {"weights": "frozen-stage"}),
+    never("calls of hooks are counted in a buffer, which is no parameter",
+          {"arguments": "hooked"}, {"precision": "mixed"}),
+    never("what is compiled has no hooks that a forward sets",
+          {"arguments": "hooked"}, {"compiled": "compiled inductor"}),
 )  # fmt: skip
 
 #: What values claim that many runtimes have not: the rarest first, in groups that are withheld one by one.
@@ -190,5 +199,6 @@ ALONE: dict[str, dict[str, str]] = {
     },
     "csv": {"schedule": "csv", "steps": "clipped"},
     "selective-checkpoint": {"layers": "selective-checkpoint", "loss": "sum", "steps": "accumulated"},
+    "hooked": {"arguments": "hooked", "steps": "zeroed"},
     "ddp-tied": {"layout": "two-by-two", "data_parallel": "ddp", "weights": "tied"},
 }

@@ -21,7 +21,17 @@ from gradconform.tolerance import Partials, floor_factor
 from .causes import Causes
 from .composition import Act, Composition
 from .gathering import Replicas
-from .model import compile_in_place, counts, loss_of, make_batch, make_stages, no_compiler, shared_layers, tied_names
+from .model import (
+    CALLS,
+    compile_in_place,
+    counts,
+    loss_of,
+    make_batch,
+    make_stages,
+    no_compiler,
+    shared_layers,
+    tied_names,
+)
 from .oracle import LR, Plain, PlainRun, run_plain
 
 #: By how much more than plain autograd, which rounds once as well, a right runtime in bfloat16 may err.
@@ -189,6 +199,11 @@ def _first_seen(judged: Judged, told: set[tuple[str, str]]) -> Judged:
         yield seen
 
 
+def _without_calls(buffers: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
+    """Return buffers without those that count calls of hooks."""
+    return {name: value for name, value in buffers.items() if name.partition(".")[2] != CALLS}
+
+
 def _grown(held: Mapping[str, int], before: Mapping[str, int], label: str) -> Judged:
     for name, count in held.items():
         if name in before and count > before[name]:
@@ -220,7 +235,8 @@ class _Judge:
         if plain.act != "accumulate":
             yield from self._named("parameter gradient", seen.grads, plain.grads, wide.grads)
         yield from self._named("parameter", seen.params, plain.params, wide.params)
-        yield from self._named("buffer", seen.buffers, plain.buffers[own], wide.buffers[own])
+        yield from self._named("buffer", *map(_without_calls, (seen.buffers, plain.buffers[own], wide.buffers[own])))
+        yield from self._hooks(seen.buffers, plain.buffers[own])
         yield from self.replicas.unlike(self.label, {"parameter gradient": seen.grads, "parameter": seen.params})
 
     def _losses(self, losses: Sequence[Tensor]) -> Judged:
@@ -253,6 +269,17 @@ class _Judge:
             yield from compare(sort, where, self.label, got.get(name), right, reference, explain=explain, spread=spread)
         for name in sorted(set(got) - set(own)):
             yield Finding("unexpected", name, self.label, f"no {sort} of this rank has this name", sort=sort)
+
+    def _hooks(self, got: Mapping[str, Tensor | None], plain: Mapping[str, Tensor]) -> Judged:
+        """Yield which hook on what a stage of this rank receives was not called as often as by plain autograd."""
+        for name, right in plain.items():
+            stage, _, short = name.partition(".")
+            if short == CALLS and int(stage) in self.replicas.stages:
+                calls = got.get(name)
+                if calls is None or int(calls) != int(right):
+                    times = "nobody knows how often" if calls is None else f"{int(calls)} times"
+                    text = f"by now hooks that each forward sets on it were called {times}; expected {int(right)} times"
+                    yield Finding("hooks", f"what stage {stage} receives", self.label, text)
 
     def _room(self, plain: Tensor | None, wide: Tensor | None, partials: Partials | None = None) -> float:
         """Return how much further from float64 than plain autograd a tensor may be where stages run in bfloat16.

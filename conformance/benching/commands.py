@@ -1,0 +1,111 @@
+"""The process that runs the commands of the bench: it has imported what they need, and each of them is a fork of it.
+
+It has run nothing itself. Torch's import takes longer than most commands do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gradconform.exits import EXIT_KIT
+from gradconform.process.serving import Orders, Tell, end_with
+
+_PERIOD_S = 0.02
+
+#: The files of a command in its folder: its report, and what it prints.
+REPORT, SAID = "report.json", "said"
+
+#: Runs a command of the kit from its words, and returns its exit code.
+Command = Callable[[Sequence[str]], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A command by its number among those that were given, and when it has to be at its end."""
+
+    number: int
+    began: float
+    until: float
+
+
+def run_commands(orders: Orders, tell: Tell) -> None:
+    """Do the work of that process: run the commands that it is given, some ``at_once``, and tell the end of each.
+
+    Each has a folder ``within``, named by its number. Who takes longer than ``longest`` seconds is killed.
+    """
+    given = next(orders)
+    module, _, name = given["command"].partition(":")
+    command: Command = getattr(importlib.import_module(module), name)
+    for module in given["imports"]:
+        importlib.import_module(module)
+    waiting, running = deque(enumerate(given["commands"])), dict[int, _Running]()
+    while waiting or running:
+        while waiting and len(running) < given["at_once"]:
+            number, words = waiting.popleft()
+            began = time.monotonic()
+            process = _forked(command, words, Path(given["within"], str(number)))
+            running[process] = _Running(number, began, began + given["longest"])
+        if (ended := _ended(running)) is not None:
+            tell(ended)
+        else:
+            time.sleep(_PERIOD_S)
+
+
+def _forked(command: Command, words: Sequence[str], folder: Path) -> int:
+    """Fork a process that runs a command; return its id."""
+    folder.mkdir()
+    parent = os.getpid()
+    process = os.fork()
+    if not process:
+        os.setsid()
+        end_with(parent)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _run(command, words, folder)
+    return process
+
+
+def _run(command: Command, words: Sequence[str], folder: Path) -> NoReturn:
+    """Run a command in its folder, and end this process with its exit code."""
+    said = os.open(folder / SAID, os.O_WRONLY | os.O_CREAT)
+    os.dup2(said, sys.stdout.fileno())
+    os.dup2(said, sys.stderr.fileno())
+    os.chdir(folder)
+    try:
+        code = command([*words, "--json", str(folder / REPORT)])
+    except BaseException:  # noqa: BLE001 (nothing of the process that it was forked from goes on in it)
+        traceback.print_exc()
+        code = EXIT_KIT
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _ended(running: dict[int, _Running]) -> Mapping[str, Any] | None:
+    """Return what is told of one command that has ended and runs no more, None where none has; end those that hang."""
+    for process, one in running.items():
+        if time.monotonic() > one.until:
+            _kill(process)
+        ended, status, used = os.wait4(process, os.WNOHANG)
+        if ended:
+            _kill(process)  # what is left of its group
+            del running[process]
+            code = os.waitstatus_to_exitcode(status)
+            busy = used.ru_utime + used.ru_stime
+            return {"number": one.number, "code": code, "seconds": time.monotonic() - one.began, "busy": busy}
+    return None
+
+
+def _kill(process: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process, signal.SIGKILL)
