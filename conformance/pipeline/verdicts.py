@@ -122,8 +122,39 @@ def charged(found: Verdict, of_reference: Verdict | None, case: Case | StepCase)
     return replace(result, status="error", kind="environment", message=message)
 
 
+def of_split(found: Verdict, of_plain: Verdict | None, case: Case | StepCase) -> Result:
+    """Return the verdict on the right split in torch's runtime, given that on the plain split in its place.
+
+    It says whether all that is wrong is wrong with both: then it is the runtime's own. A training step stays failed
+    where it is, since it trains a wrong model; a schedule is charged as with any target.
+    """
+    result = found.result if isinstance(case, StepCase) else charged(found, of_plain, case)
+    if of_plain is None or of_plain.result.status not in {"failed", "error"}:
+        return replace(result, of_runtime=None if of_plain is None else False)
+    both = found.result.findings and of_plain.result.findings
+    if isinstance(case, StepCase) and both:
+        return replace(result, of_runtime=not _own_findings(found.result, of_plain.result, case))
+    return replace(result, of_runtime=bool(both) or found.how == of_plain.how == "raised")
+
+
+def beside_torch(result: Result, as_it_is: Verdict | None) -> Result:
+    """Return the result on the right split in torch's runtime with what the check came to on torch as it is."""
+    return result if as_it_is is None else replace(result, as_it_is=as_it_is.result.status)
+
+
 def _own(result: Result, of_reference: Result, case: StepCase) -> Result:
-    """Return the verdict on what a target shows that the reference does not; ``unsupported`` where that is nothing.
+    """Return the verdict on what a target shows that the reference does not; ``unsupported`` where that is nothing."""
+    own = _own_findings(result, of_reference, case)
+    told = "torch's runtime is wrong here with a correct split backward as well"
+    if not own:
+        shown = "\n".join(map(finding_line, result.findings))
+        return replace(result, status="unsupported", kind=None, message=f"{told}: {shown}", findings=())
+    lines = [case.tried, *map(finding_line, own), f"{told} in {len(result.findings) - len(own)} other findings"]
+    return replace(result, kind=own[0]["kind"], message="\n".join(lines), findings=tuple(own))
+
+
+def _own_findings(result: Result, of_reference: Result, case: StepCase) -> list[Mapping[str, Any]]:
+    """Return what a target shows that the reference does not.
 
     What the reference shows behind an act is its own behind later ones too, which may show it of other numbers.
     """
@@ -132,13 +163,7 @@ def _own(result: Result, of_reference: Result, case: StepCase) -> Result:
     for finding in of_reference.findings:
         act = acts.index(finding["action"])
         known[_known(finding)] = min(act, known.get(_known(finding), act))
-    own = [one for one in result.findings if acts.index(one["action"]) < known.get(_known(one), len(acts))]
-    told = "torch's runtime is wrong here with a correct split backward as well"
-    if not own:
-        shown = "\n".join(map(finding_line, result.findings))
-        return replace(result, status="unsupported", kind=None, message=f"{told}: {shown}", findings=())
-    lines = [case.tried, *map(finding_line, own), f"{told} in {len(result.findings) - len(own)} other findings"]
-    return replace(result, kind=own[0]["kind"], message="\n".join(lines), findings=tuple(own))
+    return [one for one in result.findings if acts.index(one["action"]) < known.get(_known(one), len(acts))]
 
 
 def _known(finding: Mapping[str, Any]) -> tuple[str, str]:
