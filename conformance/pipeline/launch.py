@@ -27,8 +27,9 @@ from .verdicts import Ended, Verdict, beside_torch, charged, of_split, verdict_o
 
 #: What stands in the target's place to tell whether a failure is torch's runtime's, or the machine's.
 REFERENCE = "reference-split"
-#: What stands in the right split's place for that: as plain as a split can be, and none of its code in I and W.
-PLAIN_SPLIT = "gradconform.reference.walked_twice"
+#: What stands in the right split's place for that, none of its code in I and W: the plainest split, which acts on hooks
+#: of parameters in W as a wrapper asks, and one backward in I, which needs nothing kept until W.
+PLAIN = ("gradconform.reference.walked_twice", "gradconform.reference.whole_in_input")
 
 #: How many cases in a row may end the ranks: a target that does so in every case would cost a start for each. More than
 #: two schedules have: some releases of torch run none with two stages of a rank side by side on a CPU (2.9 to 2.11).
@@ -83,7 +84,7 @@ def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | Non
 
     What fails is run again with the kit's own correct split backward in the target's place, before it is told, unless
     the target is itself what runs whole steps. With the right split in torch, torch is run as it is before, and what
-    fails again with the plain split.
+    fails again with what is plain.
     """
     wrong: list[Verdict] = []
 
@@ -111,18 +112,18 @@ def _tell_wrong(wrong: list[Verdict], job: Job, launcher: _Launcher, on_result: 
     """Tell what is wrong once the reference has run in the same cases."""
     if wrong:
         own = {found.result.check: found for found in wrong}
-        of_reference = own if job.target == REFERENCE else _of_reference(list(own), job, launcher)
+        names = PLAIN if job.fixed else (REFERENCE,)
+        of_them = [own if name == job.target else _verdicts_on(name, list(own), job, launcher) for name in names]
         cases = {case.id: case for case in job.cases}
         for found in wrong:
             check = found.result.check
-            charge = of_split if job.fixed else charged
-            on_result(charge(found, of_reference.get(check), cases[check]))
+            right = [verdicts.get(check) for verdicts in of_them]
+            on_result(of_split(found, right, cases[check]) if job.fixed else charged(found, right[0], cases[check]))
 
 
-def _of_reference(wrong: list[str], job: Job, launcher: _Launcher) -> dict[str, Verdict]:
-    """Return the verdicts on the reference in the cases with these ids."""
+def _verdicts_on(reference: str, wrong: list[str], job: Job, launcher: _Launcher) -> dict[str, Verdict]:
+    """Return the verdicts on a reference in the cases with these ids."""
     cases = tuple(case for case in job.cases if case.id in wrong)
-    reference = PLAIN_SPLIT if job.fixed else REFERENCE
     again = replace(job, cases=cases, target=reference, runtime=False, fixed=False)
     return _verdicts(again, launcher, in_a_row=len(cases))
 

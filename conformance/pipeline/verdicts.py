@@ -122,19 +122,24 @@ def charged(found: Verdict, of_reference: Verdict | None, case: Case | StepCase)
     return replace(result, status="error", kind="environment", message=message)
 
 
-def of_split(found: Verdict, of_plain: Verdict | None, case: Case | StepCase) -> Result:
-    """Return the verdict on the right split in torch's runtime, given that on the plain split in its place.
+def of_split(found: Verdict, of_plain: Sequence[Verdict | None], case: Case | StepCase) -> Result:
+    """Return the verdict on the right split in torch's runtime, given those on all that is plain in its place.
 
-    It says whether all that is wrong is wrong with both: then it is the runtime's own. A training step stays failed
-    where it is, since it trains a wrong model; a schedule is charged as with any target.
+    It says whether all that is wrong is wrong with each of them: then it is the runtime's own. A training step stays
+    failed where it is, since it trains a wrong model; a schedule is charged as with any target.
     """
-    result = found.result if isinstance(case, StepCase) else charged(found, of_plain, case)
-    if of_plain is None or of_plain.result.status not in {"failed", "error"}:
-        return replace(result, of_runtime=None if of_plain is None else False)
-    both = found.result.findings and of_plain.result.findings
-    if isinstance(case, StepCase) and both:
-        return replace(result, of_runtime=not _own_findings(found.result, of_plain.result, case))
-    return replace(result, of_runtime=bool(both) or found.how == of_plain.how == "raised")
+    result = found.result if isinstance(case, StepCase) else charged(found, of_plain[0], case)
+    told = [_shows_the_same(plain, found, case) for plain in of_plain if plain is not None]
+    return replace(result, of_runtime=all(told) if len(told) == len(of_plain) else None)
+
+
+def _shows_the_same(plain: Verdict, found: Verdict, case: Case | StepCase) -> bool:
+    """Tell whether what is plain shows all that is wrong with the split."""
+    if plain.result.status not in {"failed", "error"}:
+        return False
+    if not (found.result.findings and plain.result.findings):
+        return found.how == plain.how == "raised"
+    return not isinstance(case, StepCase) or not _own_findings(found.result, plain.result, case)
 
 
 def beside_torch(result: Result, as_it_is: Verdict | None) -> Result:
