@@ -58,6 +58,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "simx": ("gradconform", "run", "reference-split", "--device", "simx", "--profile", "quick"),
     "simpy": ("gradconform", "run", "reference-split", "--device", "simpy", "--profile", "quick"),
     "replay": ("gradconform", "replay", "split.gradients.tied-apart", "torch"),
+    "split in torch": ("python", "-m", "pytest", "-q", "tests/reference/test_in_torch.py"),
+    "split in schedules": ("gradconform", "pipeline", "torch", "--fixed", "--schedule", "all", "--ranks", "2"),
+    "split in steps": ("gradconform", "pipeline", "torch", "--fixed"),
 }
 
 
@@ -78,12 +81,13 @@ def ended(scripts: Path, words: Sequence[str], log: Path) -> Ended:
     """Run a command of an environment in a folder of its own, its output into ``log``; return how it ended."""
     path = f"{scripts}{os.pathsep}{os.environ['PATH']}"
     variables = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "COLUMNS": "200"}
+    command = [scripts / words[0], *(ROOT / word if word.startswith("tests/") else word for word in words[1:])]
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, log.open("w", encoding="utf-8") as output:
         try:
             code = subprocess.run(
-                [str(scripts / words[0]), *words[1:]],
-                cwd=folder, env=variables, check=False, timeout=LIMIT_S, stdout=output, stderr=subprocess.STDOUT,
+                command, cwd=folder, env=variables, check=False, timeout=LIMIT_S, stdout=output,
+                stderr=subprocess.STDOUT,
             ).returncode  # fmt: skip
         except subprocess.TimeoutExpired:
             return Ended(124, f"took longer than {LIMIT_S} s", LIMIT_S, " ".join(words))
