@@ -122,24 +122,24 @@ def charged(found: Verdict, of_reference: Verdict | None, case: Case | StepCase)
     return replace(result, status="error", kind="environment", message=message)
 
 
-def of_split(found: Verdict, of_plain: Sequence[Verdict | None], case: Case | StepCase) -> Result:
-    """Return the verdict on the right split in torch's runtime, given those on all that is plain in its place.
+def of_split(found: Verdict, of_plain: Sequence[Sequence[Verdict]], case: Case | StepCase) -> Result:
+    """Return the verdict on the right split in torch's runtime, given runs of each that is plain in its place.
 
     It says whether all that is wrong is wrong with each of them: then it is the runtime's own. A training step stays
     failed where it is, since it trains a wrong model; a schedule is charged as with any target.
     """
-    result = found.result if isinstance(case, StepCase) else charged(found, of_plain[0], case)
-    told = [_shows_the_same(plain, found, case) for plain in of_plain if plain is not None]
-    return replace(result, of_runtime=all(told) if len(told) == len(of_plain) else None)
+    first = next((runs[0] for runs in of_plain if runs), None)
+    result = found.result if isinstance(case, StepCase) else charged(found, first, case)
+    return replace(result, of_runtime=all(_shown(found, runs, case) for runs in of_plain) if all(of_plain) else None)
 
 
-def _shows_the_same(plain: Verdict, found: Verdict, case: Case | StepCase) -> bool:
-    """Tell whether what is plain shows all that is wrong with the split."""
-    if plain.result.status not in {"failed", "error"}:
-        return False
-    if not (found.result.findings and plain.result.findings):
-        return found.how == plain.how == "raised"
-    return not isinstance(case, StepCase) or not _own_findings(found.result, plain.result, case)
+def _shown(found: Verdict, runs: Sequence[Verdict], case: Case | StepCase) -> bool:
+    """Tell whether runs of what is plain show all that is wrong with the split: unwritten memory differs in each."""
+    wrong = [run for run in runs if run.result.status in {"failed", "error"}]
+    findings = [finding for run in wrong for finding in run.result.findings]
+    if not (found.result.findings and findings):
+        return any(run.how == found.how == "raised" for run in wrong)
+    return not isinstance(case, StepCase) or not _own_findings(found.result, findings, case)
 
 
 def beside_torch(result: Result, as_it_is: Verdict | None) -> Result:
@@ -149,7 +149,7 @@ def beside_torch(result: Result, as_it_is: Verdict | None) -> Result:
 
 def _own(result: Result, of_reference: Result, case: StepCase) -> Result:
     """Return the verdict on what a target shows that the reference does not; ``unsupported`` where that is nothing."""
-    own = _own_findings(result, of_reference, case)
+    own = _own_findings(result, of_reference.findings, case)
     told = "torch's runtime is wrong here with a correct split backward as well"
     if not own:
         shown = "\n".join(map(finding_line, result.findings))
@@ -158,14 +158,14 @@ def _own(result: Result, of_reference: Result, case: StepCase) -> Result:
     return replace(result, kind=own[0]["kind"], message="\n".join(lines), findings=tuple(own))
 
 
-def _own_findings(result: Result, of_reference: Result, case: StepCase) -> list[Mapping[str, Any]]:
+def _own_findings(result: Result, of_reference: Sequence[Mapping[str, Any]], case: StepCase) -> list[Mapping[str, Any]]:
     """Return what a target shows that the reference does not.
 
     What the reference shows behind an act is its own behind later ones too, which may show it of other numbers.
     """
     acts = case.composition.labels
     known: dict[tuple[str, str], int] = {}
-    for finding in of_reference.findings:
+    for finding in of_reference:
         act = acts.index(finding["action"])
         known[_known(finding)] = min(act, known.get(_known(finding), act))
     return [one for one in result.findings if acts.index(one["action"]) < known.get(_known(one), len(acts))]

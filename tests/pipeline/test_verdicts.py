@@ -102,17 +102,19 @@ def test_what_is_wrong_with_the_plain_split_as_well_is_the_runtimes_own_and_fail
     lost = Finding("missing", "rank 0, stage 0 up.weight", label, "expected a tensor, got nothing")
     right = shown()
     all_of_it = shown(counted, lost)
-    found = [of_split(shown(counted), [plain, all_of_it], STEP) for plain in (shown(counted), right, None, shown(lost))]
+    plain: list[list[Verdict]] = [[shown(counted)], [right], [], [shown(lost)]]
+    found = [of_split(shown(counted), [runs, [all_of_it]], STEP) for runs in plain]
     assert [one.status for one in found] == ["failed"] * 4
     assert [one.of_runtime for one in found] == [True, False, None, False]
-    assert of_split(all_of_it, [shown(counted), all_of_it], STEP).of_runtime is False
+    assert of_split(all_of_it, [[shown(counted)], [all_of_it]], STEP).of_runtime is False
+    assert of_split(all_of_it, [[shown(counted), shown(lost)], [all_of_it]], STEP).of_runtime is True
 
 
 def test_where_the_runtime_raises_whatever_is_in_it_a_step_fails_and_a_schedule_is_not_supported() -> None:
     step = STEP.result("cpu", "float32", status="failed", kind="error", message="raised")
     again = Verdict(result=step, how="raised", where="rank 0 raised")
-    of_step = of_split(again, [again, again], STEP)
-    of_schedule = of_split(raised(1), [raised(2), raised(3)], CASE)
+    of_step = of_split(again, [[again], [again]], STEP)
+    of_schedule = of_split(raised(1), [[raised(2)], [raised(3)]], CASE)
     assert (of_step.status, of_step.of_runtime) == ("failed", True)
     assert (of_schedule.status, of_schedule.of_runtime) == ("unsupported", True)
 
