@@ -35,6 +35,8 @@ _PLACE = re.compile(
     r" \(\[[\d.]+\]:.*?\)|rank \d+ |\[\d+\] (?:for chunk \d+ )?|,? (?:to stage \d+ )?"
     r"at (?:\d+[BIWF]\d+|the start of the case)"
 )
+#: What begins the reasons why checks are unsupported, and what ends them where a command tells but some.
+_UNSUPPORTED, _MORE = re.compile(r"=+ unsupported: (\d+) check"), re.compile(r"and \d+ more reasons?; -v shows them")
 #: How many reasons are kept why checks are unsupported, and how much of each.
 _REASONS, _REASON = 8, 240
 #: What judges torch's runtime: there, what is unsupported is what the release lacks, not what a target does not claim.
@@ -126,9 +128,11 @@ def unsupported_in(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
 
     What differs from process to process in a reason (ports, stages, micro-batches) is left out of it.
     """
-    heads = [place for place, line in enumerate(lines) if re.match(r"=+ unsupported: \d+ check", line)]
+    heads = [(place, int(told[1])) for place, line in enumerate(lines) if (told := _UNSUPPORTED.match(line))]
     found: list[list[str]] = []
-    for line in lines[heads[0] + 1 :] if heads else []:
+    for line in lines[heads[0][0] + 1 :] if heads else []:
+        if _MORE.fullmatch(line.strip()):
+            break
         if re.match(r" {1,4}\d+  \S", line):
             found.append(line.split(maxsplit=1))
         elif found and line.startswith("       "):
@@ -138,7 +142,9 @@ def unsupported_in(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
     counts: Counter[str] = Counter()
     for count, reason in found:
         counts[_PLACE.sub("", reason)[:_REASON]] += int(count)
-    return sum(counts.values()), tuple(f"{count} {reason}" for reason, count in counts.most_common(_REASONS))
+    return sum(number for _, number in heads[:1]), tuple(
+        f"{count} {reason}" for reason, count in counts.most_common(_REASONS)
+    )
 
 
 def scripts_ended(scripts: Path, paths: Sequence[Path], logs: Path) -> Iterator[tuple[str, Ended]]:
