@@ -84,6 +84,8 @@ def ended(scripts: Path, words: Sequence[str], log: Path) -> Ended:
     path = f"{scripts}{os.pathsep}{os.environ['PATH']}"
     variables = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "COLUMNS": "200"}
     command = [scripts / words[0], *(ROOT / word if word.startswith("tests/") else word for word in words[1:])]
+    if " ".join(words[:2]) in _OF_RUNTIMES:
+        command.append("-v")  # all reasons
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, log.open("w", encoding="utf-8") as output:
         try:
@@ -142,9 +144,11 @@ def unsupported_in(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
     counts: Counter[str] = Counter()
     for count, reason in found:
         counts[_PLACE.sub("", reason)[:_REASON]] += int(count)
-    return sum(number for _, number in heads[:1]), tuple(
-        f"{count} {reason}" for reason, count in counts.most_common(_REASONS)
-    )
+    number = heads[0][1] if heads else 0
+    told = counts.most_common(_REASONS)
+    rest = number - sum(count for _, count in told)
+    others = (f"{rest} for other reasons",) if rest else ()
+    return number, (*(f"{count} {reason}" for reason, count in told), *others)
 
 
 def scripts_ended(scripts: Path, paths: Sequence[Path], logs: Path) -> Iterator[tuple[str, Ended]]:
