@@ -35,6 +35,8 @@ _PLACE = re.compile(
     r" \(\[[\d.]+\]:.*?\)|rank \d+ |\[\d+\] (?:for chunk \d+ )?|,? (?:to stage \d+ )?"
     r"at (?:\d+[BIWF]\d+|the start of the case)"
 )
+#: What begins the reasons why checks are unsupported, and what ends them where a command tells but some.
+_UNSUPPORTED, _MORE = re.compile(r"=+ unsupported: (\d+) check"), re.compile(r"and \d+ more reasons?; -v shows them")
 #: How many reasons are kept why checks are unsupported, and how much of each.
 _REASONS, _REASON = 8, 240
 #: What judges torch's runtime: there, what is unsupported is what the release lacks, not what a target does not claim.
@@ -58,6 +60,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "simx": ("gradconform", "run", "reference-split", "--device", "simx", "--profile", "quick"),
     "simpy": ("gradconform", "run", "reference-split", "--device", "simpy", "--profile", "quick"),
     "replay": ("gradconform", "replay", "split.gradients.tied-apart", "torch"),
+    "split in torch": ("python", "-m", "pytest", "-q", "tests/reference/test_in_torch.py"),
+    "split in schedules": ("gradconform", "pipeline", "torch", "--fixed", "--schedule", "all", "--ranks", "2"),
+    "split in steps": ("gradconform", "pipeline", "torch", "--fixed"),
 }
 
 
@@ -78,12 +83,15 @@ def ended(scripts: Path, words: Sequence[str], log: Path) -> Ended:
     """Run a command of an environment in a folder of its own, its output into ``log``; return how it ended."""
     path = f"{scripts}{os.pathsep}{os.environ['PATH']}"
     variables = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "COLUMNS": "200"}
+    command = [scripts / words[0], *(ROOT / word if word.startswith("tests/") else word for word in words[1:])]
+    if " ".join(words[:2]) in _OF_RUNTIMES:
+        command.append("-v")  # all reasons
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, log.open("w", encoding="utf-8") as output:
         try:
             code = subprocess.run(
-                [str(scripts / words[0]), *words[1:]],
-                cwd=folder, env=variables, check=False, timeout=LIMIT_S, stdout=output, stderr=subprocess.STDOUT,
+                command, cwd=folder, env=variables, check=False, timeout=LIMIT_S, stdout=output,
+                stderr=subprocess.STDOUT,
             ).returncode  # fmt: skip
         except subprocess.TimeoutExpired:
             return Ended(124, f"took longer than {LIMIT_S} s", LIMIT_S, " ".join(words))
@@ -122,9 +130,11 @@ def unsupported_in(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
 
     What differs from process to process in a reason (ports, stages, micro-batches) is left out of it.
     """
-    heads = [place for place, line in enumerate(lines) if re.match(r"=+ unsupported: \d+ check", line)]
+    heads = [(place, int(told[1])) for place, line in enumerate(lines) if (told := _UNSUPPORTED.match(line))]
     found: list[list[str]] = []
-    for line in lines[heads[0] + 1 :] if heads else []:
+    for line in lines[heads[0][0] + 1 :] if heads else []:
+        if _MORE.fullmatch(line.strip()):
+            break
         if re.match(r" {1,4}\d+  \S", line):
             found.append(line.split(maxsplit=1))
         elif found and line.startswith("       "):
@@ -134,7 +144,11 @@ def unsupported_in(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
     counts: Counter[str] = Counter()
     for count, reason in found:
         counts[_PLACE.sub("", reason)[:_REASON]] += int(count)
-    return sum(counts.values()), tuple(f"{count} {reason}" for reason, count in counts.most_common(_REASONS))
+    number = heads[0][1] if heads else 0
+    told = counts.most_common(_REASONS)
+    rest = number - sum(count for _, count in told)
+    others = (f"{rest} for other reasons",) if rest else ()
+    return number, (*(f"{count} {reason}" for reason, count in told), *others)
 
 
 def scripts_ended(scripts: Path, paths: Sequence[Path], logs: Path) -> Iterator[tuple[str, Ended]]:

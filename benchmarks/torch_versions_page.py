@@ -21,14 +21,17 @@ SCRIPTS = [
 ]  # fmt: skip
 EXIT_ENVIRONMENT = 4
 #: Those that judge torch, whose defects they tell: right where they end with 1 as well as with 0.
-OF_TORCH = frozenset({"contract", "pipeline", "stage objects", "schedule text", "replay"})
+OF_TORCH = frozenset({
+    "contract", "pipeline", "stage objects", "schedule text", "replay", "split in schedules", "split in steps",
+})  # fmt: skip
 SHOWN = "×"
 NOT_RUN = "not run"
 #: What a release lacks for a part of a command.
 _APART = re.compile(r"(\d+) checks? could not be judged")
 _PASSED = re.compile(r"(\d+) of (\d+) checks passed")
 _FIGURE = re.compile(
-    r"\d+ of \d+ (?:extra )?checks \w+|\d+ MUST(?: and \d+ SHOULD)? failed|\d+ passed|\d+ trials|"
+    r"\d+ of \d+ (?:extra )?checks \w+(?:, \w+ by torch's runtime itself)?|"
+    r"\d+ MUST(?: and \d+ SHOULD)? failed|\d+ passed|\d+ trials|"
     r"\d+ of \d+ faults killed, \d+ of \d+ right variants clean"
 )
 #: Faults of another dtype than float32, and those that ask for what a release lacks.
@@ -213,6 +216,8 @@ def page(found: Found, releases: Sequence[str], commands: Mapping[str, Sequence[
         "the kit. *Unavailable* is what the release lacks or cannot do, a command or so many of its checks, with the",
         "reason below. The self-test tries no fault of another dtype than float32, and, where a gradient edge keeps no",
         "graph alive (torch 2.8 and before), none that is handed an edge in place of an output.",
+        "What fails *by torch's runtime itself* is wrong with plain autograd in the place of",
+        "[the right split](right-split.md) as well.",
         "The kit's own tests run on another release by a line of `CONTRIBUTING.md`.",
         "",
         *table(["", *known], [pythons, *command_rows(found, known, commands)]), "",

@@ -80,6 +80,9 @@ class Result:
     the process that ran the check, and not written. ``ended`` is how the check ended its process, whoever is charged
     with that, None where it did not.
 
+    With the right split in torch's runtime: ``as_it_is`` is the status of the check on torch as it is, ``of_runtime``
+    whether all that is wrong is wrong as well with plain autograd in the place of I and W, so that it is the runtime's.
+
     Off the CPU: ``off_device_share`` is the share of the implementation's operations that did not run on the device;
     ``memory`` its peak there in bytes, plain autograd's, and plain autograd's with B in place of I and W
     (``undeferred``), of the trial that takes most beside plain autograd; ``oracle_spread`` how far two runs of plain
@@ -107,6 +110,8 @@ class Result:
     core: bool = False
     unclaimed: tuple[str, ...] = ()
     ended: EndKind | None = None
+    as_it_is: Status | None = None
+    of_runtime: bool | None = None
     exhausted: str | None = None
 
     @property

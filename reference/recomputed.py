@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from gradconform.torch_releases.edges import lasting_edge
+from gradconform.torch_releases.edges import is_compiled, lasting_edge
 from gradconform.torch_releases.saved import saves_to_recompute
 
 #: Where a backward starts: at an output, or at the edge of one that was let go of.
@@ -39,21 +39,29 @@ def needs_grad(output: object) -> bool:
 
 def recomputes(roots: Iterable[Root]) -> bool:
     """Tell whether a backward from ``roots`` runs a part of the forward again."""
+    return any(map(_recomputes, _nodes(roots)))
+
+
+def _nodes(roots: Iterable[Root]) -> Iterator[Node]:
+    """Yield every node of the graph behind ``roots`` once."""
     waiting = [edge_of(root).node for root in roots]
     seen = set(waiting)
     while waiting:
         node = waiting.pop()
-        if _recomputes(node):
-            return True
+        yield node
         below = {child for child, _ in node.next_functions if child is not None} - seen
         seen |= below
         waiting += below
-    return False
 
 
 def _recomputes(node: Node) -> bool:
     """Tell whether ``node`` re-enters autograd, or has saved tensors that are to be computed again."""
     return "Checkpoint" in node.name() or saves_to_recompute(node)
+
+
+def runs_once(roots: Iterable[Root]) -> bool:
+    """Tell whether a backward from ``roots`` runs compiled code, which refuses to keep its graph."""
+    return any(is_compiled(type(node)) for node in _nodes(roots))
 
 
 def input_pass(

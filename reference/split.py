@@ -75,10 +75,11 @@ def stage_backward_input(
     wanted = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
     inputs = [get_gradient_edge(value).node for value in wanted]
     uses = uses_of([edge_of(root) for root in roots], inputs, trained)
-    if uses.re_enters:
-        given, starts, held = input_pass(roots, grads, wanted, trained.values())
+    if uses.whole is not None:
+        leaves = [*trained.values(), *map(accumulated_into, uses.stand_ins)]
+        given, starts, held = input_pass(roots, grads, wanted, leaves)
         early: dict[Node, Tensor | None] = {edge.node: grad for edge, grad in zip(starts, held, strict=True)}
-        kept, uses.early = _Kept({}, early), dict.fromkeys(early, Reason.REENTRANT)
+        kept, uses.early = _Kept({}, early), dict.fromkeys(early, uses.whole)
     else:
         given, kept = _computed(roots, grads, wanted, uses)
     found = apart(input_values, given, [*grads, *kept.tensors()])
@@ -112,7 +113,8 @@ def _accumulate(group: dict[str, Any], trained: set[int], *, retain_graph: bool)
     """Run the backward of one group, and let go of what it holds."""
     starts = starts_of(group)
     kept = group.pop("edges", None)
-    sought = [node.variable for node in group["params"] if id(node.variable) in trained]
+    stand_ins = group.get("stand_ins", ())
+    sought = [node.variable for node in group["params"] if id(node.variable) in trained or node in stand_ins]
     if starts and sought:
         edges, grads = zip(*starts, strict=True)
         retain = retain_graph or group.get("again", False)
@@ -200,6 +202,8 @@ def _groups(uses: Uses, kept: _Kept) -> list[dict[str, Any]]:
     early = [(node, grad) for node, grad in kept.early.items() if grad is not None]
     nodes = [node for node, _ in early]
     groups: list[dict[str, Any]] = [{"params": nodes, "intermediates": nodes, "grads": [(grad,) for _, grad in early]}]
+    if uses.stand_ins:
+        groups[0]["stand_ins"] = uses.stand_ins
     waiting = list(uses.kept)
     for number, starts in enumerate(waiting):
         came = [one for start in starts for one in kept.arrived[start]]

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
 
-from gradconform.torch_releases.edges import held_from_above
+from gradconform.torch_releases.edges import held_from_above, is_compiled, lies_over_ranks
 from gradconform.torch_releases.saved import saves_to_recompute
 
 
@@ -28,6 +28,8 @@ class Reason(enum.Enum):
     MODULE_HOOK = "a hook of a module stands at its use, and is for whole backwards alone"
     NO_GRADIENT = "no gradient comes to its use, which may give zeros all the same"
     REENTRANT = "activation checkpointing that re-enters autograd refuses a backward that is told what to compute"
+    COMPILED = "compiled code runs its backward once, and refuses one that keeps what it needs"
+    RESHARDED = "it stands in for a weight that lies over ranks, and may be taken away again before W"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,14 @@ class Uses:
     """What one walk finds.
 
     ``kept`` has the nodes that accumulate into parameters by the uses that their W starts at, most uses first;
-    ``early`` those whose gradient I computes. ``re_enters`` says that neither is there, since nothing can be asked for.
+    ``early`` those whose gradient I computes. ``whole`` says why neither is there, where I is one full backward.
+    ``stand_ins`` are the nodes of parameters that nobody has named, in the place of weights that lie over ranks: what
+    fully_shard gathers.
     """
 
     roots: Sequence[GradientEdge]
-    re_enters: bool = False
+    whole: Reason | None = None
+    stand_ins: frozenset[Node] = frozenset()
     kept: dict[Starts, list[Node]] = field(default_factory=dict)
     early: dict[Node, Reason] = field(default_factory=dict)
     #: The edges at which a gradient comes to each use; none for :data:`OUTPUTS`.
@@ -87,8 +92,9 @@ class _Graph:
         self.roots = roots
         self.below: dict[Node, tuple[tuple[Node | None, int], ...]] = {}
         self.above: dict[Node, list[Node]] = {}
-        #: The nodes that accumulate into trained parameters.
+        #: The nodes that accumulate into trained parameters, and those that accumulate into others.
         self.accumulating: list[Node] = []
+        self.others: list[Node] = []
         waiting = [edge.node for edge in roots]
         below, above = self.below, self.above
         while waiting:
@@ -104,8 +110,9 @@ class _Graph:
                         waiting.append(child)
                     else:
                         users.append(node)
-            if not children and id(getattr(node, "variable", None)) in trained:
-                self.accumulating.append(node)
+            leaf = None if children else getattr(node, "variable", None)
+            if leaf is not None:
+                (self.accumulating if id(leaf) in trained else self.others).append(node)
         #: The nodes that lead to an input; that of an input is one of them only if it leads to another.
         self.leading = self.all_above(inputs)
         self._again: dict[Node, bool] = {}
@@ -167,9 +174,23 @@ class _Graph:
             use = users[0]
         return [use]
 
-    def re_enters(self) -> bool:
-        """Tell whether checkpointing enters autograd again in a backward."""
-        return any("Checkpoint" in kind.__name__ for kind in {type(node) for node in self.below})
+    def whole(self) -> Reason | None:
+        """Return why nothing but one full backward can be run, None where it can."""
+        kinds = {type(node) for node in self.below}
+        if any("Checkpoint" in kind.__name__ for kind in kinds):
+            return Reason.REENTRANT
+        return Reason.COMPILED if any(map(is_compiled, kinds)) else None
+
+    def stand_ins(self, inputs: Iterable[Node], trained: Mapping[int, Tensor]) -> frozenset[Node]:
+        """Return the nodes of parameters that stand in for trained ones, which are not in the graph themselves.
+
+        Modules have those that lie over ranks, and while fully_shard has gathered them others in their place.
+        """
+        here = {id(accumulated_into(node)) for node in self.accumulating}
+        if not any(lies_over_ranks(one) for number, one in trained.items() if number not in here):
+            return frozenset()
+        others = {node for node in self.others if isinstance(accumulated_into(node), nn.Parameter)}
+        return frozenset(others - set(inputs))
 
 
 def uses_of(roots: Sequence[GradientEdge], inputs: Sequence[Node], trained: Mapping[int, Tensor]) -> Uses:
@@ -179,9 +200,11 @@ def uses_of(roots: Sequence[GradientEdge], inputs: Sequence[Node], trained: Mapp
     parameters by their ids.
     """
     graph = _Graph(roots, inputs, trained)
-    if graph.re_enters():
-        return Uses(roots, re_enters=True)
-    found = Uses(roots, apart=[place for place, edge in enumerate(roots) if edge.node not in graph.leading])
+    stand_ins = graph.stand_ins(inputs, trained)
+    if whole := graph.whole():
+        return Uses(roots, whole, stand_ins)
+    apart = [place for place, edge in enumerate(roots) if edge.node not in graph.leading]
+    found = Uses(roots, stand_ins=stand_ins, early=dict.fromkeys(stand_ins, Reason.RESHARDED), apart=apart)
     ends = {roots[place].node for place in found.apart}
     everything = set() if graph.leading else set(graph.below)
     outputs: set[Node | None] = {OUTPUTS}

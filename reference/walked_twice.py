@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from gradconform.torch_releases.edges import held_from_above
 
 from .gradients import apart, below_loss, input_grads, match, starts_of
-from .recomputed import Root, edge_of, input_pass, recomputes, start_at
+from .recomputed import Root, edge_of, input_pass, recomputes, runs_once, start_at
 from .split import gradconform_capabilities, stage_backward
 
 __all__ = ["gradconform_capabilities", "match", "stage_backward", "stage_backward_input", "stage_backward_weight"]
@@ -37,7 +37,7 @@ def stage_backward_input(
     roots, grads = match(list(stage_outputs_or_loss), output_grads)
     parameters = [weight for weight in weights if weight.requires_grad]
     held: list[GradientEdge] = []
-    if recomputes(roots):
+    if recomputes(roots) or runs_once(roots):
         wanted = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
         given, edges, starts = input_pass(roots, grads, wanted, parameters)
         found = apart(input_values, given, grads)

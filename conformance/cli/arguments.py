@@ -401,7 +401,8 @@ def _pipeline(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--fixed",
         action="store_true",
-        help="of the target torch: with the kit's right split in it, as gradconform.reference.install() puts it there",
+        help="of the target torch: with the kit's right split in it, as gradconform.reference.install() puts it there, "
+        "and beside torch as it is",
     )
     add_telling(one)
     add_report_files(one)

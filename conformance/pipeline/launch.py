@@ -23,10 +23,15 @@ from .cases import Case
 from .exchange import Job, Mark, Outcome, read_mark, read_outcomes, remove
 from .starts import Start, end_all
 from .training_step.composition import StepCase
-from .verdicts import Ended, Verdict, charged, verdict_of, verdict_on
+from .verdicts import Ended, Verdict, beside_torch, charged, of_split, verdict_of, verdict_on
 
 #: What stands in the target's place to tell whether a failure is torch's runtime's, or the machine's.
 REFERENCE = "reference-split"
+#: What stands in the right split's place for that, none of its code in I and W: the plainest split, which acts on hooks
+#: of parameters in W as a wrapper asks, and one backward in I, which needs nothing kept until W.
+PLAIN = ("gradconform.reference.walked_twice", "gradconform.reference.whole_in_input")
+#: How often what is plain is run before a failure is the split's own.
+_PLAIN_RUNS = 3
 
 #: How many cases in a row may end the ranks: a target that does so in every case would cost a start for each. More than
 #: two schedules have: some releases of torch run none with two stages of a rank side by side on a CPU (2.9 to 2.11).
@@ -80,41 +85,81 @@ def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | Non
     """Run every case and hand its result to ``on_result``; return why the run stopped early, or None.
 
     What fails is run again with the kit's own correct split backward in the target's place, before it is told, unless
-    the target is itself what runs whole steps.
+    the target is itself what runs whole steps. With the right split in torch, torch is run as it is before, and what
+    fails again with what is plain.
     """
     wrong: list[Verdict] = []
 
-    def sort_out(found: Verdict) -> None:
-        # Whoever died or hung outside the implementation is charged to nobody, whatever the reference does.
-        asked = found.result.status == "failed" or (found.result.status == "error" and found.how == "raised")
-        if asked and machines.machines == 1 and not job.runtime:
-            wrong.append(found)
-        else:
-            on_result(found.result)
-
     with closing(Orphans()), closing(_Launcher(machines)) as launcher:
+        before = _verdicts(replace(job, fixed=False), launcher) if job.fixed and machines.machines == 1 else {}
+
+        def tell(result: Result) -> None:
+            on_result(beside_torch(result, before.get(result.check)))
+
+        def sort_out(found: Verdict) -> None:
+            # Whoever died or hung outside the implementation is charged to nobody, whatever the reference does.
+            asked = found.result.status == "failed" or (found.result.status == "error" and found.how == "raised")
+            if asked and machines.machines == 1 and (job.fixed or not job.runtime):
+                wrong.append(found)
+            else:
+                tell(found.result)
+
         stopped = _run_all(job, launcher, sort_out)
-        _tell_wrong(wrong, job, launcher, on_result)
+        _tell_wrong(wrong, job, launcher, tell)
         launcher.finish()
     return stopped
 
 
 def _tell_wrong(wrong: list[Verdict], job: Job, launcher: _Launcher, on_result: OnResult) -> None:
     """Tell what is wrong once the reference has run in the same cases."""
-    if wrong:
-        own = {found.result.check: found for found in wrong}
-        of_reference = own if job.target == REFERENCE else _of_reference(list(own), job, launcher)
-        cases = {case.id: case for case in job.cases}
-        for found in wrong:
+    if not wrong:
+        return
+    cases = {case.id: case for case in job.cases}
+    if job.fixed:
+        _tell_whose(wrong, cases, job, launcher, on_result)
+        return
+    own = {found.result.check: found for found in wrong}
+    of_reference = own if job.target == REFERENCE else _verdicts_on(REFERENCE, list(own), job, launcher)
+    for found in wrong:
+        check = found.result.check
+        on_result(charged(found, of_reference.get(check), cases[check]))
+
+
+def _tell_whose(
+    wrong: list[Verdict], cases: Mapping[str, Case | StepCase], job: Job, launcher: _Launcher, on_result: OnResult
+) -> None:
+    """Tell what is wrong with the right split in torch, and whether it is so with all that is plain in its place.
+
+    What is not is run again: where the runtime reads memory that nobody has written, every run shows other tensors.
+    """
+    left = wrong
+    runs: dict[str, dict[str, list[Verdict]]] = {found.result.check: {name: [] for name in PLAIN} for found in wrong}
+    results: dict[str, Result] = {}
+    for _ in range(_PLAIN_RUNS):
+        for name in PLAIN:
+            for check, verdict in _verdicts_on(name, [found.result.check for found in left], job, launcher).items():
+                runs[check][name].append(verdict)
+        for found in left:
             check = found.result.check
-            on_result(charged(found, of_reference.get(check), cases[check]))
+            results[check] = of_split(found, list(runs[check].values()), cases[check])
+        left = [found for found in left if results[found.result.check].of_runtime is False]
+        if not left:
+            break
+    for found in wrong:
+        on_result(results[found.result.check])
 
 
-def _of_reference(wrong: list[str], job: Job, launcher: _Launcher) -> dict[str, Verdict]:
-    """Return the verdicts on the reference in the cases with these ids."""
+def _verdicts_on(reference: str, wrong: list[str], job: Job, launcher: _Launcher) -> dict[str, Verdict]:
+    """Return the verdicts on a reference in the cases with these ids."""
     cases = tuple(case for case in job.cases if case.id in wrong)
+    again = replace(job, cases=cases, target=reference, runtime=False, fixed=False)
+    return _verdicts(again, launcher, in_a_row=len(cases))
+
+
+def _verdicts(job: Job, launcher: _Launcher, *, in_a_row: int = IN_A_ROW) -> dict[str, Verdict]:
+    """Return the verdicts on a job's cases by id, on those before so many ``in_a_row`` have ended the ranks."""
     found: list[Verdict] = []
-    _run_all(replace(job, cases=cases, target=REFERENCE), launcher, found.append, in_a_row=len(cases))
+    _run_all(job, launcher, found.append, in_a_row=in_a_row)
     return {one.result.check: one for one in found}
 
 

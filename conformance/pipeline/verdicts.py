@@ -122,23 +122,53 @@ def charged(found: Verdict, of_reference: Verdict | None, case: Case | StepCase)
     return replace(result, status="error", kind="environment", message=message)
 
 
-def _own(result: Result, of_reference: Result, case: StepCase) -> Result:
-    """Return the verdict on what a target shows that the reference does not; ``unsupported`` where that is nothing.
+def of_split(found: Verdict, of_plain: Sequence[Sequence[Verdict]], case: Case | StepCase) -> Result:
+    """Return the verdict on the right split in torch's runtime, given runs of each that is plain in its place.
 
-    What the reference shows behind an act is its own behind later ones too, which may show it of other numbers.
+    It says whether all that is wrong is wrong with each of them: then it is the runtime's own. A training step stays
+    failed where it is, since it trains a wrong model; a schedule is charged as with any target.
     """
-    acts = case.composition.labels
-    known: dict[tuple[str, str], int] = {}
-    for finding in of_reference.findings:
-        act = acts.index(finding["action"])
-        known[_known(finding)] = min(act, known.get(_known(finding), act))
-    own = [one for one in result.findings if acts.index(one["action"]) < known.get(_known(one), len(acts))]
+    first = next((runs[0] for runs in of_plain if runs), None)
+    result = found.result if isinstance(case, StepCase) else charged(found, first, case)
+    return replace(result, of_runtime=all(_shown(found, runs, case) for runs in of_plain) if all(of_plain) else None)
+
+
+def _shown(found: Verdict, runs: Sequence[Verdict], case: Case | StepCase) -> bool:
+    """Tell whether runs of what is plain show all that is wrong with the split: unwritten memory differs in each."""
+    wrong = [run for run in runs if run.result.status in {"failed", "error"}]
+    findings = [finding for run in wrong for finding in run.result.findings]
+    if not (found.result.findings and findings):
+        return any(run.how == found.how == "raised" for run in wrong)
+    return not isinstance(case, StepCase) or not _own_findings(found.result, findings, case)
+
+
+def beside_torch(result: Result, as_it_is: Verdict | None) -> Result:
+    """Return the result on the right split in torch's runtime with what the check came to on torch as it is."""
+    return result if as_it_is is None else replace(result, as_it_is=as_it_is.result.status)
+
+
+def _own(result: Result, of_reference: Result, case: StepCase) -> Result:
+    """Return the verdict on what a target shows that the reference does not; ``unsupported`` where that is nothing."""
+    own = _own_findings(result, of_reference.findings, case)
     told = "torch's runtime is wrong here with a correct split backward as well"
     if not own:
         shown = "\n".join(map(finding_line, result.findings))
         return replace(result, status="unsupported", kind=None, message=f"{told}: {shown}", findings=())
     lines = [case.tried, *map(finding_line, own), f"{told} in {len(result.findings) - len(own)} other findings"]
     return replace(result, kind=own[0]["kind"], message="\n".join(lines), findings=tuple(own))
+
+
+def _own_findings(result: Result, of_reference: Sequence[Mapping[str, Any]], case: StepCase) -> list[Mapping[str, Any]]:
+    """Return what a target shows that the reference does not.
+
+    What the reference shows behind an act is its own behind later ones too, which may show it of other numbers.
+    """
+    acts = case.composition.labels
+    known: dict[tuple[str, str], int] = {}
+    for finding in of_reference:
+        act = acts.index(finding["action"])
+        known[_known(finding)] = min(act, known.get(_known(finding), act))
+    return [one for one in result.findings if acts.index(one["action"]) < known.get(_known(one), len(acts))]
 
 
 def _known(finding: Mapping[str, Any]) -> tuple[str, str]:

@@ -182,6 +182,9 @@ _BRIEF = 3
 #: Of so many checks that one waiver meets the ids are written out, of more the count alone.
 _NAMED = 4
 
+#: How a check ends that torch as it is gets wrong.
+_WRONG = {"failed", "error"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
@@ -287,8 +290,27 @@ def _withheld(report: Report) -> Section:
     )
 
 
-#: So many operations are named of those that stand alike, of more the count alone.
+#: So many operations, or checks, are named of those that stand alike, of more the count alone.
 _NAMED_ALIKE = 12
+
+
+def _right_split(report: Report) -> Section:
+    """Return what the right split mends of torch as it is, and of what is left whose it is."""
+    lost = [result for result in report if result.as_it_is in _WRONG]
+    gone = [result.check for result in lost if result.status == "passed"]
+    runtimes = [result.check for result in report if result.of_runtime]
+    own = [result.check for result in report if result.of_runtime is False]
+    kinds = (
+        (gone, "wrong with torch as it is, and right with the right split"),
+        (runtimes, "wrong with plain autograd in the place of I and W as well: of torch's runtime, not of the split"),
+        (own, "wrong with the right split alone, and right with plain autograd in the place of I and W"),
+    )
+    told = any(result.as_it_is is not None for result in report)
+    items = (
+        Item(text=f"{what}: {_some(checks, _NAMED_ALIKE)}", number=len(checks)) for checks, what in kinds if checks
+    )
+    heading = f"the right split in torch: {len(gone)} of {count(len(lost), 'failure')} gone"
+    return Section(heading=heading, items=tuple(items) if told else ())
 
 
 def _operations(report: Report) -> Section:
@@ -324,7 +346,7 @@ def _mended(number: int, one: Culprit) -> str:
 #: All sections on results, in their order; one that is added here is told wherever a report is.
 SECTIONS: tuple[Callable[[Report], Section], ...] = (
     _devices, _device_faults, _not_judged, _failed_must, _failed_should, _waived, _passed_and_waived, _unsupported,
-    _withheld, _operations, to_mend,
+    _withheld, _right_split, _operations, to_mend,
 )  # fmt: skip
 
 
@@ -362,9 +384,9 @@ def _by_waiver(results: Iterable[Result]) -> tuple[Item, ...]:
     return tuple(Item(text=f"{why}: {_some(dict.fromkeys(checks))}", number=len(checks)) for why, checks in found)
 
 
-def _some(checks: Iterable[str]) -> str:
+def _some(checks: Iterable[str], shown: int = _NAMED) -> str:
     ids = list(checks)
-    return ", ".join(ids[:_NAMED]) + (f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else "")
+    return ", ".join(ids[:shown]) + (f" and {len(ids) - shown} more" if len(ids) > shown else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,6 +57,7 @@ def _verdict(report: Report) -> str:
         return f"{name}: {shard_name(report)}: {_of_the_shard(report, failed)}; 'gradconform merge' gives the verdict"
     if report.extra and report.verdict != "incomplete":
         told = f"{counts[report.verdict]} of {count(report.manifest, 'check')} {report.verdict}"
+        told += _by_the_runtime(report)
         alone = "a run of its own decides" if report.with_contract else "was not run"
         return f"{name}: {told}; no verdict on contract {report.contract}, which {alone}"
     if report.verdict == "does not conform":
@@ -73,6 +74,14 @@ def _verdict(report: Report) -> str:
         )
     told = f"{name}: incomplete, no verdict: {counts['ran']} of {report.manifest} checks ran{but or ', none failed'}"
     return f"{told}{extent.left_out if extent else ''}{_lacking(report)}"
+
+
+def _by_the_runtime(report: Report) -> str:
+    """Return how many of the failures with the right split in torch are the runtime's own."""
+    failed = [result.of_runtime for result in report if result.status == "failed"]
+    of_runtime = sum(map(bool, failed))
+    number = "all" if of_runtime == len(failed) else str(of_runtime)
+    return f", {number} by torch's runtime itself" if of_runtime else ""
 
 
 def _lacking(report: Report) -> str:

@@ -1,4 +1,4 @@
-"""Gradient edges: what a backward starts at where its output was let go of."""
+"""Gradient edges: what a backward starts at where its output was let go of, and nodes that are Python's own."""
 
 from __future__ import annotations
 
@@ -28,3 +28,20 @@ def lasting_edge(output: Tensor) -> GradientEdge:
 def held_from_above(node: object) -> bool:
     """Tell whether a node is a custom Function's, which lives by what is above it in its graph: it is Python's own."""
     return isinstance(node, BackwardCFunction)
+
+
+#: What torch.compile calls the function whose backward is that of compiled code, on every release.
+_COMPILED = "CompiledFunctionBackward"
+
+
+def is_compiled(kind: type) -> bool:
+    """Tell whether nodes of a ``kind`` are of compiled code.
+
+    One may run once alone: it gives away what its forward saved, and refuses a backward that is to keep it.
+    """
+    return kind.__name__ == _COMPILED
+
+
+def lies_over_ranks(parameter: Tensor) -> bool:
+    """Tell whether a parameter is a DTensor; where nobody has imported these, none is."""
+    return hasattr(parameter, "device_mesh")

@@ -22,15 +22,16 @@ else:
 FOLDER = Path(__file__).with_name("torch_2_13")
 TABLE: dict[str, Any] = tomllib.loads((FOLDER / "explained.toml").read_text(encoding="utf-8"))
 BY_SCRIPT: dict[str, list[str]] = {**TABLE["scripts"], **TABLE["also"]}
+MENDED: list[str] = TABLE["right_split"]["mended"]
 
 of_this_release = pytest.mark.skipif(
     torch.__version__.partition("+")[0] != TABLE["version"], reason=f"scripts tell of torch {TABLE['version']}"
 )
 
 
-def results(target: str, folder: Path, checks: str = "*") -> dict[str, dict[str, Any]]:
+def results(target: str, folder: Path, checks: str = "*", *more: str) -> dict[str, dict[str, Any]]:
     """Run training steps on a target; return the results by check."""
-    command = [sys.executable, "-m", "gradconform", "pipeline", target, "--profile", "standard"]
+    command = [sys.executable, "-m", "gradconform", "pipeline", target, "--profile", "standard", *more]
     command += ["--checks", checks, "--json", "report.json"]
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False, env=variables)
@@ -47,6 +48,31 @@ def test_the_steps_that_fail_on_torchs_runtime_are_exactly_those_that_a_script_e
     assert sorted({check for checks in BY_SCRIPT.values() for check in checks} - failed) == []
     assert sorted(failed - {check for checks in BY_SCRIPT.values() for check in checks}) == []
     assert [check for check, result in found.items() if result["status"] == "error"] == []
+
+
+@of_this_release
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [pytest.param("*", marks=pytest.mark.nightly), ",".join(MENDED[::8])])
+def test_with_the_right_split_what_is_left_is_the_runtimes_own_and_no_script_of_i_and_w_explains_it(
+    part: str, tmp_path: Path
+) -> None:
+    found = results("torch", tmp_path, part, "--fixed")
+    failed = {check: result for check, result in found.items() if result["status"] == "failed"}
+    left = {check for script in TABLE["right_split"]["left"] for check in BY_SCRIPT[script]}
+    left |= {check for checks in TABLE["right_split"]["behind"].values() for check in checks}
+    assert sorted(set(failed) - left) == []
+    assert [check for check, result in failed.items() if result["of_runtime"] is not True] == []
+    mended = {check: found[check] for check in MENDED if check in found}
+    assert {(result["as_it_is"], result["status"]) for result in mended.values()} == {("failed", "passed")}
+
+
+def test_each_failure_of_torchs_runtime_is_mended_or_left() -> None:
+    table = TABLE["right_split"]
+    left = {check for script in table["left"] for check in BY_SCRIPT[script]}
+    left |= {check for checks in table["behind"].values() for check in checks}
+    assert sorted(left & set(MENDED)) == []
+    assert left | set(MENDED) == {check for checks in BY_SCRIPT.values() for check in checks}
+    assert set(table["left"]) >= set(table["behind"])
 
 
 @of_this_release

@@ -12,7 +12,7 @@ from gradconform.judge.values import NONFINITE
 from gradconform.pipeline.cases import cases_of
 from gradconform.pipeline.exchange import Job, Mark, Marker, Outcome, read_mark
 from gradconform.pipeline.training_step.composition import step_cases
-from gradconform.pipeline.verdicts import Ended, Verdict, charged, verdict_on
+from gradconform.pipeline.verdicts import Ended, Verdict, beside_torch, charged, of_split, verdict_on
 
 GLOO = "rank 1 raised RuntimeError: Pair is not connected ([127.0.0.1]:{port}$1 <--> [none]) at the start of the case"
 
@@ -94,3 +94,32 @@ def test_what_the_reference_shows_is_not_charged_behind_later_acts_and_is_behind
         for act in acts[:2]
     )
     assert [charged(late, early, case).status, charged(early, late, case).status] == ["unsupported", "failed"]
+
+
+def test_what_is_wrong_with_the_plain_split_as_well_is_the_runtimes_own_and_fails_all_the_same() -> None:
+    label = STEP.composition.labels[0]
+    counted = Finding("mismatch", "rank 0, stage 0 norm.running_var", label, "expected 1, got 3", sort="buffer")
+    lost = Finding("missing", "rank 0, stage 0 up.weight", label, "expected a tensor, got nothing")
+    right = shown()
+    all_of_it = shown(counted, lost)
+    plain: list[list[Verdict]] = [[shown(counted)], [right], [], [shown(lost)]]
+    found = [of_split(shown(counted), [runs, [all_of_it]], STEP) for runs in plain]
+    assert [one.status for one in found] == ["failed"] * 4
+    assert [one.of_runtime for one in found] == [True, False, None, False]
+    assert of_split(all_of_it, [[shown(counted)], [all_of_it]], STEP).of_runtime is False
+    assert of_split(all_of_it, [[shown(counted), shown(lost)], [all_of_it]], STEP).of_runtime is True
+
+
+def test_where_the_runtime_raises_whatever_is_in_it_a_step_fails_and_a_schedule_is_not_supported() -> None:
+    step = STEP.result("cpu", "float32", status="failed", kind="error", message="raised")
+    again = Verdict(result=step, how="raised", where="rank 0 raised")
+    of_step = of_split(again, [[again], [again]], STEP)
+    of_schedule = of_split(raised(1), [[raised(2)], [raised(3)]], CASE)
+    assert (of_step.status, of_step.of_runtime) == ("failed", True)
+    assert (of_schedule.status, of_schedule.of_runtime) == ("unsupported", True)
+
+
+def test_what_torch_is_without_the_right_split_stands_beside_what_it_is_with_it() -> None:
+    passed = shown().result
+    assert beside_torch(passed, raised(1)).as_it_is == "failed"
+    assert beside_torch(passed, None) == passed

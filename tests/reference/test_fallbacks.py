@@ -110,6 +110,11 @@ def re_entered(stage: Stage, x: Tensor) -> Tensor:
     return stage.two(checkpoint(stage.one, x, use_reentrant=True))  # type: ignore[no-any-return] # a module's
 
 
+def compiled(stage: Stage, x: Tensor) -> Tensor:
+    run = torch.compile(lambda hidden: torch.tanh(stage.one(hidden)).square(), backend="aot_eager")
+    return stage.two(run(x))  # type: ignore[no-any-return] # a module's
+
+
 def hooked_module(stage: Stage, x: Tensor) -> Tensor:
     stage.hooked.register_full_backward_hook(lambda _, given, __: tuple(3.0 * one for one in given))
     return stage.two(x @ stage.hooked(stage.matrix))  # type: ignore[no-any-return] # a module's
@@ -166,6 +171,7 @@ CASES: dict[Callable[[Stage, Tensor], Any], dict[str, Reason]] = {
     side_by_side: {},
     checkpointed: {"one.weight": Reason.CHECKPOINT, "one.bias": Reason.CHECKPOINT},
     re_entered: dict.fromkeys(["one.weight", "one.bias", "two.weight", "two.bias"], Reason.REENTRANT),
+    compiled: dict.fromkeys(["one.weight", "one.bias", "two.weight", "two.bias"], Reason.COMPILED),
     hooked_module: {"matrix": Reason.MODULE_HOOK},
     nothing_comes: {"matrix": Reason.NO_GRADIENT},
     two_outputs_of_a_node: {},

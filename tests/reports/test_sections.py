@@ -11,7 +11,7 @@ from gradconform.report.clauses import Clause, clause_of
 from gradconform.report.page.pages import report_markdown, report_page
 from gradconform.report.sections import Cause, Item, Section, by_cause
 from gradconform.report.terminal import closing
-from gradconform.results import Report, Result
+from gradconform.results import Report, Result, Status
 
 
 def layouts(report: Report) -> list[str]:
@@ -33,7 +33,7 @@ def test_every_layout_tells_every_section_by_its_heading(real: Report) -> None:
         {"status": "unsupported", "findings": ()},
         {"status": "unsupported", "kind": "withheld", "findings": ()},
         {"level": "MUST"},
-        {"status": "passed", "findings": (), "check": "ops.full.sin"},
+        {"status": "passed", "findings": (), "check": "ops.full.sin", "as_it_is": "failed"},
     )
     results = [replace(failed[0], **{"check": f"a.b.{n}", **change}) for n, change in enumerate(changes)]
     of_devices = {
@@ -42,8 +42,9 @@ def test_every_layout_tells_every_section_by_its_heading(real: Report) -> None:
     }
     report = replace(real, results=results, **of_devices)
     found = sections.sections(report)
-    # What is wrong on the device is a fault of it, to be mended, and the standing of the device.
-    assert len(found) == len(sections.SECTIONS) == len(changes) + 2
+    # What is wrong on the device is a fault of it, to be mended, and the standing of the device; what passed is an
+    # operation, and mended in torch.
+    assert len(found) == len(sections.SECTIONS) == len(changes) + 3
     for made in layouts(report):
         assert [section.heading for section in found if section.heading not in made] == []
 
@@ -88,3 +89,26 @@ def test_what_requirements_share_is_told_once_and_no_program_is_cut_in_two() -> 
     apart = ("B MUST be right.", "W SHOULD be fast.")
     assert clause_of(apart) == Clause("", apart)
     assert clause_of(["B MUST be right"]) == Clause("", ("B MUST be right",))
+
+
+def test_of_the_right_split_in_torch_a_report_tells_what_is_gone_and_whose_is_what_is_left(real: Report) -> None:
+    def of(check: str, as_it_is: Status, status: Status, of_runtime: bool | None = None) -> Result:  # noqa: FBT001 (a field)
+        found = () if status == "passed" else real.failures[0].findings
+        told = {"check": check, "status": status, "as_it_is": as_it_is, "of_runtime": of_runtime, "findings": found}
+        return replace(real.failures[0], **told)
+
+    results = [
+        of("step.ddp-zero-bubble", "failed", "passed"),
+        of("step.batch-norm", "failed", "failed", of_runtime=True),
+        of("step.plain", "passed", "failed", of_runtime=False),
+        of("step.ddp", "passed", "passed"),
+    ]
+    report = replace(real, results=results, extra=("training steps",), manifest=4, planned=4)
+    text = " ".join(" ".join(map(str, closing(report, 100))).split())
+    assert "the right split in torch: 1 of 2 failures gone" in text
+    assert "1 wrong with torch as it is, and right with the right split: step.ddp-zero-bubble" in text
+    assert "of torch's runtime, not of the split: step.batch-norm" in text
+    assert "right with plain autograd in the place of I and W: step.plain" in text
+    assert "2 of 4 checks failed, 1 by torch's runtime itself; no verdict" in text
+    told = closing(replace(report, results=results[:2], manifest=2, planned=2), 100)[-1]
+    assert "1 of 2 checks failed, all by torch's runtime itself; no verdict" in str(told)
