@@ -146,6 +146,7 @@ class ReplayedStep:
             **{f"composition.{name}": getattr(made, name) for name in [one.name for one in fields(made)]},
             **{f"{owner}.{name}": getattr(spec, name) for owner in ("spec", "self.spec") for name in alike},
             **({} if made.lengths else {"self.lengths": ()}),
+            **({} if made.hooked else {"self.calls is not None": False}),
             "self.layers": made.layers,
             "self.auxiliary is None": not made.auxiliary,
             "scale is None": not made.keyword,

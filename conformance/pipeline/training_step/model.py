@@ -26,7 +26,7 @@ ROWS = 2
 _DROPPED = 0.25
 _RANK = 2
 #: The buffer that counts how often a hook on what a stage receives was called.
-CALLS = "calls"
+CALLS = "calls.count"
 #: What bfloat16 holds, and three times that it does not.
 _TALLIED = 1.0 + 2.0**-7
 
@@ -123,6 +123,25 @@ def _outputs_of_linear_layers_kept() -> Any:
     return create_selective_checkpoint_contexts([torch.ops.aten.addmm.default])
 
 
+class Calls(nn.Module):
+    """Counts how often hooks on what a stage receives are called, in a buffer."""
+
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def count_those_of(self, x: Tensor) -> None:
+        """Set a hook on a tensor that a backward comes to."""
+        if x.requires_grad and torch.is_grad_enabled():
+            x.register_hook(self._called)
+
+    def _called(self, grad: Tensor) -> None:
+        del grad
+        self.count += 1
+
+
 class Stage(nn.Module):
     """One stage: the first has the embedding, the last the head; all others may set a hook on what they receive."""
 
@@ -132,22 +151,15 @@ class Stage(nn.Module):
         self.embedding = nn.Embedding(VOCABULARY, WIDTH) if index == 0 else None
         self.block = Block(composition, index)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False) if last else None
-        self.hooked = composition.hooked and index > 0
-        if self.hooked:
-            self.register_buffer(CALLS, torch.zeros((), dtype=torch.int64))
+        self.calls = Calls() if composition.hooked and index > 0 else None
 
     def forward(self, x: Tensor, scale: Tensor | None = None, seeds: Tensor | None = None) -> Tensor:
         """Take tokens or numbers, and return numbers, or what speaks for each token of the vocabulary."""
-        if self.hooked and x.requires_grad and torch.is_grad_enabled():
-            x.register_hook(self._called)
+        if self.calls is not None:
+            self.calls.count_those_of(x)
         y: Tensor = x if self.embedding is None else self.embedding(x)
         y = self.block(y, scale, seeds)
         return y if self.head is None else self.head(y)
-
-    def _called(self, grad: Tensor) -> None:
-        """Count a call of the hook, which changes nothing."""
-        del grad
-        self.get_buffer(CALLS).add_(1)
 
 
 def tied_names(composition: Composition) -> tuple[str, ...]:

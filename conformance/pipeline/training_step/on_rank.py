@@ -277,8 +277,11 @@ class _Judge:
             if short == CALLS and int(stage) in self.replicas.stages:
                 calls = got.get(name)
                 if calls is None or int(calls) != int(right):
-                    times = "nobody knows how often" if calls is None else f"{int(calls)} times"
-                    text = f"by now hooks that each forward sets on it were called {times}; expected {int(right)} times"
+                    seen = "an unknown number of" if calls is None else int(calls)
+                    text = (
+                        "a hook that each forward sets on it is not called once for each micro-batch: "
+                        f"{seen} calls by now, expected {int(right)}"
+                    )
                     yield Finding("hooks", f"what stage {stage} receives", self.label, text)
 
     def _room(self, plain: Tensor | None, wide: Tensor | None, partials: Partials | None = None) -> float:
