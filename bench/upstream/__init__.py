@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -85,7 +86,7 @@ def _of_project(path: Path) -> list[Offer]:
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     found = []
     for key, record in table.pop("defects").items():
-        given = {
+        given: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in {**table, **record}.items()
         }
         found.append(Offer(project=path.stem, key=key, **given))
