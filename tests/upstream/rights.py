@@ -132,6 +132,18 @@ def stages_that_let_go() -> contextlib.AbstractContextManager[None]:
     return replaced(("torch.distributed.pipelining.PipelineStage", Stage))
 
 
+def stages_fed_leaves_of_their_own() -> contextlib.AbstractContextManager[None]:
+    """Feed each micro-batch what was received in a tensor of its own."""
+    from torch.distributed.pipelining import PipelineStage  # noqa: PLC0415 (where it is replaced)
+
+    class Stage(PipelineStage):
+        def _retrieve_recv_activations(self, mb: int) -> tuple[torch.Tensor, ...]:
+            received = super()._retrieve_recv_activations(mb)
+            return tuple(one.detach().requires_grad_(one.requires_grad) for one in received)
+
+    return replaced(("torch.distributed.pipelining.PipelineStage", Stage))
+
+
 def strict_schedule_text() -> contextlib.AbstractContextManager[None]:
     """Read a cell to its end, and refuse an action that stands twice."""
     from torch.distributed.pipelining import schedules  # noqa: PLC0415 (where it is replaced)
@@ -297,6 +309,7 @@ OTHERS: dict[str, dict[str, RightOf]] = {
         "evaluation_clears_sharded_grads": plain_schedules,
         "evaluation_divides_grads": plain_schedules,
         "frozen_first_stage": plain_schedules,
+        "hooks_of_received_inputs_pile_up": stages_fed_leaves_of_their_own,
         "last_stage_detached_before_w": plain_schedules,
         "last_stage_output_frozen": plain_schedules,
         "outputs_kept_between_i_and_w": stages_that_let_go,
