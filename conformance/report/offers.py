@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -12,6 +13,12 @@ from gradconform.version import KIT_VERSION
 from .lines import Line, count, wrapped
 
 _SHORTEST = 20
+
+#: What stands in a report that speaks of these actions, for whoever does not know torch's schedules.
+_ACTIONS = (
+    "F, B, I and W are the actions of torch's schedules: a forward, a full backward, and a backward split in two, the\n"
+    "gradients of the inputs and those of the parameters."
+)
 
 
 def offer_listing(offers: Sequence[Offer], width: int) -> list[Line]:
@@ -40,6 +47,9 @@ def _report_lines(offer: Offer) -> Iterator[str]:
     yield ""
     if offer.told:
         yield offer.told.strip()
+        yield ""
+    if re.search(r"\b[FBIW]\d?\b", offer.title + offer.told):
+        yield _ACTIONS
         yield ""
     yield f"- Project: <https://github.com/{offer.repository}>"
     yield f"- Confirmed on: {offer.project} {offer.version}"

@@ -63,6 +63,14 @@ nothing was sent anywhere: they are yours to offer
     assert OFFERS[ONE].test in report
 
 
+def test_a_report_that_speaks_of_actions_says_what_they_are(folder: Path) -> None:
+    assert main(["upstream", "torch/activation-hook-applied-twice", ONE]) == EXIT_CONFORMS
+    reports = {
+        path.stem: "F, B, I and W are the actions" in path.read_text(encoding="utf-8") for path in folder.glob("*.md")
+    }
+    assert reports == {"activation_hook_applied_twice": True, "view_output": False}
+
+
 def test_defects_of_several_projects_have_a_folder_each(folder: Path) -> None:
     (folder / "here").mkdir()
     assert main(["upstream", "*/surplus-output-grads", "--into", "here"]) == EXIT_CONFORMS
