@@ -19,7 +19,7 @@ SCRIPTS = [
     )
     for path in sorted((ROOT / "tests" / folder).glob("*.py"))
 ]  # fmt: skip
-EXIT_ENVIRONMENT = 4
+EXIT_ENVIRONMENT, EXIT_INCOMPLETE = 4, 5
 #: Those that judge torch, whose defects they tell: right where they end with 1 as well as with 0.
 OF_TORCH = frozenset({
     "contract", "pipeline", "stage objects", "schedule text", "replay", "split in schedules", "split in steps",
@@ -28,6 +28,7 @@ SHOWN = "×"
 NOT_RUN = "not run"
 #: What a release lacks for a part of a command.
 _APART = re.compile(r"(\d+) checks? could not be judged")
+_NONE_RAN = re.compile(r": 0 of \d+ checks ran")
 _PASSED = re.compile(r"(\d+) of (\d+) checks passed")
 _FIGURE = re.compile(
     r"\d+ of \d+ (?:extra )?checks \w+(?:, \w+ by torch's runtime itself)?|"
@@ -92,7 +93,8 @@ def cell(name: str, outcome: Ended | None) -> str:
     if outcome is None:
         return NOT_RUN
     unjudged = _APART.search(outcome.line)
-    if outcome.code == EXIT_ENVIRONMENT and unjudged is None:
+    none_ran = outcome.code == EXIT_INCOMPLETE and _NONE_RAN.search(outcome.line) is not None
+    if none_ran or (outcome.code == EXIT_ENVIRONMENT and unjudged is None):
         return "unavailable"
     told = f" ({parts})" if (parts := ", ".join(figures(name, outcome))) else ""
     if "--faults" in outcome.words:
