@@ -117,7 +117,8 @@ class Extent:
         without += [f"{self.refused} that it refused"] * bool(self.refused)
         without += [f"{self.impossible} that plain autograd cannot do here"] * bool(self.impossible)
         told = [] if self.ways == WAYS else [ways]
-        told += [f"{self.options} ask for options that it need not have"] * bool(self.options)
+        if self.options:
+            told += [f"{self.options} {'asks' if self.options == 1 else 'ask'} for options that it need not have"]
         return "".join(f", {words}" for words in [*told, *([f"without {', '.join(without)}"] if without else [])])
 
     def to_dict(self) -> dict[str, Any]:

@@ -143,10 +143,15 @@ def refuse_unwritable_outputs(arguments: argparse.Namespace) -> None:
             refuse_unwritable(path, option)
     uses = dict(_read_by(arguments))
     for option, path in given.items():
-        place = path if path == "-" else str(Path(path).resolve())
+        place = _place(path)
         if place in uses:
             raise OutputFileError(_taken(option, path, uses[place]))
         uses[place] = option
+
+
+def _place(path: str) -> str:
+    """Return what two names of one file have in common; what is no path of a file is as it is."""
+    return path if path == "-" or "\0" in path else os.path.realpath(path)
 
 
 def _taken(option: str, path: str, other: str) -> str:
@@ -173,7 +178,7 @@ def _read_by(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
                     path = path.rpartition(".py:")[0] + ".py" if ".py:" in path else path
                     if not path.endswith(".py"):
                         continue
-                yield str(Path(path).resolve()), option
+                yield _place(path), option
 
 
 def refuse_unwritable(path: str, option: str) -> None:

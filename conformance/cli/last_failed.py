@@ -14,6 +14,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from gradconform.contract.frozen import frozen
+from gradconform.naming import PROFILES
 from gradconform.results import Report
 
 from .console import replace_file
@@ -23,9 +25,19 @@ _JUDGED_ON = ("contract", "stage", "operation", "block", "setting", "fault", "sc
 
 
 def last_failed(options: Mapping[str, Any], patterns: Iterable[str]) -> list[str]:
-    """Return the ids of the checks that failed in the last run with such ``options``, of those that match."""
+    """Return the ids of the checks that failed in the last run with such ``options``, of those that match.
+
+    Of a run in a larger profile only those that are in this one.
+    """
     globs = list(patterns) or ["*"]
-    return [check for check in _read(_file(options)) if any(fnmatchcase(check, glob) for glob in globs)]
+    known = frozen(str(options["contract"]))
+    profiles = {} if known is None else {check.id: check.profile for check in known.checks.values()}
+    asked = PROFILES[: PROFILES.index(options["profile"]) + 1]
+    return [
+        check
+        for check in _read(_file(options))
+        if any(fnmatchcase(check, glob) for glob in globs) and profiles.get(check, "quick") in asked
+    ]
 
 
 def remember(report: Report) -> None:

@@ -32,7 +32,7 @@ from .source import Source, add_stage
 RIGHT = split.__name__
 
 #: What a trial may ask for; all else is as usual.
-_ASKED = {"stages", "program", "watch"}
+_ASKED = {"stages", "program", "watch", "loss"}
 
 #: Inputs that a line draws.
 _PLAIN = (Normal, Integers)
@@ -80,11 +80,15 @@ class Straight:
         if not _plain(self.check):
             return None
         outputs = _outputs(self.trial.stages[0])
-        if outputs is None:
+        if outputs is None or (self.trial.loss and outputs):  # the loss is of one tensor
             return None
         written = self._written(outputs, self.where)
         # A mistake of the script itself would fail what is right as well.
         return written if _fails(written) and not _fails(self._written(outputs, RIGHT)) else None
+
+    @property
+    def _of_a_loss(self) -> set[str]:
+        return {"from torch import nn"} if self.trial.loss else set()
 
     def _written(self, outputs: int, where: str) -> str:
         """Return the text; ``outputs`` is how many the stage has, 0 for one that is no tuple."""
@@ -100,7 +104,7 @@ class Straight:
         lines = [
             docstring(self.head),
             "",
-            *merged(source.imports | {"import copy", "import sys", "import torch"}),
+            *merged(source.imports | {"import copy", "import sys", "import torch"} | self._of_a_loss),
             imported,
             *taken,
             "",
@@ -114,17 +118,11 @@ class Straight:
             f"args = [[{shapes}] for _ in range({microbatches})]",
             "plain, plain_args = copy.deepcopy((stage, args))",
             "",
-            "# Plain autograd.",
-            "starts = []",
-            f"for mb in range({microbatches}):",
-            f"    outputs = {'plain(*plain_args[mb])' if outputs else '(plain(*plain_args[mb]),)'}",
-            "    starts.append([torch.randn_like(output) for output in outputs])",
-            *([] if self._all_done(microbatches) else [f"    if mb in {sorted(self._done())}:"]),
-            f"    {'' if self._all_done(microbatches) else '    '}torch.autograd.backward(outputs, starts[mb])",
+            *(self._plain_from_a_loss(microbatches) if trial.loss else self._plain(microbatches, outputs)),
             "",
             f"# The implementation, in {trial.program}.",
             "returned = {}",
-            *(line for action in trial.actions for line in _acted(action, outputs)),
+            *(line for action in trial.actions for line in _acted(action, outputs, loss=trial.loss)),
             "",
             "wrong = [",
             '    compare(f"the gradient of {name}", dict(plain.named_parameters())[name].grad, parameter.grad)',
@@ -140,6 +138,30 @@ class Straight:
             "sys.exit(any(wrong))",
         ]
         return "\n".join(lines) + "\n"
+
+    def _plain(self, microbatches: int, outputs: int) -> list[str]:
+        return [
+            "# Plain autograd.",
+            "starts = []",
+            f"for mb in range({microbatches}):",
+            f"    outputs = {'plain(*plain_args[mb])' if outputs else '(plain(*plain_args[mb]),)'}",
+            "    starts.append([torch.randn_like(output) for output in outputs])",
+            *([] if self._all_done(microbatches) else [f"    if mb in {sorted(self._done())}:"]),
+            f"    {'' if self._all_done(microbatches) else '    '}torch.autograd.backward(outputs, starts[mb])",
+        ]
+
+    def _plain_from_a_loss(self, microbatches: int) -> list[str]:
+        """Return the lines of plain autograd where the stage is the last: its output is held against a target."""
+        return [
+            "# Plain autograd, from a loss.",
+            "targets = []",
+            f"for mb in range({microbatches}):",
+            "    output = plain(*plain_args[mb])",
+            "    targets.append(torch.randn_like(output))",
+            "    loss = nn.functional.mse_loss(output, targets[mb])",
+            *([] if self._all_done(microbatches) else [f"    if mb in {sorted(self._done())}:"]),
+            f"    {'' if self._all_done(microbatches) else '    '}loss.backward()",
+        ]
 
     def _done(self) -> set[int]:
         """Return the micro-batches whose backward is whole."""
@@ -194,16 +216,19 @@ def _outputs(case: StageCase) -> int | None:
     return len(several) if isinstance(outputs, (tuple, list)) else 0
 
 
-def _acted(action: Action, outputs: int) -> Iterator[str]:
+def _acted(action: Action, outputs: int, *, loss: bool) -> Iterator[str]:
     """Yield the lines of an action."""
     mb = action.mb
-    roots = f"tuple(outputs_{mb})" if outputs else f"(outputs_{mb},)"
-    if action.kind == "F":
+    roots = f"tuple(outputs_{mb})" if outputs else f"(loss_{mb},)" if loss else f"(outputs_{mb},)"
+    starts = "None" if loss else f"tuple(starts[{mb}])"
+    if action.kind == "F" and loss:
+        yield f"loss_{mb} = nn.functional.mse_loss(stage(*args[{mb}]), targets[{mb}])"
+    elif action.kind == "F":
         yield f"outputs_{mb} = stage(*args[{mb}])"
     elif action.kind == "B":
-        yield f"returned[{mb}] = {FULL}({roots}, tuple(starts[{mb}]), [*args[{mb}]])"
+        yield f"returned[{mb}] = {FULL}({f'loss_{mb}' if loss else roots}, {starts}, [*args[{mb}]])"
     elif action.kind == "I":
-        given = f"{roots}, tuple(starts[{mb}]), [*args[{mb}]], stage.parameters()"
+        given = f"{roots}, {starts}, [*args[{mb}]], stage.parameters()"
         yield f"returned[{mb}], context_{mb} = {SPLIT[0]}({given})"
     else:
         yield f"{SPLIT[1]}(stage.parameters(), context_{mb})"

@@ -77,6 +77,9 @@ def refuse_missing(named: Named) -> None:
     What cannot be known without an import is let pass.
     """
     where, attribute = named.parts
+    if "\0" in where:  # from a file of settings: no path has one, and no module
+        msg = f"{named.told} has a null character; expected {FORMS}"
+        raise TargetError(msg)
     if where.endswith(".py"):
         refuse_missing_file(where, named)
         source: Path | None = Path(where)

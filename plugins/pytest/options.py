@@ -120,12 +120,16 @@ def _waivers(here: Path, given: str | None, folder: Path) -> str | None:
     return os.path.relpath(folder / given, here) if given else None
 
 
+def _is_one_file(one: Path, other: Path) -> bool:
+    return one == other or ("\0" not in f"{one}{other}" and os.path.realpath(one) == os.path.realpath(other))
+
+
 def refuse_unwritable(path: Path, records: Path | None) -> None:
     """Raise ``pytest.UsageError`` where ``path`` cannot be written; a file that was not there is not left behind.
 
     ``records`` is the file of ``--gradconform-ndjson``, which the report would take the place of.
     """
-    if records is not None and path.resolve() == records.resolve():
+    if records is not None and _is_one_file(path, records):
         msg = f"--gradconform-ndjson and --gradconform-json name one file, {str(path)!r}; choose another path for one"
         raise pytest.UsageError(msg)
     try:

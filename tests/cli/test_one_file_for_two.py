@@ -45,6 +45,10 @@ def test_it_is_refused_before_work_begins(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_can_be_no_path_is_left_to_who_reads_it(command: Command) -> None:
+    assert command("run", "no\0file.py", "--json", "x.json").code == 2
+
+
 def test_the_settings_file_counts_as_well(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("gradconform.toml").write_text('ndjson = "x"\n', encoding="utf-8")

@@ -48,7 +48,7 @@ ERROR = result("a.b.e", "error", kind="kit", message="the kit failed: Traceback\
         (
             (
                 "thing 1.2 conforms in part to contract 1.0 in profile full: 3 of 4 checks passed, full only, "
-                "1 ask for options that it need not have, without 1 that plain autograd cannot do here"
+                "1 asks for options that it need not have, without 1 that plain autograd cannot do here"
             ),
             report(
                 *map(result, ("a.b.c", "a.b.d", "a.b.e")),

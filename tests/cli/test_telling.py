@@ -255,3 +255,11 @@ def test_a_settings_file_keeps_the_output_for_the_report_too(command: Command, h
     done = command("run", "loud.py", *CHECKS)
     assert done.err == "loaded\n"
     assert done.out.startswith("loud.py:full.loss.")
+
+
+@pytest.mark.usefixtures("halved")
+def test_what_failed_in_a_larger_profile_alone_is_left_out(command: Command) -> None:
+    only = ("--profile", "quick", "--checks", "full.loss.m*", "--lf", "--json", "-")
+    command("run", "halved.py", "--checks", "full.loss.m*", "-q")
+    found = json.loads(command("run", "halved.py", *only).out)
+    assert {result["check"] for result in found["results"]} == {"full.loss.mlp"}

@@ -21,6 +21,8 @@ CHECKS = contract.checks_of()
 SHORT = {
     "split.gradients.tied-apart": 85,
     "split.gradients.output-view": 85,
+    "split.loss.tied-apart": 85,
+    "split.loss.embedding": 80,
     "split.gradients.output-slice": 85,
     "property.mixed.03": 85,
 }
@@ -61,7 +63,7 @@ def test_what_is_right_has_no_such_script() -> None:
 
 
 @pytest.mark.parametrize(
-    "check", ["hooks.last_module.mlp-split", "split.loss.looped-block", "state.receive_buffer.mlp"]
+    "check", ["hooks.last_module.mlp-split", "full.loss.parameter-input", "state.receive_buffer.mlp"]
 )
 def test_a_trial_that_asks_for_more_is_written_in_full(check: str) -> None:
     assert straight(check, "torch.distributed.pipelining._backward") is None

@@ -359,6 +359,7 @@ def test_the_command_writes_both_forms(real: Report, tmp_path: Path, capsys: pyt
     assert main(["report", str(run), "--html", str(html), "--markdown", str(markdown)]) == 0
     assert html.read_text(encoding="utf-8") == report_page(real)
     assert markdown.read_text(encoding="utf-8") == report_markdown(real)
+    assert capsys.readouterr().out == f"page: {html}\nreport as Markdown: {markdown}\n"
     assert main(["report", str(run), str(run), "--markdown", "-"]) == 0
     assert capsys.readouterr().out.startswith("## 0 checks of ")
 
