@@ -39,10 +39,10 @@ def needs_grad(output: object) -> bool:
 
 def recomputes(roots: Iterable[Root]) -> bool:
     """Tell whether a backward from ``roots`` runs a part of the forward again."""
-    return any(map(_recomputes, _nodes(roots)))
+    return any(map(_recomputes, nodes_behind(roots)))
 
 
-def _nodes(roots: Iterable[Root]) -> Iterator[Node]:
+def nodes_behind(roots: Iterable[Root]) -> Iterator[Node]:
     """Yield every node of the graph behind ``roots`` once."""
     waiting = [edge_of(root).node for root in roots]
     seen = set(waiting)
@@ -61,7 +61,7 @@ def _recomputes(node: Node) -> bool:
 
 def runs_once(roots: Iterable[Root]) -> bool:
     """Tell whether a backward from ``roots`` runs compiled code, which refuses to keep its graph."""
-    return any(is_compiled(type(node)) for node in _nodes(roots))
+    return any(is_compiled(type(node)) for node in nodes_behind(roots))
 
 
 def input_pass(

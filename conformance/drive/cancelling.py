@@ -14,9 +14,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node
 
-from gradconform.reference.recomputed import Root, edge_of
+from gradconform.reference.recomputed import Root, nodes_behind
 
 #: The part of itself by which a gradient is changed: far above the rounding of float64, and its square below anything.
 _PART = 2.0**-20
@@ -32,15 +31,12 @@ class Shaking:
 
     def begin(self, roots: Sequence[Root]) -> None:
         """Hang a hook before each node of the graph behind ``roots``; it lives as long as the graph does."""
-        seen: set[Node] = set()
-        waiting = [edge_of(root).node for root in roots]
-        while waiting:
-            node = waiting.pop()
-            if node.next_functions and node not in seen:  # what comes to a leaf is the gradient itself
-                seen.add(node)
+        hung = 0
+        for node in nodes_behind(roots):
+            if node.next_functions:  # what comes to a leaf is the gradient itself
                 node.register_prehook(self._changed)
-                waiting += [below for below, _ in node.next_functions if below is not None]
-        self._part = _PART * math.sqrt(max(1, len(seen)))
+                hung += 1
+        self._part = _PART * math.sqrt(max(1, hung))
 
     def terms(self, shaken: Tensor | None, still: Tensor | None) -> Tensor | None:
         """Return, element by element, how large the terms are that a gradient is the sum of; None where there is none.
