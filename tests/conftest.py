@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from jsonschema import Draft202012Validator
+from xdist.scheduler import WorkStealingScheduling
 
 from gradconform.contract import areas, checks_of, frozen
 from gradconform.contract.check import Check
@@ -41,6 +43,12 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     """Watch each test: what is stuck ends, which a limit on time cannot tell from what is slow."""
     with stuck.watched():
         return (yield)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WorkStealingScheduling:
+    """Let a worker that is done take tests from one that is not: what is slow stands together, by folder."""
+    return WorkStealingScheduling(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -148,7 +148,7 @@ def test_what_a_device_gets_wrong_is_written_read_back_left_out_and_told(
         return done.returncode, " ".join((done.stdout + done.stderr).split())
 
     assert run(*words, "--json", "first.json")[0] == 4
-    assert run("report", "first.json", "--skip-list", "skips.py") == (0, "")
+    assert run("report", "first.json", "--skip-list", "skips.py") == (0, "skip list: skips.py")
     listed = (tmp_path / "skips.py").read_text(encoding="utf-8")
     assert '"tanh": [\n        DecorateInfo(unittest.skip("wrong: aten::tanh of float32' in listed
     assert '"erf": [\n        DecorateInfo(unittest.skip("not done: ' in listed
