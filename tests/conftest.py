@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from jsonschema import Draft202012Validator
-from xdist.scheduler import WorkStealingScheduling
 
 from gradconform.contract import areas, checks_of, frozen
 from gradconform.contract.check import Check
@@ -20,6 +19,7 @@ from gradconform.results import Report
 from gradconform.torch_releases.precision import PRECISIONS, precision
 
 from . import stuck
+from .together import Together
 
 pytest_plugins = ["pytester"]
 
@@ -46,9 +46,9 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WorkStealingScheduling:
-    """Let a worker that is done take tests from one that is not: what is slow stands together, by folder."""
-    return WorkStealingScheduling(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    """Compute what the tests of a file share in one worker, and hand out all others one by one."""
+    return Together(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
