@@ -125,17 +125,25 @@ def charged(found: Verdict, of_reference: Verdict | None, case: Case | StepCase)
 def of_split(found: Verdict, of_plain: Sequence[Sequence[Verdict]], case: Case | StepCase) -> Result:
     """Return the verdict on the right split in torch's runtime, given runs of each that is plain in its place.
 
-    It says whether all that is wrong is wrong with each of them: then it is the runtime's own. A training step stays
-    failed where it is, since it trains a wrong model; a schedule is charged as with any target.
+    It says whether all that is wrong is wrong with each of them: then it is the runtime's own. So is what raises with
+    one of them and is wrong in another way with the others: what a runtime waits for in W may come in an I that does
+    all. A training step stays failed where it is, since it trains a wrong model; a schedule is charged as with any
+    target.
     """
     first = next((runs[0] for runs in of_plain if runs), None)
     result = found.result if isinstance(case, StepCase) else charged(found, first, case)
-    return replace(result, of_runtime=all(_shown(found, runs, case) for runs in of_plain) if all(of_plain) else None)
+    shown = [_shown(found, runs, case) for runs in of_plain]
+    raised = found.how == "raised" and any(shown) and all(map(_wrong, of_plain))
+    return replace(result, of_runtime=all(shown) or raised if all(of_plain) else None)
+
+
+def _wrong(runs: Sequence[Verdict]) -> list[Verdict]:
+    return [run for run in runs if run.result.status in {"failed", "error"}]
 
 
 def _shown(found: Verdict, runs: Sequence[Verdict], case: Case | StepCase) -> bool:
     """Tell whether runs of what is plain show all that is wrong with the split: unwritten memory differs in each."""
-    wrong = [run for run in runs if run.result.status in {"failed", "error"}]
+    wrong = _wrong(runs)
     findings = [finding for run in wrong for finding in run.result.findings]
     if not (found.result.findings and findings):
         return any(run.how == found.how == "raised" for run in wrong)

@@ -119,6 +119,15 @@ def test_where_the_runtime_raises_whatever_is_in_it_a_step_fails_and_a_schedule_
     assert (of_schedule.status, of_schedule.of_runtime) == ("unsupported", True)
 
 
+def test_what_raises_with_one_that_is_plain_is_the_runtimes_own_only_where_it_is_wrong_with_the_others_too() -> None:
+    step = STEP.result("cpu", "float32", status="failed", kind="error", message="raised")
+    again = Verdict(result=step, how="raised", where="rank 0 raised")
+    lost = Finding("missing", "rank 0, stage 0 up.weight", STEP.composition.labels[0], "expected a tensor, got nothing")
+    of_plain = [[shown(lost)], [shown()], [again]]
+    assert [of_split(again, [[again], [runs[0]]], STEP).of_runtime for runs in of_plain] == [True, False, True]
+    assert of_split(again, [[shown(lost)], [shown(lost)]], STEP).of_runtime is False
+
+
 def test_what_torch_is_without_the_right_split_stands_beside_what_it_is_with_it() -> None:
     passed = shown().result
     assert beside_torch(passed, raised(1)).as_it_is == "failed"
