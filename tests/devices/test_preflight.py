@@ -15,6 +15,7 @@ from gradconform.devices.device import Device
 from gradconform.devices.dtypes import COMPLEX, DTYPES, product_keeps_digits, try_dtype
 from gradconform.devices.preflight import (
     PREFLIGHT,
+    backward_raises,
     clone_is_apart,
     copy_is_bitwise,
     draws_as_the_cpu,
@@ -54,6 +55,13 @@ def overwriting(func: Any, tensor: Tensor, *args: Any, **options: Any) -> None:
     for leaf in (node[0].variable for node in tensor.grad_fn.next_functions[0][0].next_functions if node[0]):  # type: ignore[union-attr] # None would fail the test
         leaf.grad = None
     func(tensor, *args, **options)
+
+
+def hidden(func: Any, tensor: Tensor, *args: Any, **options: Any) -> None:
+    try:
+        func(tensor, *args, **options)
+    except Exception as error:
+        raise RuntimeError from error
 
 
 #: By line: the functions that are replaced.
@@ -129,3 +137,9 @@ def test_a_product_that_is_rounded_to_tf32_is_noticed() -> None:
     assert product_keeps_digits(CPU)
     with Faulty({Tensor.matmul: lambda f, x, y: f(x.bfloat16().float(), y)}):
         assert not product_keeps_digits(CPU)
+
+
+def test_an_error_comes_out_of_a_backward_as_it_was_raised() -> None:
+    assert backward_raises(CPU)
+    with Faulty({Tensor.backward: hidden}):
+        assert not backward_raises(CPU)

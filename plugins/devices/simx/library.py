@@ -28,6 +28,9 @@ SOURCES = Path(__file__).with_name("csrc")
 #: A build takes about 15 s; one that takes this long hangs.
 TIME_LIMIT = 600
 
+#: Set in the process that builds: one that loads the device at its start would wait there for the build that it is.
+_BUILDS = "GRADCONFORM_BUILDS_SIMX"
+
 # Without ninja, which a `pip install` puts where an unactivated environment does not find it.
 _SETUP = """
 from setuptools import setup
@@ -105,6 +108,7 @@ def _run(command: list[str]) -> tuple[str, bool]:
         done = subprocess.run(  # noqa: S603 (our own command)
             command,
             cwd=SOURCES,
+            env={**os.environ, _BUILDS: "1"},
             check=False,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -137,9 +141,11 @@ _options: dict[str, str] = {}
 def load() -> None:
     """Build the library where it is not built yet, and make ``simx`` a device of this process, with SIMX_ options.
 
-    Does nothing where that is done. Raises :class:`SimxUnavailableError` where there is no compiler, or where the
-    process has another device of this kind, and ``ValueError`` for an option that is none.
+    Does nothing where that is done, and in the process that builds. Raises :class:`SimxUnavailableError` where there is
+    no compiler, or where the process has another device of this kind, and ``ValueError`` for an option that is none.
     """
+    if os.environ.get(_BUILDS):
+        return
     require(*private_use.IN_CPP)
     taken = private_use.TAKEN.find()()  # torch has room for one device outside its own tree, and renames it once
     if taken == NAME:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -47,6 +50,19 @@ def test_what_the_compiler_says_is_quoted(tmp_path: Path, monkeypatch: pytest.Mo
     ):
         library.library()
     assert list(tmp_path.glob("simx-*/simx.so")) == []
+
+
+@pytest.mark.slow
+def test_a_program_whose_every_process_loads_the_device_builds_it_once(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import gradconform.plugins.devices.simx\n", encoding="utf-8")
+    asked = "import torch; print(torch.ones(1, device='simx:1').device)"
+    variables = {"PYTHONPATH": str(tmp_path), "TORCH_EXTENSIONS_DIR": str(tmp_path / "built")}
+    done = subprocess.run(
+        [sys.executable, "-c", asked], env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "simx:1\n"), done.stderr
+    assert done.stderr.count("building the device simx") == 1
+    assert len(list((tmp_path / "built").glob("simx-*/simx.so"))) == 1
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
