@@ -160,7 +160,7 @@ class _RaisedError(Exception):
 
 
 #: How many errors in a row have to come out of a backward.
-_RAISED = 8
+_RAISED = 3
 
 
 def backward_raises(device: Device) -> bool:
