@@ -61,10 +61,16 @@ def contract(arguments: argparse.Namespace) -> int:
 
 
 def _cover() -> int:
-    """Write the rows of the space, and say how many there are now."""
+    """Write the rows of the space and the traits of the random stages, and say how many there are now."""
+    from gradconform.contract.freezing import traits_of_random_stages  # noqa: PLC0415 (it imports torch)
+    from gradconform.fixtures.random_stages import TRAITS  # noqa: PLC0415 (likewise)
+
     for file, found in made_anew().items():
         file.write_text(text(found), encoding="utf-8")
         write_text(f"{file}: {', '.join(f'{len(some)} rows of {way}' for way, some in found.items())}")
+    traits = traits_of_random_stages()
+    TRAITS.write_text(traits, encoding="utf-8")
+    write_text(f"{TRAITS}: traits of {traits.count(':')} random stages")
     return EXIT_CONFORMS
 
 

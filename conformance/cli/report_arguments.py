@@ -67,7 +67,8 @@ def _contract(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--cover",
         action="store_true",
-        help="draw the rows of the space anew and write them, with allpairspy. For who works on the kit itself",
+        help="draw the rows of the space anew, with allpairspy, measure the traits of the random stages, and write "
+        "both. For who works on the kit itself",
     )
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def checks_of(version: str = CONTRACT_VERSION) -> Mapping[str, Check]:
     """Return the checks of a version by id, sorted.
 
-    The first call takes a second or two: it draws random stages and runs a backward on each, so a device that torch is
-    to know has to be ready before it. Raises :class:`~gradconform.naming.SelectionError` for an unknown version.
+    The first call takes a second: it draws random stages and runs a backward on some, so a device that torch is to know
+    has to be ready before it. Raises :class:`~gradconform.naming.SelectionError` for an unknown version.
     """
     from .areas import CHECKS  # noqa: PLC0415 (it imports torch, and takes as long as said above)
 

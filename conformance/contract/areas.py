@@ -1,6 +1,6 @@
 """All areas, and what of them is in profile ``quick``, a few seconds that touch each: one list, to be read at a glance.
 
-Importing this registers every check of every version, and takes a second or two.
+Importing this registers every check of every version, and takes a second.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 
 from gradconform.fixtures.digests import digest, stage_digest
+from gradconform.fixtures.random_stages import traits_text
 from gradconform.naming import SelectionError
 from gradconform.trial.trial import Trial
 
@@ -14,7 +15,7 @@ from . import checks_of
 from .check import Check
 from .explained import explanations_of
 from .explaining import explanations
-from .frozen import FrozenCheck, FrozenContract, file_of, frozen
+from .frozen import FrozenCheck, FrozenContract, file_of, frozen, versions
 
 
 def as_it_is(version: str) -> FrozenContract:
@@ -100,6 +101,12 @@ def freeze(version: str, released: dt.date | None = None) -> tuple[FrozenContrac
         file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text(text, encoding="utf-8")
     return now, found
+
+
+def traits_of_random_stages() -> str:
+    """Return the text of the file with the traits of the random stages that some version runs on, measured anew."""
+    checks = (check for version in versions() for check in checks_of(version).values())
+    return traits_text(case for check in checks for trial in check.trials for case in trial.stages)
 
 
 def _refusal(before: FrozenContract, found: list[str]) -> str:

@@ -111,8 +111,7 @@ class Trial:
     def _refuse_replacements(self) -> None:
         """Raise where parameters are replaced under a graph: some of its nodes have the old values, some the new."""
         for position, action in enumerate(self.actions):
-            waiting = in_flight(self.actions[:position], action.stage)
-            if action.kind in REPLACEMENTS and waiting:
+            if action.kind in REPLACEMENTS and (waiting := in_flight(self.actions[:position], action.stage)):
                 msg = f"{action} comes while micro-batches {sorted(waiting)} are in flight; expected it between them"
                 raise ProgramError(msg)
 

@@ -17,8 +17,9 @@ from gradconform.contract import areas, checks_of, frozen
 from gradconform.contract.check import Check
 from gradconform.contract.explained import explained, explanations_of
 from gradconform.contract.explaining import explanations
-from gradconform.contract.freezing import as_it_is, differences, freeze
+from gradconform.contract.freezing import as_it_is, differences, freeze, traits_of_random_stages
 from gradconform.fixtures.programs import split_deferred
+from gradconform.fixtures.random_stages import TRAITS
 from gradconform.fixtures.stages import ZOO
 from gradconform.naming import SelectionError
 from gradconform.version import CONTRACT_VERSION
@@ -65,6 +66,11 @@ def test_a_file_is_one_line_per_check_and_stage_and_reads_back_as_it_was_written
     lines = held.text().splitlines()
     assert len(lines) == len(held.checks) + len(held.stages) + 8
     assert max(map(len, lines)) < 2000
+
+
+def test_the_traits_that_are_read_for_the_contracts_random_stages_are_those_that_are_measured() -> None:
+    told = "run `gradconform contract --cover`"
+    assert TRAITS.read_text(encoding="utf-8") == traits_of_random_stages(), told
 
 
 @pytest.mark.parametrize("version", frozen.versions())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from gradconform.covering.dimension import Dimension
 from gradconform.fixtures.planned_stages import Plan, planned_case
@@ -66,7 +66,7 @@ class Draft:
 
 def draft_of(row: Row, dimensions: Iterable[Dimension]) -> Draft:
     """Return the draft of a row."""
-    draft = Draft()
+    values: dict[str, Any] = {}
     for dimension in dimensions:
-        draft = replace(draft, **dimension.value(row[dimension.name]).sets)
-    return draft
+        values |= dimension.value(row[dimension.name]).sets
+    return Draft(**values)
