@@ -1,8 +1,9 @@
-"""The bare work of a run: the same stages and programs, implementation and oracle, nothing compared or recorded."""
+"""The bare work of a run: the same stages, programs and modes, implementation and oracle, nothing compared or kept."""
 
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from gradconform.reference.autograd import AutogradAdapter
 from gradconform.run.run import Run
 from gradconform.trees import as_tuple, leaves
 from gradconform.trial.materials import Materials, mean_squares
+from gradconform.trial.modes import call_in
 from gradconform.trial.program import Action
 from gradconform.trial.trial import Trial
 
@@ -51,7 +53,12 @@ def run_program(adapter: Adapter, materials: Materials) -> None:
             lanes[action.stage] = BareLane(adapter, materials, action.stage)
         # A misuse may raise; what else raises ends the program, as it does under the driver.
         try:
-            _act(lanes[action.stage], action, materials)
+            call_in(
+                materials.trial.modes,
+                action.kind,
+                materials.device,
+                partial(_act, lanes[action.stage], action, materials),
+            )
         except Exception:  # noqa: BLE001 (whatever the implementation raises is not this script's business)
             if not action.misuse:
                 break
