@@ -1,7 +1,8 @@
-"""What a command asks of a target before anything is judged, in a process of its own: it may hang or crash there."""
+"""What a command asks of targets before anything is judged, in processes of their own: they may hang or crash there."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -19,11 +20,30 @@ def told_apart(work: str, target: str, **given: Any) -> dict[str, Any]:
     with closing(Orphans()), closing(Worker(work, {"target": target, **given}, quiet=True)) as worker:
         worker.expect(time_limit())
         said = next(worker.told())
-    if not isinstance(said, Exit):
-        return dict(said)
+    if isinstance(said, Exit):
+        raise RunRefusedError(_ended(target, said), EXIT_ENVIRONMENT)
+    return dict(said)
+
+
+def _ended(target: str, said: Exit) -> str:
     if said.limit is not None:
-        msg = f"target {target!r} did not load within {said.limit:g} s"
-    else:
-        last = f": {said.last_line}" if said.last_line else ""
-        msg = f"target {target!r} ended its process with {said.words}{last}"
-    raise RunRefusedError(msg, EXIT_ENVIRONMENT)
+        return f"target {target!r} did not load within {said.limit:g} s"
+    last = f": {said.last_line}" if said.last_line else ""
+    return f"target {target!r} ended its process with {said.words}{last}"
+
+
+def each_told_apart(work: str, targets: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what ``work``, ``module:function``, tells of each of ``targets``, which it is given in one process.
+
+    Where that process ends over one of them, its ``problem`` says how, and another process is given those behind it.
+    """
+    left = list(targets)
+    while left:
+        with closing(Orphans()), closing(Worker(work, {"targets": left}, quiet=True)) as worker:
+            worker.expect(time_limit())
+            for said in worker.told():
+                target = left.pop(0)
+                yield target, {"problem": _ended(target, said)} if isinstance(said, Exit) else dict(said)
+                if not left:
+                    break
+                worker.expect(time_limit())

@@ -1,6 +1,6 @@
 """The command ``gradconform doctor``: what the kit finds here, device by device, before anything is judged.
 
-Targets are imported in processes of their own, as devices are: one of them may be anybody's. Nothing imports torch.
+Targets are imported in other processes, as devices are: one of them may be anybody's. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ import argparse
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from gradconform.devices.choice import what_an_unknown_device_needs
 from gradconform.devices.names import device_names
 from gradconform.devices.probe import Request, probe_all, requests_for
-from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT, RunRefusedError
+from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT
 from gradconform.naming import current_folder_first
 from gradconform.records import as_json
 from gradconform.report.health import Health, TargetState, health_lines
 from gradconform.report.lines import wrapped_each
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
-from .apart import told_apart
+from .apart import each_told_apart
 from .console import width, write, write_json
 from .progress import waiting
 
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Print what was found out; 4 where a named device is of no use."""
-    with current_folder_first(), waiting("looking at devices and targets, each in a process of its own"):
+    with current_folder_first(), waiting("looking at devices and targets, in other processes"):
         health = examine(arguments.device or ["all"], arguments.device_plugins or ())
     if arguments.json:
         write_json(as_json(health))
@@ -64,14 +64,14 @@ def _versions() -> dict[str, str]:
 
 
 def _targets() -> list[TargetState]:
+    """Resolve the registered targets, on as many processes as there are processors: each imports torch once."""
     names = sorted(entry.name for entry in importlib.metadata.entry_points(group="gradconform.adapters"))
-    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        return list(pool.map(_target, names))
+    count = os.cpu_count() or 1
+    with ThreadPoolExecutor(max_workers=count) as pool:
+        found = [one for some in pool.map(_told, (names[start::count] for start in range(count))) for one in some]
+    return sorted(found, key=lambda one: one.name)
 
 
-def _target(name: str) -> TargetState:
-    """Resolve a registered target in a process of its own."""
-    try:
-        return TargetState(name=name, **told_apart("gradconform.target.resolve:tell_target", name))
-    except RunRefusedError as error:
-        return TargetState(name=name, problem=str(error))
+def _told(names: Sequence[str]) -> list[TargetState]:
+    told = each_told_apart("gradconform.target.resolve:tell_targets", names)
+    return [TargetState(name=name, **said) for name, said in told]

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from gradconform.adapter import Adapter, Capabilities
+from gradconform.exits import refusal
 from gradconform.given_files import is_file
 from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
@@ -92,10 +93,15 @@ def resolve(target: object, extra: Mapping[str, object] | None = None) -> Target
     return replace(made, text=target, **_origin(_home(made, module)))
 
 
-def tell_target(orders: Orders, tell: Tell) -> None:
-    """Do the work of a process that resolves one target: tell its version and its file."""
-    found = resolve(next(orders)["target"])
-    tell({"version": found.version, "file": found.file})
+def tell_targets(orders: Orders, tell: Tell) -> None:
+    """Do the work of a process that resolves targets one by one: tell the version and file of each, or why not."""
+    for name in next(orders)["targets"]:
+        try:
+            found = resolve(name)
+        except Exception as error:  # noqa: BLE001, PERF203 (each is a target's own)
+            tell({"problem": refusal(error)[0]})
+        else:
+            tell({"version": found.version, "file": found.file})
 
 
 def load_registered(target: str, group: str) -> object:

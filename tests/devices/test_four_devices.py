@@ -161,7 +161,6 @@ def test_the_right_split_is_clean_on_all_four(judged: Judged) -> None:
     assert len(found) == len(FOUR) * len({check for check, _ in found})
 
 
-# CI asks the same of torch, of which more is told.
 @pytest.mark.nightly
 def test_the_right_split_is_clean_in_one_process_and_in_two(judged: Judged) -> None:
     alone, together = (judged("reference-split", workers, "quick") for workers in (0, 2))
@@ -171,17 +170,27 @@ def test_the_right_split_is_clean_in_one_process_and_in_two(judged: Judged) -> N
     assert {result["status"] for (_, device), result in alone.items() if device != "lazy"} == {"passed"}
 
 
+def are_the_cpus(results: Results) -> None:
+    """Refuse verdicts of torch on a device that are neither the CPU's nor explained, or that do not differ at all."""
+    other = list(unexplained(results))
+    assert {result["check"] for result in other} <= {"accumulate.stage.lstm", "split.gradients.lstm"}
+    assert all(unsteady(result) and TWICE in result["message"] for result in other)
+    claimed = [result for (_, device), result in results.items() if device == "cpu" and not result["unclaimed"]]
+    assert {result["status"] for result in claimed} == {"passed", "failed"}
+
+
 @pytest.mark.slow
+def test_torch_gets_the_cpus_verdicts_on_all_four(judged: Judged) -> None:
+    are_the_cpus(judged("torch", 2, "quick"))
+
+
+@pytest.mark.nightly
 def test_torch_gets_the_cpus_verdicts_on_all_four_in_one_process_and_in_two(judged: Judged) -> None:
     alone, together = (judged("torch", workers, "quick") for workers in (0, 2))
     assert alone.keys() == together.keys()
     assert [pair for pair in apart(alone, together) if not unsteady(pair[0])] == []
-    for results in (alone, together):
-        other = list(unexplained(results))
-        assert {result["check"] for result in other} <= {"accumulate.stage.lstm", "split.gradients.lstm"}
-        assert all(unsteady(result) and TWICE in result["message"] for result in other)
-        claimed = [result for (_, device), result in results.items() if device == "cpu" and not result["unclaimed"]]
-        assert {result["status"] for result in claimed} == {"passed", "failed"}
+    are_the_cpus(alone)
+    are_the_cpus(together)
 
 
 @pytest.mark.nightly

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gradconform.devices.probe import Probe, Request, probe_all, probe_apart
 from gradconform.naming import SelectionError
+from gradconform.process import worker
 
 #: A type that torch knows and no build here has a backend for, so that its object alone answers.
 ODD = "fpga"
@@ -19,7 +22,6 @@ ODDITIES = {
     "exits": ("import os; os._exit(0)", "ended the process with exit code 0"),
     "aborts": ("import os; os.abort()", "ended the process by SIGABRT"),
     "crashes": ("import ctypes; ctypes.string_at(0)", "ended the process by SIGSEGV"),
-    "hangs": ("import time; print('waiting', flush=True); time.sleep(600)", "did not return within 60 s"),
     "none": ("return 0", f"torch.ones(2, device='{ODD}', requires_grad=True) raised NotImplementedError: "),
 }
 
@@ -38,10 +40,8 @@ register_device({ODD!r}, Odd())
     return f"odd_{name}"
 
 
-@pytest.mark.slow
 def test_whatever_a_device_does_when_it_is_asked_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("GRADCONFORM_PROBE_SECONDS", "60")
     requests = [
         Request(type=ODD, plugins=(plugin(tmp_path, name, statement),)) for name, (statement, _) in ODDITIES.items()
     ]
@@ -52,6 +52,19 @@ def test_whatever_a_device_does_when_it_is_asked_is_quoted(tmp_path: Path, monke
         assert expected in probe.reason
         assert f"device_count() of {ODD}" in probe.reason or "torch.ones" in probe.reason
         assert "\n" not in probe.reason
+
+
+def test_a_device_that_hangs_when_it_is_asked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("GRADCONFORM_PROBE_SECONDS", "600")
+    asked = tmp_path / "asked"
+    hanging = plugin(tmp_path, "hangs", f"import pathlib, time; pathlib.Path({str(asked)!r}).touch(); time.sleep(1e6)")
+    # An hour passes at once where it has been asked, and before that nobody is hurried.
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * asked.exists(), sleep=time.sleep)
+    monkeypatch.setattr(worker, "time", clock)
+    (probe,) = probe_apart(Request(type=ODD, plugins=(hanging,)))
+    limit = "did not return within 600 s (GRADCONFORM_PROBE_SECONDS sets the limit)"
+    assert probe.reason == f"device_count() of {ODD} {limit}"
 
 
 def test_a_plugin_that_cannot_be_imported_or_crashes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

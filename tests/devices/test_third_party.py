@@ -122,10 +122,10 @@ def test_a_check_that_ends_the_process_on_it_is_not_asked_and_one_check_can_be_r
     assert "an error that a backward raises ends the process" in process("gradconform", "doctor", *HERE).stdout
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("profile", ["quick", pytest.param("standard", marks=pytest.mark.nightly)])
 @pytest.mark.usefixtures("abacus")
-def test_the_whole_contract_is_run_on_it_without_a_crash_a_failure_or_a_warning(process: Process) -> None:
-    done = process("gradconform", "run", "reference-split", *HERE, "--profile", "standard")
+def test_the_contract_is_run_on_it_without_a_crash_a_failure_or_a_warning(profile: str, process: Process) -> None:
+    done = process("gradconform", "run", "reference-split", *HERE, "--profile", profile)
     assert (done.returncode, done.stderr) == (5, "")  # no check of the area errors can be asked
     assert "none failed" in done.stdout
     assert "crashed" not in done.stdout

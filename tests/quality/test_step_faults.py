@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gradconform.pipeline.training_step.composition import StepCase, step_cases
 from gradconform.reference.faults.training_step import STEP_FAULTS, StepFault
 from gradconform.results import Result
 
@@ -39,11 +40,18 @@ def test_a_fault_is_found_for_its_own_reason(fault: StepFault, results: dict[str
     assert (fault.cause in causes) if fault.cause else True, (fault.cause, found.message)
 
 
+#: Every check of profile quick, and of the others every eighth.
+SOME = list(dict.fromkeys((*step_cases("quick"), *list(CHECKS.values())[::8])))
+
+
 @pytest.mark.slow
-def test_the_plain_runtime_meets_every_composition() -> None:
-    found = judged(list(CHECKS.values()), "reference-runtime")
+@pytest.mark.parametrize(
+    "cases", [SOME, pytest.param(list(CHECKS.values()), marks=pytest.mark.nightly)], ids=["some", "all"]
+)
+def test_the_plain_runtime_meets_every_composition(cases: list[StepCase]) -> None:
+    found = judged(cases, "reference-runtime")
     told = {check: one.message for check, one in found.items() if one.status != "passed"}
     uncompiled = {check for check, text in told.items() if text.startswith("torch.compile with inductor does not work")}
     assert {check: text for check, text in told.items() if check not in uncompiled} == {}
     assert all("inductor" in CHECKS[check].row for check in uncompiled)
-    assert set(found) == set(CHECKS)
+    assert set(found) == {case.id for case in cases}
