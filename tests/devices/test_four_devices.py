@@ -153,7 +153,8 @@ def test_two_results_agree_in_all_but_the_last_bits(change: Result, *, same: boo
     assert agrees({**result, "bit_equal": True}, {**result, "bit_equal": True, **change}) == same
 
 
-@pytest.mark.slow
+# CI asks the same of torch, of which more is told, and of the right split on each device by itself.
+@pytest.mark.nightly
 def test_the_right_split_is_clean_on_all_four(judged: Judged) -> None:
     found = judged("reference-split", 2, "quick")
     assert list(unexplained(found)) == []

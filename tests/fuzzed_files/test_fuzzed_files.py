@@ -27,7 +27,7 @@ else:
 Kept = dict[str, bytes]
 
 #: How many damaged files of each kind are tried, in CI and nightly.
-EXAMPLES = [200, pytest.param(10_000, marks=[pytest.mark.nightly])]
+EXAMPLES = [60, pytest.param(10_000, marks=[pytest.mark.nightly])]
 #: What no file may take of memory beyond torch and what the kit itself needs, in bytes.
 MOST = 200 * 2**20
 

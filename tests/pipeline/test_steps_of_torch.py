@@ -52,7 +52,7 @@ def test_the_steps_that_fail_on_torchs_runtime_are_exactly_those_that_a_script_e
 
 @of_this_release
 @pytest.mark.slow
-@pytest.mark.parametrize("part", [pytest.param("*", marks=pytest.mark.nightly), ",".join(MENDED[::8])])
+@pytest.mark.parametrize("part", [pytest.param("*", marks=pytest.mark.nightly), ",".join(MENDED[::16])])
 def test_with_the_right_split_what_is_left_is_the_runtimes_own_and_no_script_of_i_and_w_explains_it(
     part: str, tmp_path: Path
 ) -> None:
@@ -77,7 +77,7 @@ def test_each_failure_of_torchs_runtime_is_mended_or_left() -> None:
 
 @of_this_release
 @pytest.mark.slow
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.nightly), 8])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.nightly), 16])
 def test_a_correct_split_backward_in_torchs_runtime_is_charged_with_nothing(every: int, tmp_path: Path) -> None:
     chosen = [case.id for case in step_cases("standard")][::every]
     found = results("reference-split", tmp_path, ",".join(chosen))

@@ -13,11 +13,16 @@ import pytest
 Judge = Callable[..., pytest.RunResult]
 
 
-@pytest.fixture(params=[(), ("-n0",), ("-n2",)], ids=["plain", "n0", "n2"])
-def processes(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """The ways to run that have to make no difference."""
-    given: tuple[str, ...] = request.param
-    return given
+#: What two processes could tell apart, and one not: CI asks these alone of two.
+IN_TWO = {"fixtures", "hook_report", "hook_result", "option_json", "option_ndjson", "option_stage", "zero_lines"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give ``processes``, the ways to run that have to make no difference."""
+    if "processes" in metafunc.fixturenames:
+        apart = metafunc.module.__name__.rpartition(".")[2].removeprefix("test_") in IN_TWO
+        two = pytest.param(("-n2",), id="n2", marks=() if apart else pytest.mark.nightly)
+        metafunc.parametrize("processes", [pytest.param((), id="plain"), pytest.param(("-n0",), id="n0"), two])
 
 
 @pytest.fixture(autouse=True)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gradconform.cli import main
 from gradconform.cli.selftest import run_selftest
 from gradconform.naming import SelectionError
+from gradconform.process import worker
 from gradconform.reference.variants import VARIANTS
 from gradconform.report.kill_matrix import kill_lines, kill_page
 from gradconform.results import Result
@@ -22,12 +25,14 @@ PLANTED = """
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from gradconform.reference import split
 from gradconform.reference.faults import FAULTS, Fault
 from gradconform.reference.variants import VARIANTS
 from gradconform.target.resolve import resolve
 
 def hang():
+    Path(os.environ["HANGS"]).touch()
     time.sleep(1e6)
 
 def crash():
@@ -105,11 +110,18 @@ def test_what_is_no_fault_in_a_dtype_and_what_cannot_be_tried_in_it_is_told_and_
         run_selftest(options, "elsewhere")
 
 
-def test_a_fault_that_hangs_or_ends_its_process_is_told_and_the_others_are_judged(options: SelftestOptions) -> None:
+def test_a_fault_that_hangs_or_ends_its_process_is_told_and_the_others_are_judged(
+    options: SelftestOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = tmp_path / "hangs"
+    monkeypatch.setenv("HANGS", str(hangs))
+    # An hour passes at once where one hangs, and before that nobody is hurried.
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * hangs.exists(), sleep=time.sleep)
+    monkeypatch.setattr(worker, "time", clock)
     subjects = [("fault", name) for name in ("hangs", "crashes", "biases")]
-    outcomes = judge_all(options, subjects, workers=1, time_limit=60.0)  # type: ignore[arg-type] # as above
+    outcomes = judge_all(options, subjects, workers=1, time_limit=600.0)  # type: ignore[arg-type] # as above
     assert [outcome.broke for outcome in outcomes] == [
-        "hung: no verdict after 60 s",
+        "hung: no verdict after 600 s",
         "crashed its worker, exit code 7",
         None,
     ]

@@ -96,7 +96,7 @@ def right_split(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="scripts are run in forks")
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.nightly)])
 def test_every_failure_of_torch_is_a_script_that_fails_and_passes_with_a_right_implementation(
     right_split: Path, every: int
 ) -> None:

@@ -34,7 +34,7 @@ def on_simx(tmp_path: Path, judged: Judged) -> Callable[..., Any]:
         ("SIMX_LOST_AT", "the device was lost: AcceleratorError: simx error: device lost"),
         ("SIMX_ABORT_AT", "the process was ended by SIGABRT"),
         ("SIMX_SEGFAULT_AT", "the process was ended by SIGSEGV"),
-        ("SIMX_HANG_AT", "the check had no end within 20 s"),
+        pytest.param("SIMX_HANG_AT", "the check had no end within 20 s", marks=pytest.mark.nightly),
     ],
 )
 def test_what_strikes_at_the_nth_operation_accuses_no_implementation(

@@ -67,7 +67,8 @@ def test_a_run_that_was_killed_is_gone_on_with_and_another_one_is_refused(
     assert "this would be another run: target.sha256 is '" in refused.err
 
 
-def test_a_run_killed_at_20_moments_loses_nothing_and_does_nothing_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moments", [5, pytest.param(20, marks=pytest.mark.nightly)])
+def test_a_run_killed_at_some_moments_loses_nothing_and_does_nothing_twice(moments: int, tmp_path: Path) -> None:
     script = """
 import os, random, signal, sys, time
 import gradconform.run.run
@@ -85,7 +86,7 @@ def size():
 
 draw = random.Random(20)
 words = ["reference-split", "--ndjson", "run.ndjson"]
-for _ in range(20):
+for _ in range(int(sys.argv[1])):
     before = size()
     child = begin(*words)
     while size() <= before:
@@ -99,15 +100,15 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, check=False
+        [sys.executable, "-c", script, str(moments)], cwd=tmp_path, env=environment, capture_output=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, b"")
     records = [json.loads(line) for line in (tmp_path / "run.ndjson").read_bytes().splitlines()]
     kinds = Counter(record["record"] for record in records)
     results = Counter(record["check"] for record in records if record["record"] == "result")
     assert set(results.values()) == {1}
-    assert (len(results), kinds["run"], kinds["resumed"], kinds["end"]) == (len(records[0]["places"]), 1, 20, 1)
-    assert kinds["started"] <= len(results) + 20
+    assert (len(results), kinds["run"], kinds["resumed"], kinds["end"]) == (len(records[0]["places"]), 1, moments, 1)
+    assert kinds["started"] <= len(results) + moments
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert [result["check"] for result in report["results"]] == sorted(results)
     assert report["verdict"] == "conforms"
