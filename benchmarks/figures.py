@@ -9,6 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 
+#: A user's, for a command that is timed: Python keeps the bytecode of the kit's modules, as pip makes that of torch's.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:

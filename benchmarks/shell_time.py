@@ -8,7 +8,6 @@ processor time, of which torch's own import is told apart.
 from __future__ import annotations
 
 import argparse
-import os
 import resource
 import statistics
 import subprocess
@@ -16,19 +15,15 @@ import sys
 import time
 from pathlib import Path
 
-from figures import Figure
+from figures import ENVIRONMENT, Figure
 
 GOALS_S = {"quick": 2.5, "standard": None, "full": None}
-
-
-#: As a user's: of the kit's own modules Python keeps the bytecode, as pip has made it for torch's.
-_ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def seconds(command: list[str]) -> tuple[float, float]:
     """Run a command; return its processor time and how long it took; raise where it gives no verdict."""
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(command, capture_output=True, check=False, env=_ENVIRONMENT)
+    done = subprocess.run(command, capture_output=True, check=False, env=ENVIRONMENT)
     took, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode > 1:
         done.check_returncode()

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from . import hookspec
+from . import fixtures, hookspec
 from .option_names import MARKER, NAMES_KEY, RUNS_KEY, ZERO_LINES, add_options, anything_said
 from .reporter import Reporter
 
 if TYPE_CHECKING:
     from .options import Options
-
-pytest_plugins = ("gradconform.plugins.pytest.fixtures",)
 
 #: Fixtures whose values depend on the options or on a marker.
 _PARAMETRIZED = frozenset({"gradconform_device", "gradconform_dtype", "gradconform_stage", "gradconform_output_grads"})
@@ -42,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the options; with a target, make the run, so that what is wrong is refused before anything is collected."""
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
+    # Named in `pytest_plugins`, they would be looked for among all installed packages.
+    config.pluginmanager.register(fixtures, "gradconform-fixtures")
     reporter = None
     if not (config.option.help or config.option.version or hasattr(config, "workerinput")):
         reporter = Reporter(config)  # a worker of pytest-xdist hands its results to the controller
