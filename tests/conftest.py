@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from jsonschema import Draft202012Validator
 from gradconform.contract import areas, checks_of, frozen
 from gradconform.contract.check import Check
 from gradconform.contract.freezing import freeze
+from gradconform.process import worker
 from gradconform.reading.report import schema
 from gradconform.results import Report
 from gradconform.torch_releases.precision import PRECISIONS, precision
@@ -49,6 +53,17 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
     """Compute what the tests of a file share in one worker, and hand out all others one by one."""
     return Together(config, log)
+
+
+@pytest.fixture
+def hour_passes_when_there_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Let an hour pass at once for who waits for a worker, where there is a file, and hurry nobody before that."""
+
+    def tell(file: Path) -> None:
+        clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * file.exists(), sleep=time.sleep)
+        monkeypatch.setattr(worker, "time", clock)
+
+    return tell
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

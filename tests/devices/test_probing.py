@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from gradconform.devices.probe import Probe, Request, probe_all, probe_apart
 from gradconform.naming import SelectionError
-from gradconform.process import worker
 
 #: A type that torch knows and no build here has a backend for, so that its object alone answers.
 ODD = "fpga"
@@ -54,14 +52,14 @@ def test_whatever_a_device_does_when_it_is_asked_is_quoted(tmp_path: Path, monke
         assert "\n" not in probe.reason
 
 
-def test_a_device_that_hangs_when_it_is_asked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_hangs_when_it_is_asked_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hour_passes_when_there_is: Callable[[Path], None]
+) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("GRADCONFORM_PROBE_SECONDS", "600")
     asked = tmp_path / "asked"
     hanging = plugin(tmp_path, "hangs", f"import pathlib, time; pathlib.Path({str(asked)!r}).touch(); time.sleep(1e6)")
-    # An hour passes at once where it has been asked, and before that nobody is hurried.
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * asked.exists(), sleep=time.sleep)
-    monkeypatch.setattr(worker, "time", clock)
+    hour_passes_when_there_is(asked)
     (probe,) = probe_apart(Request(type=ODD, plugins=(hanging,)))
     limit = "did not return within 600 s (GRADCONFORM_PROBE_SECONDS sets the limit)"
     assert probe.reason == f"device_count() of {ODD} {limit}"

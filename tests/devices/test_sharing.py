@@ -34,7 +34,7 @@ def test_results_on_two_shared_indices_are_the_same_in_one_process_and_in_worker
         done = process(
             "pytest", "-q", "-p", "no:cacheprovider", "-n", count, "--gradconform", "reference-split",
             "--gradconform-device", "simx", "--gradconform-profile", "quick",
-            "--gradconform-checks", "full.gradients.[l-m]*", "--gradconform-json", "out.json",
+            "--gradconform-checks", "full.gradients.*", "--gradconform-json", "out.json",
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
@@ -44,7 +44,7 @@ def test_results_on_two_shared_indices_are_the_same_in_one_process_and_in_worker
         places.append({path.name.removeprefix("place-") for path in tmp_path.glob("place-*")})
         for path in tmp_path.glob("place-*"):
             path.unlink()
-    assert len(seen[0]) > 3
+    assert len(seen[0]) > 10
     assert {result["device"] for result in seen[0][:-1]} == {"simx"}
     assert seen[0] == seen[1]
     assert places == [{"master-simx:0"}, {"gw0-simx:0", "gw1-simx:1"}]

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from gradconform.cli import main
 from gradconform.cli.selftest import run_selftest
 from gradconform.naming import SelectionError
-from gradconform.process import worker
 from gradconform.reference.variants import VARIANTS
 from gradconform.report.kill_matrix import kill_lines, kill_page
 from gradconform.results import Result
@@ -111,13 +108,14 @@ def test_what_is_no_fault_in_a_dtype_and_what_cannot_be_tried_in_it_is_told_and_
 
 
 def test_a_fault_that_hangs_or_ends_its_process_is_told_and_the_others_are_judged(
-    options: SelftestOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: SelftestOptions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    hour_passes_when_there_is: Callable[[Path], None],
 ) -> None:
     hangs = tmp_path / "hangs"
     monkeypatch.setenv("HANGS", str(hangs))
-    # An hour passes at once where one hangs, and before that nobody is hurried.
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * hangs.exists(), sleep=time.sleep)
-    monkeypatch.setattr(worker, "time", clock)
+    hour_passes_when_there_is(hangs)
     subjects = [("fault", name) for name in ("hangs", "crashes", "biases")]
     outcomes = judge_all(options, subjects, workers=1, time_limit=600.0)  # type: ignore[arg-type] # as above
     assert [outcome.broke for outcome in outcomes] == [
