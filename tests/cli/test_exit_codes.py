@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 import os
 import pkgutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -204,6 +205,18 @@ def test_a_target_that_ends_the_process_of_a_command_makes_no_green_of_it(
     )
     assert (done.returncode, done.stdout) == (4, "")
     assert "the target ended the process of this command by os._exit(0), before there was a verdict" in done.stderr
+
+
+def test_a_signal_that_ends_the_process_of_a_replay_leaves_where_it_was(tmp_path: Path) -> None:
+    (tmp_path / "reads.py").write_text(
+        "import ctypes\n\ndef stage_backward(stage_output, output_grads, input_values):\n    ctypes.string_at(0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "gradconform", "replay", "full.gradients.linear-3d", "reads.py"],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGSEGV
+    assert 'reads.py", line 4 in stage_backward' in done.stderr
 
 
 @pytest.mark.parametrize("options", [(), ("--schedule", "1F1B")])

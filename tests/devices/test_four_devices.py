@@ -22,9 +22,10 @@ FOUR = ("cpu", "lazy", "simx:0", "simx:1")
 LIMITS = {
     "lazy": (
         "Input tensor is not a lazy tensor",  # no hidden state of nn.LSTM or nn.GRU
-        "The operator aten::as_strided appears to be a view operator",
-        "where view 1 was an as_strided() call",
-        "where view 2 was an as_strided() call",
+        "appears to be a view operator, but it has no implementation",  # as_strided, and view of what is not contiguous
+        "was an as_strided() call",  # written to through a chain of views with one in it
+        "mutating a non-functional tensor with a functional tensor",
+        "unsupported autocast device_type 'lazy'",
         "module 'torch' has no attribute 'lazy'",  # torch.utils.checkpoint
         "_sparse_coo_tensor",
         "expected device lazy:0 but got cpu",  # zeros for parts of an output that nobody uses
