@@ -1,7 +1,7 @@
-"""The peak resident size of a run, beyond torch's import: python benchmarks/memory.py [TARGET] [--profile P].
+"""The peak resident size of a run, beyond torch's own: python benchmarks/memory.py [TARGET] [--profile P].
 
-Prints the peak after a run minus the resident size after `import torch`, in a new process each; goal 120 MB. What torch
-imports late (checkpointing imports its compiler) is told apart: it is torch's, and the goal leaves no room for it.
+Prints the peak of a run minus that of torch, in a new process each; goal 120 MB. Torch is here what a run has of it:
+`import torch`, and what torch imports late (checkpointing imports its compiler), which is told as well.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def measure(target: str = "reference-split", profile: str = "standard") -> list[
     torch_mb, compiler_mb, run_mb = (
         peak_in_new_process(target, "--profile", profile, "--measure", stage) for stage in ("torch", "compiler", "run")
     )
-    what = f"peak memory of a {profile} run beyond `import torch`"
-    late = f"{run_mb - torch_mb:.0f} MB, of which {compiler_mb - torch_mb:.0f} MB are what torch imports late"
-    return [Figure(what, late, f"{GOAL_MB:.0f} MB", "memory.py")]
+    what = f"peak memory of a {profile} run beyond torch's"
+    beyond = f"{run_mb - compiler_mb:.0f} MB, and {compiler_mb - torch_mb:.0f} MB that torch imports late"
+    return [Figure(what, beyond, f"{GOAL_MB:.0f} MB", "memory.py")]
 
 
 def do(stage: str, target: str, profile: str) -> None:

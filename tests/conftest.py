@@ -39,7 +39,11 @@ for name in (
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
-_NIGHTLY = "python -m pytest -m nightly -o faulthandler_timeout=7200"
+#: The marks of tests that are skipped unless -m names them, the longest first, and the command that runs each.
+_ASKED_FOR = {
+    "nightly": "python -m pytest -m nightly -o faulthandler_timeout=7200",
+    "slow": "python -m pytest -n 2 -m slow",
+}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -67,11 +71,13 @@ def hour_passes_when_there_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip nightly tests, counted and told, where -m does not name them."""
-    if "nightly" not in config.option.markexpr:
-        for item in items:
-            if item.get_closest_marker("nightly"):
-                item.add_marker(pytest.mark.skip(reason=f"nightly: {_NIGHTLY} runs it"))
+    """Skip slow and nightly tests, counted and told, where neither -m nor the id of a test names them."""
+    if any("::" in argument for argument in config.args):
+        return
+    for item in items:
+        mark = next((name for name in _ASKED_FOR if item.get_closest_marker(name)), None)
+        if mark is not None and mark not in config.option.markexpr:
+            item.add_marker(pytest.mark.skip(reason=f"{mark}: {_ASKED_FOR[mark]} runs it"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -112,6 +112,7 @@ def handful() -> dict[str, Outcome]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HANDFUL)
 def test_a_real_defect_is_found_with_its_cause_and_its_mended_version_is_not_accused(
     handful: dict[str, Outcome], name: str

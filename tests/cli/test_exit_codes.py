@@ -219,6 +219,7 @@ def test_a_signal_that_ends_the_process_of_a_replay_leaves_where_it_was(tmp_path
     assert 'reads.py", line 4 in stage_backward' in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--schedule", "1F1B")])
 def test_a_target_that_ends_or_hangs_where_it_is_imported_is_told_before_a_pipeline_begins(
     options: tuple[str, ...], tmp_path: Path

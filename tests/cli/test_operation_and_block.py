@@ -55,6 +55,7 @@ def test_a_name_that_is_none_is_refused_with_the_nearest(command: Command, words
     assert told in done.err
 
 
+@pytest.mark.slow
 def test_a_failure_is_replayed_by_its_id_alone_and_as_a_script(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def test_ci_and_a_dumb_terminal_get_plain_lines(variables: dict[str, str]) -> No
     assert re.search(r"^full +1 of 1 +1 passed\r$", written, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_terminal_is_told_how_far_training_steps_are_and_what_the_doctor_waits_for() -> None:
     code, written = on_a_terminal("pipeline", "reference-split", "--schedule", "1F1B,GPipe", "--microbatches", "2")
     assert code == 0

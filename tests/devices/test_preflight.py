@@ -143,3 +143,20 @@ def test_an_error_comes_out_of_a_backward_as_it_was_raised() -> None:
     assert backward_raises(CPU)
     with Faulty({Tensor.backward: hidden}):
         assert not backward_raises(CPU)
+
+
+def test_an_error_that_is_lost_does_not_spare_the_device_the_next() -> None:
+    asked: list[bool] = []
+
+    def lost_once(func: Any, tensor: Tensor, *args: Any, **options: Any) -> None:
+        asked.append(tensor.grad_fn is not None)
+        try:
+            func(tensor, *args, **options)
+        except Exception as error:
+            if len(asked) > 1:
+                raise
+            raise SystemError from error
+
+    with Faulty({Tensor.backward: lost_once}):
+        assert not backward_raises(CPU)
+    assert len(asked) == 6  # three errors, and behind each what needs the same thread

@@ -35,6 +35,7 @@ def python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_all_in_on_simx_passes_in_a_process_that_has_loaded_it() -> None:
     """`python -m pytest -p gradconform.plugins.devices.simx tests/devices/on_simx` is the way to run some of it."""
     done = subprocess.run(

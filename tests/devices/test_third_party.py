@@ -112,6 +112,7 @@ gradconform.check_stage_backward("autograd", device="abacus", device_plugins="ab
     assert "A device has to be known to torch before the first backward of a process" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("abacus")
 def test_a_check_that_ends_the_process_on_it_is_not_asked_and_one_check_can_be_replayed(process: Process) -> None:
     raising, plain = "errors.surface.raising-hook-full", "full.gradients.mlp"

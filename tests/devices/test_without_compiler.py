@@ -66,6 +66,7 @@ def test_it_computes_what_the_cpu_computes(device: str) -> None:
     assert run(OWN_WAYS, device) == f"[[0.0, 0.0], [3.0, 3.0]] {device} refused\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "limits"),
     [

@@ -27,6 +27,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert [name for name in names if not name.startswith(("gradconform/", "gradconform-"))] == []
 
 
+@pytest.mark.slow
 def test_the_checkout_is_out_of_reach(installed: Environment) -> None:
     code = "import gradconform, gradconform.fixtures as f, sys; print(gradconform.__file__, f.__file__, *sys.path)"
     done = installed.run("python", "-c", code)

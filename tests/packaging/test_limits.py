@@ -116,6 +116,7 @@ def test_one_command_measures_every_table_anew(tmp_path: Path) -> None:
     assert ET.parse(tmp_path / "sensitivity.svg").getroot().tag.endswith("svg")  # noqa: S314 (written a line above)
 
 
+@pytest.mark.slow
 def test_a_document_without_the_comments_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     document = tmp_path / "other.md"
     document.write_text("<!-- measured: cost -->\n", encoding="utf-8")

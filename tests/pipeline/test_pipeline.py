@@ -74,6 +74,7 @@ def test_torch_loses_gradients_behind_a_frozen_first_stage_and_in_nothing_else(t
     assert done.returncode == 1
 
 
+@pytest.mark.slow
 def test_with_the_right_split_in_torchs_stages_nothing_is_lost_behind_a_frozen_first_stage(tmp_path: Path) -> None:
     arguments = ("torch", "--schedule", "ZBVZeroBubble", "--checks", "*.frozen-first", "--ranks", "2")
     lost, of_torch = pipeline(*arguments, folder=tmp_path)
@@ -85,6 +86,7 @@ def test_with_the_right_split_in_torchs_stages_nothing_is_lost_behind_a_frozen_f
     assert [one["options"]["fixed"] for one in (of_torch, report)] == [False, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.py")), ids=lambda script: script.stem)
 def test_each_defect_is_confirmed_by_a_script_that_uses_only_torch(script: Path) -> None:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
@@ -104,6 +106,7 @@ def test_a_dropped_weight_gradient_is_found_in_each_split_schedule(tmp_path: Pat
     assert all(result["kind"] == "mismatch" for result in report["results"]), done.stdout
 
 
+@pytest.mark.slow
 def test_a_schedule_from_a_file_runs_on_torchs_runtime_and_one_without_split_takes_no_split(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n")
     (tmp_path / "full.py").write_text("from gradconform.reference.split import stage_backward\n")

@@ -100,6 +100,7 @@ def _installed(name: str) -> None:
         pytest.skip(f"{package} is not installed: CONTRIBUTING.md says how")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_runtime_gives_what_is_known_of_it(name: str, tmp_path: Path) -> None:
     _installed(name)

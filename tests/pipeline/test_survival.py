@@ -84,6 +84,7 @@ def shared_memory() -> set[str]:
     return {entry.name for entry in Path("/dev/shm").iterdir() if entry.name.startswith("torch_")}  # noqa: S108 (looked at)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "what"),
     [
@@ -199,6 +200,7 @@ def test_ranks_that_have_ended_are_started_again_by_the_keeper_that_has_imported
     assert nothing_left(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("begun", "later"),
     [
@@ -240,6 +242,7 @@ def test_a_launcher_that_is_asked_to_end_is_an_error_of_the_environment_with_a_r
     assert nothing_left(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -56,6 +56,7 @@ def test_every_pair_of_what_can_be_composed_is_in_the_rows_and_without_what_is_r
         assert set(space.without(rare).possible(2)) - covered(common, 2) == set()
 
 
+@pytest.mark.slow
 def test_the_rows_of_the_file_lack_nothing_and_stay_as_they_are_where_a_dimension_comes() -> None:
     pytest.importorskip("allpairspy")
     frozen = json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]
@@ -267,6 +268,7 @@ def test_a_batch_hands_on_what_each_stage_takes() -> None:
     assert (first.x.tolist(), second.kwargs["scale"].tolist()) == ([0, 1, 2], [1.0, 1.0])
 
 
+@pytest.mark.slow
 def test_torch_loses_gradients_at_an_evaluation_and_counts_a_batch_that_there_is_not(tmp_path: Path) -> None:
     told, found = run("torch", "--checks", "step.fsdp-evaluated,step.batch-norm,step.plain", folder=tmp_path)
     assert {check: result["status"] for check, result in found.items()} == {
@@ -281,6 +283,7 @@ def test_torch_loses_gradients_at_an_evaluation_and_counts_a_batch_that_there_is
     assert batches & set(counted) == (batches if COUNTS_INFERENCE else set())
 
 
+@pytest.mark.slow
 def test_the_page_shows_a_composition_that_fails_and_its_cause(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "my-training-step.md").read_text(encoding="utf-8")
     shown = page.partition("```console\n$ gradconform pipeline ")[2].partition("\n```")[0].splitlines()
@@ -289,6 +292,7 @@ def test_the_page_shows_a_composition_that_fails_and_its_cause(tmp_path: Path) -
     assert [line for line in shown[1:] if line != "…" and line not in told.splitlines()] == []
 
 
+@pytest.mark.slow
 def test_what_is_torchs_runtimes_is_not_charged_to_functions_in_it(tmp_path: Path) -> None:
     told, found = run("reference-split", "--checks", "step.fsdp-evaluated,step.plain", folder=tmp_path)
     assert {check: result["status"] for check, result in found.items()} == {

@@ -32,6 +32,7 @@ def test_the_page_leads_to_what_it_says(tmp_path: Path) -> None:
     assert done.returncode == exits.EXIT_INCOMPLETE  # not all checks were selected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [("                dist.all_reduce(grad)\n", ""), ("1 / (self.spec.replicas * self", "1 / (self")],

@@ -52,6 +52,7 @@ def test_however_many_processes_the_report_is_the_librarys_result_by_result(
     )
 
 
+@pytest.mark.slow
 def test_however_many_processes_a_selection_is_incomplete_and_lf_knows_what_failed(
     judge: Judge, double: str, processes: tuple[str, ...]
 ) -> None:

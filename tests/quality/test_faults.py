@@ -106,6 +106,7 @@ def test_a_fault_is_caught_by_every_check_one_would_name(fault: Fault, judge: Ju
     assert all(SAID.get(fault.name, "") in result.message for result in report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype",
     [

@@ -27,6 +27,7 @@ def test_what_is_known_right_conforms(target: str, dtype: str, judge: Judge) -> 
     assert report.summary["unsupported"] <= allowed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_split_reference_conforms_in_profile_full(dtype: str, judge: Judge) -> None:
     report = judge("reference-split", dtype=dtype, profile="full", strict=True)

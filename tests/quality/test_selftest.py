@@ -89,6 +89,7 @@ def test_survivors_and_failing_variants_are_told(options: SelftestOptions) -> No
         assert re.findall(r"<b>([\w.-]+)</b>", told) == [check for check in fault.failed if check in fault.named]
 
 
+@pytest.mark.slow
 def test_what_is_no_fault_in_a_dtype_and_what_cannot_be_tried_in_it_is_told_and_counts_as_nothing(
     options: SelftestOptions,
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_right_variant_whose_process_ended_is_accused_of_nothing(options: Self
     assert "ACCUSED" not in text
 
 
+@pytest.mark.slow
 def test_the_command_exits_with_0_where_all_is_killed_and_1_where_a_fault_survives(
     tmp_path: Path, options: SelftestOptions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,7 @@ def test_a_script_of_a_wrong_runtime_fails_and_names_what_is_wrong(
     assert f"rank 0: {wrong}" in told
 
 
+@pytest.mark.slow
 def test_each_script_names_nothing_it_has_not_and_is_as_long_as_its_composition_needs() -> None:
     texts = [script(case, target) for case in SOME for target in (TORCH, "reference-runtime")]
     lines = [len(text.splitlines()) for text in texts]
@@ -221,6 +222,7 @@ def test_a_script_names_the_target_by_its_module(target: str, runtime: bool, whe
     assert where_is(target, runtime=runtime) == where
 
 
+@pytest.mark.slow
 def test_a_training_step_is_run_again_by_its_id_and_from_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -172,6 +172,7 @@ def test_the_command_runs_and_merges_shards(
     assert "as a truncated file does" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_plugin_runs_shards_that_merge_to_one_run_however_many_processes(pytester: pytest.Pytester) -> None:
     options = (
         "--gradconform=torch",

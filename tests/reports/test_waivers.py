@@ -219,6 +219,7 @@ def test_an_entry_holds_on_its_last_day_and_not_on_the_next(waivers: Write) -> N
         read_waivers(path, today=dt.date(2027, 2, 1))
 
 
+@pytest.mark.slow
 def test_the_command_takes_the_file_in_the_current_folder_and_says_so(
     waivers: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -351,6 +352,7 @@ def beside(pytester: pytest.Pytester, path: Path) -> None:
     (pytester.path / path.name).write_bytes(path.read_bytes())
 
 
+@pytest.mark.slow
 def test_the_plugin_reports_what_is_waived_as_xfailed_and_xpassed_however_many_processes(
     waivers: Write, pytester: pytest.Pytester
 ) -> None:

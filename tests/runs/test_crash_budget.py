@@ -47,6 +47,7 @@ def test_a_target_that_ends_its_process_in_every_check_is_run_no_further_than_it
     assert header["report"]["options"]["max_crashes"] == 3
 
 
+@pytest.mark.slow
 def test_checks_that_pass_between_do_not_make_the_budget_new(judged: Judged, target: Target) -> None:
     name = target(
         """
@@ -64,6 +65,7 @@ def test_checks_that_pass_between_do_not_make_the_budget_new(judged: Judged, tar
     )
 
 
+@pytest.mark.slow
 def test_what_hangs_counts_and_the_last_check_of_a_plan_costs_no_other(judged: Judged, target: Target) -> None:
     name = target("def trouble(outputs):\n    ctypes.PyDLL(None).sleep(1000)")
     words = ("--checks", "full.gradients.mlp,full.gradients.conv2d", "--check-timeout", "3")
@@ -94,6 +96,7 @@ def test_a_run_that_is_gone_on_with_may_crash_as_often_again(judged: Judged, tar
     assert "crashed or hung 2 times: " in told(again.out)
 
 
+@pytest.mark.slow
 def test_the_time_that_is_lost_is_limited_for_the_whole_run(judged: Judged, target: Target) -> None:
     name = target("def trouble(outputs):\n    ctypes.PyDLL(None).sleep(1000)")
     run = judged(name, "--checks", "full.gradients.*", "--check-timeout", "5", "--max-lost-time", "2")

@@ -59,6 +59,7 @@ def test_no_file_of_the_kit_stands_where_a_target_meets_it_by_chance(judged: Jud
     assert run.told == {MLP: ("passed", None), LOSS: ("passed", None)}, run.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "told"),
     [
@@ -85,6 +86,7 @@ def running_with(word: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere what leaves its group is lost")
 @pytest.mark.parametrize(
     ("name", "told"), [("leaves_daemons", ("passed", None)), ("leaves_daemons_and_crashes", ("failed", "crash"))]
@@ -109,6 +111,7 @@ hostile._leave_daemons()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere what leaves its group is lost")
 @pytest.mark.parametrize(
     "words",

@@ -30,6 +30,7 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
 
 
+@pytest.mark.slow
 def test_whatever_ends_the_process_is_the_failure_of_its_check_and_the_rest_is_judged(
     judged: Judged, target: Target
 ) -> None:

@@ -23,6 +23,7 @@ def stage_backward(*args, **kwargs):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_run_in_processes_ends_when_its_time_is_spent_and_is_gone_on_with(tmp_path: Path, workers: str) -> None:
     (tmp_path / "slow.py").write_text(SLOW, encoding="utf-8")

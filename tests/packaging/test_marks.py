@@ -1,0 +1,47 @@
+"""Tests that take long are skipped and told, unless they are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+CONFTEST = Path(__file__).parents[1] / "conftest.py"
+
+
+class Marked:
+    """A test with marks."""
+
+    def __init__(self, *names: str) -> None:
+        self.marks = {name: getattr(pytest.mark, name) for name in names}
+        self.skipped: list[str] = []
+
+    def get_closest_marker(self, name: str) -> Any:
+        return self.marks.get(name)
+
+    def add_marker(self, mark: pytest.MarkDecorator) -> None:
+        self.skipped.append(mark.kwargs["reason"])
+
+
+@pytest.mark.parametrize(
+    ("expression", "arguments", "skipped"),
+    [
+        ("", ["tests"], ["slow", "nightly", "nightly"]),
+        ("slow", ["tests"], ["nightly", "nightly"]),
+        ("nightly", ["tests"], ["slow"]),
+        ("not nightly and (slow or not slow)", ["tests"], []),  # -m itself leaves the nightly ones out
+        ("", ["tests/test_it.py::test_it"], []),
+    ],
+)
+def test_what_takes_long_is_run_where_it_is_named(
+    expression: str, arguments: list[str], skipped: list[str], request: pytest.FixtureRequest
+) -> None:
+    conftest: Any = request.config.pluginmanager.get_plugin(str(CONFTEST))
+    items = [Marked(), Marked("slow"), Marked("nightly"), Marked("slow", "nightly")]
+    config = SimpleNamespace(args=arguments, option=SimpleNamespace(markexpr=expression))
+    conftest.pytest_collection_modifyitems(config, items)
+    reasons = [reason for item in items for reason in item.skipped]
+    assert [reason.partition(":")[0] for reason in reasons] == skipped
+    assert all("python -m pytest" in reason and reason.endswith(" runs it") for reason in reasons)
