@@ -61,8 +61,8 @@ def _code(argv: Sequence[str] | None) -> int:
         arguments = parser().parse_args(argv)
         refuse_unwritable_outputs(arguments)
         keep_output_for_the_report(arguments)
-        if sys.stderr is not None and not faulthandler.is_enabled():
-            faulthandler.enable()  # where a signal ends this process, a target's code may be at fault
+        if sys.__stderr__ is not None and not faulthandler.is_enabled():
+            faulthandler.enable(sys.__stderr__)  # where a signal ends this process, a target's code may be at fault
         with end_seen(_ended):
             return int(pkgutil.resolve_name(arguments.command)(arguments))
     except SystemExit as stop:  # argparse has said what is wrong, or printed the help
