@@ -87,6 +87,7 @@ def test_what_accuses_nobody_counts_as_well_and_a_run_without_failures_is_no_ver
     assert (run.code, run.report["verdict"], kinds) == (4, "incomplete", {("error", "environment")})
 
 
+@pytest.mark.slow
 def test_a_run_that_is_gone_on_with_may_crash_as_often_again(judged: Judged, target: Target) -> None:
     name = target("def trouble(outputs):\n    os._exit(7)")
     words = ("--checks", "full.gradients.*", "--max-crashes", "1")

@@ -141,6 +141,6 @@ def test_what_no_row_has_is_tried_by_the_checks_that_are_named() -> None:
 
 
 def test_the_page_tells_the_coverage() -> None:
-    page = space_page()
+    page = PAGE.read_text(encoding="utf-8")
     assert page.count("(100%)") == 2 * len(DIMENSIONS)
     assert page.count(f"({SHARE:.0%})") >= len(DIMENSIONS)
