@@ -6,6 +6,8 @@ from gradconform.results import NonConformingError, Result
 from gradconform.sinks import for_terminal
 from gradconform.trial.program import without_programs
 
+from .sections import cause
+
 
 class CheckFailedError(NonConformingError):
     """A check failed, or could not be judged; the message is the kit's."""
@@ -23,7 +25,18 @@ def not_decisive(result: Result) -> str:
 
 
 def told_in_full(result: Result, target: str) -> str:
-    """Return the requirement, the level, where it was tried, and what was seen."""
+    """Return what is wrong in one line, which runners of tests show in their summaries, then all of it.
+
+    That is the level and where it was tried, the requirement, and what was seen.
+    """
     status = f"error ({result.kind})" if result.status == "error" else result.status
     place = f"{result.level} {status}: {target} on {result.device} in {result.dtype}"
-    return for_terminal(f"{result.requirement}\n{place}\n{result.message}")
+    wrong, seen = _in_a_line(result), result.message.splitlines()
+    lines = [wrong, place, result.requirement, *(seen[1:] if seen[:1] == [wrong] else seen)]
+    return for_terminal("\n".join(lines))
+
+
+def _in_a_line(result: Result) -> str:
+    """Return the likely cause of what a result saw first, where there is one, and what it saw."""
+    why = next((str(finding["cause"]["text"]) for finding in result.findings if finding["cause"]), None)
+    return cause(result) if why is None else f"{why}: {cause(result)}"

@@ -115,12 +115,14 @@ def test_a_failure_is_the_kits_message_without_a_traceback(judge: Judge, double:
     result.stdout.fnmatch_lines(
         [
             "*_ MUST full.gradients.mlp[[]cpu-float32] _*",
-            f"{REQUIREMENT} the stage mlp (an MLP with biases).",
+            "2.0 × micro-batch 0: counted twice: after B, an input gradient has a wrong value",
             "MUST failed: double.py on cpu in float32",
+            f"{REQUIREMENT} the stage mlp (an MLP with biases).",
             "program F0 B0 F1 B1",
             "input 0, after B0: worst at *: expected *, got *; error *, bound *, headroom *",
         ]
     )
+    result.stdout.fnmatch_lines(["FAILED gradconform::full.gradients.mlp[[]cpu-float32] - 2.0 × micro-batch*"])
     result.stdout.no_fnmatch_line("*Traceback*")
     result.stdout.no_fnmatch_line("*.py:*: *")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
