@@ -13,14 +13,13 @@ import pytest
 Judge = Callable[..., pytest.RunResult]
 
 
-#: What two processes could tell apart, and one not: CI asks these alone of two.
-IN_TWO = {"fixtures", "hook_report", "hook_result", "option_json", "option_ndjson", "option_stage", "zero_lines"}
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give ``processes``, the ways to run that have to make no difference."""
+    """Give ``processes``, the ways to run that have to make no difference.
+
+    Two processes are asked in CI for what they could tell apart, and one not: a module says so by ``IN_TWO = True``.
+    """
     if "processes" in metafunc.fixturenames:
-        apart = metafunc.module.__name__.rpartition(".")[2].removeprefix("test_") in IN_TWO
+        apart = getattr(metafunc.module, "IN_TWO", False)
         two = pytest.param(("-n2",), id="n2", marks=() if apart else pytest.mark.nightly)
         metafunc.parametrize("processes", [pytest.param((), id="plain"), pytest.param(("-n0",), id="n0"), two])
 

@@ -10,6 +10,9 @@ import pytest
 from gradconform.fixtures.stages import ZOO
 from gradconform.plugins.pytest import fixtures as pytest_fixtures
 
+#: See conftest.py.
+IN_TWO = True
+
 Judge = Callable[..., pytest.RunResult]
 
 FIXTURES = sorted(

@@ -9,6 +9,9 @@ import pytest
 
 from gradconform.plugins.pytest import hookspec
 
+#: See conftest.py.
+IN_TWO = True
+
 Judge = Callable[..., pytest.RunResult]
 
 

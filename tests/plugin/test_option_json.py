@@ -8,6 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+#: See conftest.py.
+IN_TWO = True
+
 Judge = Callable[..., pytest.RunResult]
 
 

@@ -12,6 +12,9 @@ from gradconform.reading.recorded import read_run
 from gradconform.records import RecordsError
 from gradconform.run.execution import RecordFile
 
+#: See conftest.py.
+IN_TWO = True
+
 Judge = Callable[..., pytest.RunResult]
 
 

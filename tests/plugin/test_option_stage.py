@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+#: See conftest.py.
+IN_TWO = True
+
 Judge = Callable[..., pytest.RunResult]
 
 MODEL = """

@@ -11,6 +11,9 @@ import pytest
 
 import gradconform
 
+#: See conftest.py.
+IN_TWO = True
+
 Judge = Callable[..., pytest.RunResult]
 
 REQUIREMENT = "B MUST return every input gradient, and accumulate every parameter gradient, of plain autograd on"
