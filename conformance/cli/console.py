@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from gradconform.exits import EXIT_ENVIRONMENT, UsageError
-from gradconform.report.lines import Line, Role
+from gradconform.report.lines import Line, Role, wrapped
 from gradconform.sinks import for_json, for_terminal, line_for_terminal
 
 if TYPE_CHECKING:
@@ -105,11 +105,18 @@ def write_annotations(lines: Iterable[str]) -> None:
 
 
 def complain(text: str) -> None:
-    """Print one message of the command to the standard error, if it takes any: the exit code says what matters."""
+    """Print one message of the command to the standard error, if it takes any: the exit code says what matters.
+
+    A terminal gets lines that fit it; what reads a pipe finds the message in one.
+    """
+    told = for_terminal(f"gradconform: {text.rstrip()}")
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     with contextlib.suppress(OSError):
-        print(for_terminal(f"gradconform: {text.rstrip()}"), file=sys.stderr, flush=True)  # noqa: T201 (a command talks)
+        if sys.stderr is not None and sys.stderr.isatty():
+            each = (wrapped(line, width(), hanging=4) or [Line("")] for line in told.splitlines())
+            told = "\n".join(line.text for lines in each for line in lines)
+        print(told, file=sys.stderr, flush=True)  # noqa: T201 (a command talks)
 
 
 def _print(text: str) -> None:

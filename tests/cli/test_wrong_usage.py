@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gradconform.cli.console import complain
 from gradconform.naming import current_folder_first
 from gradconform.target.finding import Named, TargetError, refuse_missing
 
@@ -198,3 +201,17 @@ def test_what_is_in_no_package_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         pytest.raises(TargetError, match=r"torch\.nn has no module 'modles'; nearest"),
     ):
         refuse_missing(Named("torch.nn.modles", "x"))
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["a terminal", "a pipe"])
+def test_a_message_fits_a_terminal_and_is_one_line_in_a_pipe(monkeypatch: pytest.MonkeyPatch, *, seen: bool) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: seen  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", stream)
+    names = " ".join(f"name{number}" for number in range(40))
+    complain(f"{names}\n\n  File 'x.py', line 3")
+    told = stream.getvalue()
+    assert told.split() == ["gradconform:", *names.split(), "File", "'x.py',", "line", "3"]
+    lines = told.splitlines()
+    assert (max(map(len, lines)) <= 80, lines[0] == f"gradconform: {names}") == (seen, not seen)
+    assert lines[-2:] == ["", "  File 'x.py', line 3"]
