@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gradconform.fixtures.random_stages import recipe_of
 from gradconform.fuzz.hunt import to_blob
 
-from .lines import Line, count, wrapped, wrapped_each
+from .lines import Line, command_lines, count, wrapped, wrapped_each
 
 if TYPE_CHECKING:
     from gradconform.fuzz.campaign import Campaign
@@ -33,8 +33,7 @@ def defect_lines(number: int, defect: Defect, width: int, command: str) -> list[
     lines += wrapped_each((f"- {seen}" for seen in defect.findings[:_SHOWN]), width, indent=4, hanging=2)
     if len(defect.findings) > _SHOWN:
         lines += [Line(f"    - and {count(len(defect.findings) - _SHOWN, 'finding')} more")]
-    # On one line whatever the width: it is there to be copied.
-    return [*lines, Line(f"    {command} --reproduce {to_blob(trial)}", "faint"), Line("")]
+    return [*lines, *command_lines("again", f"{command} --reproduce {to_blob(trial)}", width, indent=4), Line("")]
 
 
 def _options(trial: Trial) -> str:
