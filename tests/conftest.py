@@ -71,13 +71,20 @@ def hour_passes_when_there_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip slow and nightly tests, counted and told, where neither -m nor the id of a test names them."""
-    if any("::" in argument for argument in config.args):
-        return
+    """Skip slow and nightly tests, counted and told, where neither -m nor their own id names them."""
     for item in items:
         mark = next((name for name in _ASKED_FOR if item.get_closest_marker(name)), None)
-        if mark is not None and mark not in config.option.markexpr:
+        if mark is not None and mark not in config.option.markexpr and not _is_named(item, config.args):
             item.add_marker(pytest.mark.skip(reason=f"{mark}: {_ASKED_FOR[mark]} runs it"))
+
+
+def _is_named(item: pytest.Item, arguments: Iterable[str]) -> bool:
+    """Tell whether an argument of pytest is the id of a test, or of that without its parameters."""
+    own = item.nodeid.partition("::")[2]
+    ids = [argument.partition("::") for argument in arguments]
+    return any(
+        name in {own, own.partition("[")[0]} and Path(file).name == item.path.name for file, _, name in ids if name
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,7 +14,9 @@ CONFTEST = Path(__file__).parents[1] / "conftest.py"
 class Marked:
     """A test with marks."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, name: str = "test_it") -> None:
+        self.path = Path("test_of_it.py")
+        self.nodeid = f"tests/test_of_it.py::{name}"
         self.marks = {name: getattr(pytest.mark, name) for name in names}
         self.skipped: list[str] = []
 
@@ -32,14 +34,17 @@ class Marked:
         ("slow", ["tests"], ["nightly", "nightly"]),
         ("nightly", ["tests"], ["slow"]),
         ("not nightly and (slow or not slow)", ["tests"], []),  # -m itself leaves the nightly ones out
-        ("", ["tests/test_it.py::test_it"], []),
+        ("", ["tests/test_of_it.py::test_it"], ["nightly"]),
+        ("", ["tests/test_of_it.py::test_it[1]"], ["slow", "nightly", "nightly"]),
+        ("", ["tests/test_of_it.py::test_other[1]", "tests"], ["slow", "nightly"]),
+        ("", ["tests/test_of_another.py::test_it"], ["slow", "nightly", "nightly"]),
     ],
 )
 def test_what_takes_long_is_run_where_it_is_named(
     expression: str, arguments: list[str], skipped: list[str], request: pytest.FixtureRequest
 ) -> None:
     conftest: Any = request.config.pluginmanager.get_plugin(str(CONFTEST))
-    items = [Marked(), Marked("slow"), Marked("nightly"), Marked("slow", "nightly")]
+    items = [Marked(), Marked("slow"), Marked("nightly"), Marked("slow", "nightly", name="test_other[1]")]
     config = SimpleNamespace(args=arguments, option=SimpleNamespace(markexpr=expression))
     conftest.pytest_collection_modifyitems(config, items)
     reasons = [reason for item in items for reason in item.skipped]
