@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
@@ -88,10 +89,14 @@ def _is_named(item: pytest.Item, arguments: Iterable[str]) -> bool:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _caches_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep which checks failed last in a folder of the tests, not in the user's."""
+def _caches_of_the_tests(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep which checks failed last in a folder of the tests, not in the user's; build simx once for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if hasattr(request.config, "workerinput") else base
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
+        if "TORCH_EXTENSIONS_DIR" not in os.environ:
+            patch.setenv("TORCH_EXTENSIONS_DIR", str(shared / "extensions"))
         yield
 
 

@@ -38,6 +38,7 @@ def test_there_are_twenty_variants_of_one_idea_each() -> None:
     assert len({variant.what for variant in STEP_VARIANTS.values()}) == len(STEP_VARIANTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", STEP_VARIANTS.values(), ids=lambda variant: variant.name)
 def test_a_right_variant_of_a_step_is_not_accused(variant: StepVariant, results: dict[str, Result]) -> None:
     own = {check: results[f"{variant.name} {check}"] for check in variant.checks}
