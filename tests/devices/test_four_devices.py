@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from .agreement import agrees
 
 Process = Callable[..., "subprocess.CompletedProcess[str]"]
 Result = dict[str, Any]
@@ -65,36 +66,6 @@ def verdict(result: Result) -> Any:
     """Return what is to be the same on every device: numbers in a message need not be."""
     told = [(finding["kind"], finding["where"], finding["action"]) for finding in result["findings"]]
     return result["status"], result["kind"], result["level"], told
-
-
-#: The last bits of a product hang on where its operands lie in memory, and the peak of the memory on when the device's
-#: thread lets go of a graph while torch's split is at its next pass: these are of one size, and not the same bits.
-MEASURED = ("headroom", "error", "bound", "oracle_spread", "peak")
-#: What follows from the last bits, and what plain autograd had at its peak, whose graphs that thread may hold longer.
-FOLLOWS = ("bit_equal", "repeats_bit_equal", "plain_autograd", "undeferred")
-
-
-def agrees(one: Any, other: Any) -> bool:
-    """Tell whether two runs say the same of a check: every word, index, action and count, and numbers of one size."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(name, one[name], other[name]) for name in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(agrees, one, other))
-    return bool(one == other)
-
-
-def _same(name: str, one: Any, other: Any) -> bool:
-    if name in FOLLOWS:
-        return True
-    if name in MEASURED and one is not None and other is not None:
-        return bool(one == pytest.approx(other, rel=0.25, abs=1.0 if name == "headroom" else 1e-5))
-    if isinstance(one, str) and isinstance(other, str):
-        return _without_fractions(one) == _without_fractions(other)
-    return agrees(one, other)
-
-
-def _without_fractions(text: str) -> str:
-    return re.sub(r"-?\d+(\.\d+(e[-+]\d+)?|e[-+]\d+)", "…", text)
 
 
 def apart(one: Results, other: Results) -> list[tuple[Result, Result | None]]:
