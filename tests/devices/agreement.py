@@ -23,6 +23,13 @@ def agrees(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return what two runs do not say alike of a check, by field."""
+    fields = one.keys() | other.keys()
+    said = {name: (one.get(name), other.get(name)) for name in fields}
+    return {name: pair for name, pair in said.items() if not _same(name, *pair)}
+
+
 def _same(name: str, one: Any, other: Any) -> bool:
     if name in FOLLOWS:
         return True

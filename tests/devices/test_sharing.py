@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .agreement import agrees
+from .agreement import differences
 
 Process = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -50,6 +50,6 @@ def test_results_on_two_shared_indices_are_the_same_in_one_process_and_in_worker
             path.unlink()
     assert len(seen[0]) > 10
     assert {result["device"] for result in seen[0]} == {"simx"}
-    assert [pair for pair in zip(*seen, strict=True) if not agrees(*pair)] == []
+    assert [found for pair in zip(*seen, strict=True) if (found := differences(*pair))] == []
     assert rest[0] == rest[1]
     assert places == [{"master-simx:0"}, {"gw0-simx:0", "gw1-simx:1"}]
