@@ -77,7 +77,7 @@ def apart(one: Results, other: Results) -> list[tuple[Result, Result | None]]:
 def explained(result: Result) -> bool:
     """Tell whether a limit of the device explains that a result is not the CPU's."""
     device = result["device"].partition(":")[0]
-    if device == "lazy" and result["check"].startswith("state.returned_layout."):
+    if device == "lazy" and result["check"].startswith(("state.returned_layout.", "state.stored_layout.")):
         return True  # every tensor there is contiguous
     no_verdict = result["status"] == "unsupported" or (result["status"], result["kind"]) == ("error", "device")
     return no_verdict and any(limit in result["message"] for limit in LIMITS[device])
