@@ -58,6 +58,7 @@ def test_it_holds_meanwhile_and_a_hook_overrules_it(monkeypatch: pytest.MonkeyPa
     assert (floor_factor(torch.float32), floor_factor(torch.bfloat16)) == own
 
 
+@pytest.mark.slow
 def test_the_command_judges_by_it_and_says_so(abacus: Path, process: Process) -> None:
     (abacus / "off.py").write_text(SLIGHTLY_OFF, encoding="utf-8")
     (abacus / "lenient.py").write_text(

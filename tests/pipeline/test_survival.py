@@ -186,6 +186,7 @@ def test_a_rank_that_is_stopped_does_not_hold_up_the_verdict_on_another_that_rai
     assert ended.codes == {0: 1}
 
 
+@pytest.mark.slow
 def test_ranks_that_have_ended_are_started_again_by_the_keeper_that_has_imported_torch(tmp_path: Path) -> None:
     told = "if 'RANK' in os.environ: print(os.environ['RANK'], os.getppid(), file=open('keeper', 'a'))"
     target = TARGET.format(does="os.kill(os.getpid(), signal.SIGKILL)")

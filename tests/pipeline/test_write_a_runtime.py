@@ -26,6 +26,7 @@ def run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=variables)
 
 
+@pytest.mark.slow
 def test_the_page_leads_to_what_it_says(tmp_path: Path) -> None:
     done = run(tmp_path, BLOCKS["python"])
     assert BLOCKS["text"].strip() in done.stdout, done.stdout + done.stderr

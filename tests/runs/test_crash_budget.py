@@ -26,6 +26,7 @@ def told(out: str) -> str:
     return re.sub(r" \(\d+ s lost\)|, \d+ s lost\b", "", " ".join(out.split()))
 
 
+@pytest.mark.slow
 def test_a_target_that_ends_its_process_in_every_check_is_run_no_further_than_it_may(
     tmp_path: Path, judged: Judged, target: Target
 ) -> None:
