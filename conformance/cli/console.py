@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from gradconform.exits import EXIT_ENVIRONMENT, UsageError
-from gradconform.report.lines import Line, Role, wrapped
+from gradconform.report.lines import Line, Role, as_it_stands
 from gradconform.sinks import for_json, for_terminal, line_for_terminal
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def complain(text: str) -> None:
         sys.stdout.flush()
     with contextlib.suppress(OSError):
         if sys.stderr is not None and sys.stderr.isatty():
-            each = (wrapped(line, width(), hanging=4) or [Line("")] for line in told.splitlines())
+            each = (as_it_stands(line, width(), hanging=4) or [Line("")] for line in told.splitlines())
             told = "\n".join(line.text for lines in each for line in lines)
         print(told, file=sys.stderr, flush=True)  # noqa: T201 (a command talks)
 

@@ -14,7 +14,7 @@ from gradconform.trial.program import programs_line
 
 from .clauses import clause_of
 from .detail import Detail
-from .lines import Line, count, wrapped, wrapped_each
+from .lines import Line, as_it_stands, count, wrapped, wrapped_each
 from .sections import Cause
 
 #: How many findings of a cause's first check are shown in full, and of every further one; the rest is named.
@@ -173,7 +173,7 @@ def _findings(seen: _Seen, width: int, indent: int, shown: int, most: int | None
     """
     if not seen.places:
         return [
-            line for text in seen.findings[-most if most else None :] for line in _as_it_stands(text, width, indent)
+            line for text in seen.findings[-most if most else None :] for line in as_it_stands(text, width, indent=indent)
         ]
     named = _PLACES if most is None else _FEW_PLACES
     lines = wrapped_each((f"- {text}" for text in seen.findings[:shown]), width, indent=indent, hanging=2)
@@ -182,9 +182,3 @@ def _findings(seen: _Seen, width: int, indent: int, shown: int, most: int | None
         more = [f"{len(rest) - named} more"] if len(rest) > named else []
         lines += wrapped(f"- and {', '.join([*rest[:named], *more])}", width, indent=indent, hanging=2)
     return lines
-
-
-def _as_it_stands(text: str, width: int, indent: int) -> list[Line]:
-    """Return a line of a message with its own indentation, such as that of a traceback; a long one is wrapped."""
-    own = text.lstrip()
-    return wrapped(own, width, indent=indent + len(text) - len(own), hanging=2)

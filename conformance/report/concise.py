@@ -8,7 +8,7 @@ from pathlib import Path
 from gradconform.results import Report, Result
 from gradconform.sinks import for_github_data, for_github_property
 
-from .sections import Cause, by_cause, cause
+from .sections import Cause, by_cause, cause, likely
 from .sentences import command_again, verdict
 
 #: GitHub shows ten annotations of each level of a step, one of which is the verdict.
@@ -41,8 +41,8 @@ def _level(result: Result) -> str:
 
 def _said(result: Result) -> str:
     """Return what a result saw first, and the likely cause of it."""
-    whys = [str(finding["cause"]["text"]) for finding in result.findings if finding["cause"]]
-    return f"{cause(result)}; likely cause: {whys[0]}" if whys else cause(result)
+    why = likely(result)
+    return f"{cause(result)}; likely cause: {why}" if why else cause(result)
 
 
 def github_annotations(report: Report, folder: Path) -> Iterator[str]:

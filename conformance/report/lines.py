@@ -48,6 +48,12 @@ def wrapped_each(
     return [line for text in texts for line in wrapped(text, width, indent=indent, hanging=hanging, role=role)]
 
 
+def as_it_stands(text: str, width: int, *, indent: int = 0, hanging: int = 2) -> list[Line]:
+    """Return a line of a message with its own indentation, such as that of a traceback; a long one is wrapped."""
+    own = text.lstrip()
+    return wrapped(own, width, indent=indent + len(text) - len(own), hanging=hanging)
+
+
 def command_lines(label: str, command: str, width: int, *, indent: int = 0) -> list[Line]:
     """Return a command behind its label; where it is longer than a line, as a shell reads it over several."""
     lines = [f"{' ' * indent}{label}:"]

@@ -6,7 +6,7 @@ from gradconform.results import NonConformingError, Result
 from gradconform.sinks import for_terminal
 from gradconform.trial.program import without_programs
 
-from .sections import cause
+from .sections import cause, likely
 
 
 class CheckFailedError(NonConformingError):
@@ -38,5 +38,5 @@ def told_in_full(result: Result, target: str) -> str:
 
 def _in_a_line(result: Result) -> str:
     """Return the likely cause of what a result saw first, where there is one, and what it saw."""
-    why = next((str(finding["cause"]["text"]) for finding in result.findings if finding["cause"]), None)
-    return cause(result) if why is None else f"{why}: {cause(result)}"
+    why = likely(result)
+    return f"{why}: {cause(result)}" if why else cause(result)

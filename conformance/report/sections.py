@@ -170,6 +170,11 @@ def cause(result: Result, letters: str | None = None) -> str:
     return f"{f'after {letter}, ' if letter else ''}{said}" if kind == "hooks" else _of(first, {kind: said}, letter)
 
 
+def likely(result: Result) -> str:
+    """Return the first likely cause of what ``result`` found; nothing where none is known."""
+    return next((str(finding["cause"]["text"]) for finding in result.findings if finding["cause"]), "")
+
+
 def _of(finding: Mapping[str, Any], says: Mapping[str, str], letter: str) -> str:
     """Return after which letter of action, and of what sort of tensor, a finding says what its kind ``says``."""
     about = named(str(finding["sort"]), str(finding["where"]))

@@ -206,7 +206,7 @@ def test_what_is_in_no_package_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("seen", [True, False], ids=["a terminal", "a pipe"])
 def test_a_message_fits_a_terminal_and_is_one_line_in_a_pipe(monkeypatch: pytest.MonkeyPatch, *, seen: bool) -> None:
     stream = io.StringIO()
-    stream.isatty = lambda: seen  # type: ignore[method-assign]
+    monkeypatch.setattr(stream, "isatty", lambda: seen)
     monkeypatch.setattr(sys, "stderr", stream)
     names = " ".join(f"name{number}" for number in range(40))
     complain(f"{names}\n\n  File 'x.py', line 3")

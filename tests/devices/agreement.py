@@ -17,17 +17,19 @@ FOLLOWS = ("bit_equal", "repeats_bit_equal", "plain_autograd", "undeferred")
 def agrees(one: Any, other: Any) -> bool:
     """Tell whether two runs say the same of a check: every word, index, action and count, and numbers of one size."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(name, one[name], other[name]) for name in one)
+        return not differences(one, other)
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(agrees, one, other))
     return bool(one == other)
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return what two runs do not say alike of a check, by field."""
-    fields = one.keys() | other.keys()
-    said = {name: (one.get(name), other.get(name)) for name in fields}
-    return {name: pair for name, pair in said.items() if not _same(name, *pair)}
+    """Return what two runs do not say alike of a check, by field; one that a run lacks is not said alike."""
+    return {
+        name: (one.get(name), other.get(name))
+        for name in one.keys() | other.keys()
+        if name not in one or name not in other or not _same(name, one[name], other[name])
+    }
 
 
 def _same(name: str, one: Any, other: Any) -> bool:
