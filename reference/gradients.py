@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
+from gradconform.devices.memory import place_of
+
 from .recomputed import Root, needs_grad
 
 
@@ -95,15 +97,15 @@ def apart(
     ``x + y`` passes the output gradient on as it is, to both; whoever scales one of them in place would change all.
     """
     remaining = iter(found)
-    taken = {place(grad) for grad in output_grads if grad is not None}
+    taken = {place_of(grad) for grad in output_grads if grad is not None}
     result: list[Tensor | None] = []
     for value in input_values:
         grad = next(remaining) if isinstance(value, Tensor) and value.requires_grad else None
         if grad is not None:
             # Sends refuse what is not contiguous, and a transposed use of the input gives its gradient as a view.
             laid_out = grad.contiguous() if value.is_contiguous() and grad.layout == torch.strided else grad
-            grad = laid_out.clone() if place(laid_out) in taken else laid_out
-            taken.add(place(grad))
+            grad = laid_out.clone() if place_of(laid_out) in taken else laid_out
+            taken.add(place_of(grad))
         result.append(grad)
     return tuple(result)
 
@@ -116,12 +118,6 @@ def starts_of(group: dict[str, Any]) -> list[tuple[GradientEdge, Tensor]]:
         for slot, grad in enumerate(grads)
         if grad is not None
     ]
-
-
-def place(tensor: Tensor) -> int:
-    """Return where the values lie; of what has no storage (sparse, lazy), where the object does."""
-    stored = tensor.layout == torch.strided and tensor.data_ptr() != 0
-    return tensor.untyped_storage().data_ptr() if stored else id(tensor)
 
 
 def below_loss(edge: GradientEdge) -> GradientEdge:

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from gradconform.devices.memory import place_of
 from gradconform.torch_releases.edges import EDGE
 
-from .gradients import apart, below_loss, input_grads, match, place, starts_of
+from .gradients import apart, below_loss, input_grads, match, starts_of
 from .recomputed import Root, edge_of, input_pass, silenced, start_at
 from .uses import OUTPUTS, Fallback, Reason, Uses, accumulated_into, uses_of
 
@@ -83,7 +84,7 @@ def stage_backward_input(
     else:
         given, kept = _computed(roots, grads, wanted, uses)
     found = apart(input_values, given, [*grads, *kept.tensors()])
-    kept.copy({place(grad) for grad in grads if grad is not None})
+    kept.copy({place_of(grad) for grad in grads if grad is not None})
     context = _groups(uses, kept)
     if explain:
         context[0]["explained"] = [Fallback(accumulated_into(node), reason) for node, reason in uses.early.items()]
@@ -142,7 +143,7 @@ class _Kept:
         """Copy what lies in one of ``places``, which belong to others."""
 
         def own(grad: Tensor | None) -> Tensor | None:
-            return grad.clone() if grad is not None and place(grad) in places else grad
+            return grad.clone() if grad is not None and place_of(grad) in places else grad
 
         self.arrived = {use: [(edge, own(grad)) for edge, grad in came] for use, came in self.arrived.items()}
         self.early = {node: own(grad) for node, grad in self.early.items()}

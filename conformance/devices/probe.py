@@ -93,6 +93,12 @@ class Probe:
         """Whether a process has ended over an error that a backward raised; False where that was not asked."""
         return self.facts.get("backward_raises", False) is None
 
+    @property
+    def hides(self) -> tuple[str, ...]:
+        """What its tensors do not show (version, offset, address): they raised, or ended the process, when asked."""
+        prefix = "shows_"
+        return tuple(k.removeprefix(prefix) for k, shown in self.facts.items() if k.startswith(prefix) and not shown)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON values."""
         return as_json(self)

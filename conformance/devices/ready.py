@@ -13,6 +13,7 @@ from gradconform.naming import SelectionError, UnusableDeviceError
 from .choice import Choice, one_cell
 from .device import device_of
 from .flags import refuse_autocast
+from .memory import withheld, withhold
 from .questions import Asker, read_gradient
 from .registry import load_plugins
 
@@ -40,6 +41,8 @@ def ready(choice: Choice, flags: Mapping[str, str] | None = None) -> None:
     types = tuple(device_type for device_type in choice.types if device_type != "cpu")
     if choice.plugins or types:
         load_plugins(choice.plugins, types)
+    for probe in choice.probes:
+        withhold(probe.type, {*withheld(probe.type), *probe.hides})
     for device in choice.devices:
         _try(device_here(choice, device))
     refuse_autocast(flags or {}, choice.types)

@@ -9,6 +9,7 @@ from itertools import combinations, islice
 import torch
 from torch import Tensor, nn
 
+from gradconform.devices.memory import storage_of
 from gradconform.drive.changes import FACTOR
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
@@ -148,10 +149,11 @@ def _misread_in_memory(evidence: Evidence, step: Step, again: Replay) -> Iterato
 
 
 def _through_the_storage(grad: Tensor | None) -> Start:
-    if grad is None or grad.is_contiguous() or grad.untyped_storage().size() < grad.nbytes:
+    storage = None if grad is None or grad.is_contiguous() else storage_of(grad)
+    if grad is None or storage is None or storage.nbytes() < grad.nbytes:
         found: Start = widen(grad)
         return found
-    flat = torch.empty(0, dtype=grad.dtype, device=grad.device).set_(grad.untyped_storage())
+    flat = torch.empty(0, dtype=grad.dtype, device=grad.device).set_(storage)
     read: Tensor = widen(flat[: grad.numel()].view(grad.shape))
     return read
 

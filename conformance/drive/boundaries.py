@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gradconform.devices.memory import version_of
 from gradconform.trees import tensors
 from gradconform.trial.materials import Materials
 
@@ -88,7 +89,7 @@ class _Watch:
         return tuple(self._number(one) for one in several if one.requires_grad)
 
     def _number(self, tensor: Tensor) -> int:
-        key = id(tensor), tensor._version  # noqa: SLF001 (torch has no other name for it)
+        key = id(tensor), version_of(tensor)
         if key not in self._met:
             number = len(self._met)
             self._met[key] = number, tensor

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from gradconform.adapter import Adapter, Tree, UnsupportedError
 from gradconform.devices.device import device_of
+from gradconform.devices.memory import place_of
 from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.reference.autograd import leaf_of
@@ -35,7 +36,6 @@ from .observation import UNKNOWN, Observation, Raised, Sight, Step
 from .surroundings import Handed, put_back
 from .watches import (
     Surroundings,
-    address_of,
     collections,
     copies_by_name,
     copies_of,
@@ -376,7 +376,7 @@ class _Run:
             sight.seen.update(
                 state=lane.state,
                 shared=shared_storage(lane.returned, stored, around),
-                grad_addresses={name: address_of(grad) for name, grad in stored.items() if grad is not None},
+                grad_addresses={name: place_of(grad) for name, grad in stored.items() if grad is not None},
             )
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gradconform.adapter import Adapter
 from gradconform.devices.device import device_of
+from gradconform.devices.memory import address_of, storage_of
 from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import tensors
 from gradconform.trial.materials import Materials
@@ -116,13 +117,10 @@ class OperationLog(DispatchMode):
         """Add the memory of a tensor that is new on the device, until it is let go."""
         if tensor.device.type != self._device.type or tensor.layout != torch.strided:
             return
-        try:
-            if tensor.data_ptr() == 0:  # asked first: on lazy, untyped_storage() may end the process
-                return
-            storage = tensor.untyped_storage()
-            address, size = storage.data_ptr(), storage.nbytes()
-        except (NotImplementedError, RuntimeError):  # a device whose tensors have no storage
+        storage, address = storage_of(tensor), address_of(tensor)
+        if storage is None or address is None:
             return
+        size = storage.nbytes()
         known = self._live.get(address)
         if not size or (known is not None and known() is not None):
             return

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.devices.device import device_of
+from gradconform.devices.memory import place_of, start_of
 from gradconform.trees import Tree, equal, flattened, tensors
 
 from .observation import Alive, HookCall, State
@@ -285,19 +286,6 @@ class Surroundings(NamedTuple):
         return State(**copies, requires_grad=flags, rng=copied, process=settings(device), handed=handed)
 
 
-def address_of(tensor: Tensor) -> int:
-    """Return where the values of ``tensor`` lie in memory; of one without storage, where its object lies."""
-    if tensor.layout != torch.strided:
-        return id(tensor)
-    try:
-        # Asked first: on lazy, untyped_storage() may end the process.
-        if not tensor.is_cpu and tensor.data_ptr() == 0 and tensor.numel():
-            return id(tensor)
-        return tensor.untyped_storage().data_ptr()
-    except (NotImplementedError, RuntimeError):  # a device whose tensors have no storage, such as lazy's
-        return id(tensor)
-
-
 def shared_storage(
     returned: Mapping[int, tuple[Tensor | None, ...]], param_grads: Mapping[str, Tensor | None], around: Surroundings
 ) -> tuple[tuple[str, str], ...]:
@@ -313,7 +301,7 @@ def shared_storage(
     for sort, named, is_gradient in sorts:
         for name, tensor in named.items():
             if isinstance(tensor, Tensor) and tensor.layout is _STRIDED and tensor.numel():
-                by_address.setdefault(address_of(tensor), []).append((sort, name, tensor, is_gradient))
+                by_address.setdefault(place_of(tensor), []).append((sort, name, tensor, is_gradient))
     return tuple(
         (f"{a[0]} {a[1]}", f"{b[0]} {b[1]}")
         for group in by_address.values()
@@ -332,7 +320,7 @@ def _overlap(one: Tensor, other: Tensor) -> bool:
 
 def _addresses(tensor: Tensor) -> set[int]:
     """Return where every element of ``tensor`` begins in memory: columns of one buffer interleave and do not meet."""
-    starts = torch.tensor(_start(tensor))
+    starts = torch.tensor(start_of(tensor))
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         starts = starts.unsqueeze(-1) + torch.arange(size) * stride * tensor.element_size()
     return set(starts.flatten().tolist())
@@ -341,9 +329,4 @@ def _addresses(tensor: Tensor) -> set[int]:
 def _extent(tensor: Tensor) -> tuple[int, int]:
     """Return the first byte of ``tensor`` in memory and the first one behind it."""
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return _start(tensor), _start(tensor) + (reach + 1) * tensor.element_size()
-
-
-def _start(tensor: Tensor) -> int:
-    """Return the first byte of ``tensor``; ``data_ptr()`` fails on a device whose tensors have no storage."""
-    return address_of(tensor) + int(tensor.storage_offset()) * tensor.element_size()
+    return start_of(tensor), start_of(tensor) + (reach + 1) * tensor.element_size()

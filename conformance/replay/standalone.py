@@ -259,7 +259,7 @@ class Lane:
 
     def moved(self) -> dict[str, bool]:
         stored = self.stored().items()
-        now = {name: grad.data_ptr() for name, grad in stored if grad is not None and grad.numel()}
+        now = {name: address(grad) for name, grad in stored if grad is not None and grad.numel()}
         moved = {name: self.places.setdefault(name, place) != place for name, place in now.items()}
         self.places.update(now)
         return moved
@@ -393,11 +393,19 @@ def by_name(held: dict[int, Any]) -> dict[str, Any]:
     }
 
 
+def address(tensor: Tensor) -> int:
+    """Return where the values begin in memory; where a device shows no address, the id of the object."""
+    try:
+        return tensor.data_ptr() or id(tensor)
+    except (NotImplementedError, RuntimeError):
+        return id(tensor)
+
+
 def places(tensor: Any) -> set[int]:
     """Return where every element begins in memory; of what is no dense tensor, nowhere."""
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or not tensor.numel():
         return set()
-    found = torch.tensor(tensor.data_ptr())
+    found = torch.tensor(address(tensor))
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         found = found.unsqueeze(-1) + torch.arange(size) * stride * tensor.element_size()
     return set(found.flatten().tolist())

@@ -173,7 +173,9 @@ def _findings(seen: _Seen, width: int, indent: int, shown: int, most: int | None
     """
     if not seen.places:
         return [
-            line for text in seen.findings[-most if most else None :] for line in as_it_stands(text, width, indent=indent)
+            line
+            for text in seen.findings[-most if most else None :]
+            for line in as_it_stands(text, width, indent=indent)
         ]
     named = _PLACES if most is None else _FEW_PLACES
     lines = wrapped_each((f"- {text}" for text in seen.findings[:shown]), width, indent=indent, hanging=2)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradconform.devices.memory import storage_of
 from gradconform.target.resolve import Target
 from gradconform.trees import tensors
 
@@ -199,9 +200,10 @@ def zeros_for_none(inputs: Sequence[Any], grads: Grads) -> Grads:
 @alters(each_output_grad)
 def read_through_the_storage(_: Any, grad: Any) -> Any:
     """An output gradient is read from its storage as if it were contiguous."""
-    if not isinstance(grad, Tensor) or grad.is_contiguous() or grad.untyped_storage().size() < grad.nbytes:
+    storage = storage_of(grad) if isinstance(grad, Tensor) and not grad.is_contiguous() else None
+    if storage is None or storage.nbytes() < grad.nbytes:
         return grad
-    stored = torch.empty(0, dtype=grad.dtype, device=grad.device).set_(grad.untyped_storage())
+    stored = torch.empty(0, dtype=grad.dtype, device=grad.device).set_(storage)
     return stored[: grad.numel()].view(grad.shape)
 
 

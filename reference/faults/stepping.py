@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec
+from gradconform.devices.memory import version_of
 from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
 
@@ -182,11 +183,11 @@ class ForwardRunAgainWithNewParameters(Backwards):
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         versions: dict[int, list[int]] = vars(self).setdefault("versions", {})
-        versions[mb] = [parameter._version for parameter in self._stage.parameters()]
+        versions[mb] = [version_of(parameter) for parameter in self._stage.parameters()]
         return super().forward(mb, args, target)
 
     def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
-        now = [parameter._version for parameter in self._stage.parameters()]
+        now = [version_of(parameter) for parameter in self._stage.parameters()]
         if vars(self)["versions"].get(mb) != now and self._spec.loss_fn is None:
             args, _ = self._forwards[mb]
             self._forwards[mb] = args, self._stage(*args)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradconform.devices.memory import place_of
 from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
 from gradconform.trees import map_leaves
@@ -31,9 +32,9 @@ from .registry import fault
 @alters(input_grads)
 def inputs_told_apart_by_address(inputs: Sequence[Any], grads: Grads) -> Grads:
     """Input gradients are kept by the address of the input: of two inputs on one memory the last is taken for both."""
-    last = {value.data_ptr(): grad for value, grad in zip(inputs, grads, strict=True) if isinstance(value, Tensor)}
+    last = {place_of(value): grad for value, grad in zip(inputs, grads, strict=True) if isinstance(value, Tensor)}
     return tuple(
-        grad if grad is None or not value.numel() or last[value.data_ptr()] is None else last[value.data_ptr()]
+        grad if grad is None or not value.numel() or last[place_of(value)] is None else last[place_of(value)]
         for value, grad in zip(inputs, grads, strict=True)
     )
 
@@ -42,9 +43,9 @@ def inputs_told_apart_by_address(inputs: Sequence[Any], grads: Grads) -> Grads:
 @alters(stored_as)
 def parameters_told_apart_by_address(parameters: list[nn.Parameter]) -> None:
     """Gradients are kept by the address of the parameter: of two on one memory the last one's is taken for both."""
-    last = {parameter.data_ptr(): parameter.grad for parameter in parameters if parameter.grad is not None}
+    last = {place_of(parameter): parameter.grad for parameter in parameters if parameter.grad is not None}
     for parameter in parameters:
-        held = last.get(parameter.data_ptr())
+        held = last.get(place_of(parameter))
         if parameter.numel() and parameter.grad is not None and held is not None and held is not parameter.grad:
             parameter.grad = held.clone()
 

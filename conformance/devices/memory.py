@@ -1,0 +1,127 @@
+"""Address, storage, offset and version of a tensor: nothing else asks a tensor of another device for these.
+
+A device may have none of them. A wrapper subclass or an opaque tensor raises, tensors of ``lazy`` and of torch_xla can
+end the process. So a fact is asked of a type of device in the probe's own process first (:func:`facts_shown`); what it
+cannot show is withheld in every later process (:func:`withhold`), and the kit does without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gradconform.torch_releases.dispatch import DispatchMode
+from gradconform.torch_releases.storage import has_storage
+from gradconform.trees import tensors
+
+if TYPE_CHECKING:
+    from torch import UntypedStorage
+
+#: What a tensor may show. Storage and address are one fact: each is asked for to get at the other.
+FACTS = ("version", "offset", "address")
+
+#: The facts that tensors of a type of device are not asked for. Two types are known to end the process over an address
+#: in torch 2.6 to 2.15: a process that has probed nothing, such as a user's own with the right split, is safe as well.
+_WITHHELD: dict[str, frozenset[str]] = {"lazy": frozenset({"address"}), "xla": frozenset({"address"})}
+
+
+def withhold(device_type: str, facts: Collection[str]) -> None:
+    """Ask no tensor of ``device_type`` for ``facts`` in this process, as its probe has found."""
+    _WITHHELD[device_type] = frozenset(facts)
+
+
+def withheld(device_type: str) -> frozenset[str]:
+    """Return the facts that tensors of ``device_type`` are not asked for."""
+    return _WITHHELD.get(device_type, frozenset())
+
+
+def storage_of(tensor: Tensor) -> UntypedStorage | None:
+    """Return the storage of a strided tensor; None if its device shows none."""
+    if tensor.layout is not torch.strided:
+        return None
+    if tensor.is_cpu and type(tensor) is Tensor:
+        return tensor.untyped_storage()
+    if not _shows(tensor, "address") or not has_storage(tensor):
+        return None
+    try:
+        # data_ptr() first: on lazy, untyped_storage() ends the process where data_ptr() is 0.
+        if tensor.data_ptr() == 0 and tensor.numel():
+            return None
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def address_of(tensor: Tensor) -> int | None:
+    """Return the address in bytes of the storage of ``tensor``; None if its device shows none."""
+    storage = storage_of(tensor)
+    try:
+        return None if storage is None else storage.data_ptr()
+    except RuntimeError:  # a wrapper subclass: the storage is there, and holds nothing
+        return None
+
+
+def place_of(tensor: Tensor) -> int:
+    """Return the address of the storage of ``tensor``; without one, the id of its object.
+
+    Tensors with the same place share memory. Without addresses, two views of one memory have two places.
+    """
+    address = address_of(tensor)
+    return id(tensor) if address is None else address
+
+
+def start_of(tensor: Tensor) -> int:
+    """Return the address of the first element of ``tensor`` in bytes, counted from :func:`place_of`."""
+    return place_of(tensor) + _offset_of(tensor) * tensor.element_size()
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return how often ``tensor`` was changed in place; 0 if its device counts no versions."""
+    return int(tensor._version) if _shows(tensor, "version") else 0  # noqa: SLF001 (torch has no other name for it)
+
+
+def _offset_of(tensor: Tensor) -> int:
+    """Return the offset of ``tensor`` in its storage in elements; 0 if its device shows none."""
+    return int(tensor.storage_offset()) if _shows(tensor, "offset") else 0
+
+
+def _shows(tensor: Tensor, *facts: str) -> bool:
+    """Return whether tensors of this device may be asked for all of ``facts``."""
+    hidden = _WITHHELD.get(tensor.device.type)
+    return not hidden or hidden.isdisjoint(facts)
+
+
+def show(device: torch.device, fact: str) -> bool:
+    """Return whether tensors on ``device`` show one of :data:`FACTS`; the device may raise or end the process over it.
+
+    It is asked of a tensor that the user holds, and of one below autograd, where torch_xla ends the process.
+    """
+    asked: dict[str, Callable[[Tensor], bool]] = {
+        "version": lambda tensor: tensor._version >= 0,  # noqa: SLF001 (as above)
+        "offset": lambda tensor: tensor.storage_offset() >= 0,
+        "address": lambda tensor: tensor.data_ptr() != 0 and tensor.untyped_storage().data_ptr() != 0,
+    }
+    below = _Below(asked[fact], device.type)
+    leaf = torch.ones(3, device=device, requires_grad=True)
+    with below:
+        (leaf * leaf).sum().backward()
+    return below.shown and asked[fact](leaf)
+
+
+class _Below(DispatchMode):
+    """Asks every tensor that an operation makes on a type of device for a fact."""
+
+    def __init__(self, asked: Callable[[Tensor], bool], device_type: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
+        self._asked, self._type = asked, device_type
+        self.shown = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation, and ask."""
+        del types
+        found = func(*args, **(kwargs or {}))
+        self.shown &= all(self._asked(one) for one in tensors(found) if one.device.type == self._type)
+        return found

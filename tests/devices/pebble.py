@@ -1,0 +1,92 @@
+"""The device ``pebble``: a wrapper subclass, as tensors of out-of-tree devices without storage are.
+
+A tensor of it has sizes, strides and a dtype, and no address: ``data_ptr()`` returns 0 or raises, by the release of
+torch. The values are in a CPU tensor that it holds. Importing this module makes the device known to torch.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend as setup
+
+known_limits = {"simulated": "the CPU computes", "sparse": "no sparse tensors", "complex": "no conj or neg views"}
+
+
+class Pebble(Tensor):
+    """A tensor on the device; ``host`` is the CPU tensor with its values."""
+
+    host: Tensor
+
+    @staticmethod
+    def __new__(cls: type[Pebble], host: Tensor) -> Pebble:  # noqa: PYI034 (the class is final)
+        made: Pebble = Tensor._make_wrapper_subclass(
+            cls, host.shape, host.stride(), host.storage_offset(), dtype=host.dtype, device=torch.device("pebble", 0)
+        )
+        made.host = host
+        return made
+
+    def __repr__(self, **_: Any) -> str:
+        return f"Pebble({self.host!r})"
+
+    def data_ptr(self) -> int:
+        raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")  # noqa: EM101, TRY003 (as opaque tensors raise)
+
+    def untyped_storage(self) -> Any:
+        raise NotImplementedError("Cannot access storage of Pebble")  # noqa: EM101 (as above)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        return run(func, args, kwargs or {})
+
+
+def run(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run an operation on the hosts of its arguments; refuse what mixes them with tensors on the CPU."""
+    hosts: dict[int, Pebble] = {}
+    strangers: list[Tensor] = []
+
+    def down(value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return torch.device("cpu")
+        if isinstance(value, Pebble):
+            hosts[id(value.host)] = value
+            return value.host
+        if isinstance(value, Tensor):
+            strangers.append(value)
+        return value
+
+    asked = kwargs.get("device")
+    called = tree_map(down, args), tree_map(down, {k: v for k, v in kwargs.items() if k != "pin_memory"})
+    copies = func in {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
+    if hosts and not copies and any(one.dim() for one in strangers):
+        msg = f"{func} got tensors on pebble and on {strangers[0].device}"
+        raise RuntimeError(msg)
+    found = func(*called[0], **called[1])
+    here = torch.device(asked).type == "pebble" if asked is not None else bool(hosts)
+
+    def up(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not here:
+            return value
+        return hosts.get(id(value)) if id(value) in hosts else Pebble(value)
+
+    return tree_map(up, found)
+
+
+_TOLD = {"device_count": 1, "is_available": True, "is_initialized": True, "current_device": 0, "_is_in_bad_fork": False}
+MODULE = SimpleNamespace(
+    manual_seed_all=lambda _: None,
+    synchronize=lambda _=None: None,
+    get_amp_supported_dtype=lambda: [torch.bfloat16],
+    **{name: lambda value=value: value for name, value in _TOLD.items()},
+)
+setup("pebble", backend_module=MODULE)
+_LIBRARY = torch.library.Library("aten", "IMPL")
+for _name in ("empty.memory_format", "empty_strided"):
+    _packet, _, _overload = _name.partition(".")
+    _op = getattr(getattr(torch.ops.aten, _packet), _overload or "default")
+    _LIBRARY.impl(_name, lambda *args, _op=_op, **kwargs: run(_op, args, kwargs), "PrivateUse1")
