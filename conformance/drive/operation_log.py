@@ -7,6 +7,7 @@ nothing else calls. Views, copies and allocations compute nothing and do not cou
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections import Counter
 from dataclasses import replace
@@ -154,4 +155,7 @@ def _watch_fall_back(kind: str) -> None:
             log.falls_back()
         return [tensor.cpu() for tensor in given]
 
-    torch.library.register_kernel("aten::_to_cpu", kind, to_cpu, lib=library)
+    with warnings.catch_warnings():
+        # On torch 2.9 a kernel of the user's takes the place of torch's with a warning, which is meant for its author.
+        warnings.simplefilter("ignore")
+        torch.library.register_kernel("aten::_to_cpu", kind, to_cpu, lib=library)

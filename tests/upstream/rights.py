@@ -285,6 +285,11 @@ def norm_of_all_stages() -> contextlib.AbstractContextManager[None]:
     return replaced(("deepspeed.runtime.utils.clip_grad_norm_", clip_grad_norm_))
 
 
+def on_the_cpu() -> contextlib.AbstractContextManager[None]:
+    """Run on the CPU in place of the device."""
+    return replaced(("torch_xla.device", lambda: torch.device("cpu")))
+
+
 #: What is right for most tests of a project, and for others.
 PROJECTS: dict[str, RightOf] = {
     "d9d": d9ds_functions,
@@ -292,6 +297,7 @@ PROJECTS: dict[str, RightOf] = {
     "fairscale": no_pipe("fairscale.nn.Pipe"),
     "megatron-core": megatrons_functions,
     "torch": torchs_functions,
+    "torch_xla": on_the_cpu,
     "torchgpipe": no_pipe("torchgpipe.GPipe"),
     "torchpippy": pippys_function,
 }

@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 OFFERS = offers()
 EACH = pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS)
 TABLES = {path.parent: tomllib.loads(path.read_text()) for path in ROOT.glob("tests/*/*/explained.toml")}
+#: Without the line of torch itself, which is another release than the one that the scripts of torch are for.
+XLA = (ROOT / "constraints-xla.txt").read_text(encoding="utf-8").replace("torch==", "")
 PAGE = (ROOT / "docs" / "torch-versions.md").read_text(encoding="utf-8")
 #: What each project's tests import beside torch and pytest.
 IMPORTS = {
@@ -29,6 +31,7 @@ IMPORTS = {
     "fairscale": "fairscale",
     "megatron-core": "megatron",
     "torch": "torch",
+    "torch_xla": "torch_xla",
     "torchgpipe": "torchgpipe",
     "torchpippy": "pippy",
 }
@@ -41,6 +44,7 @@ def script_of(offer: Offer) -> Path:
 def test_every_script_that_confirms_a_defect_has_an_offer_and_every_offer_such_a_script() -> None:
     scripts = {folder / script for folder, table in TABLES.items() for script in table["scripts"]}
     scripts |= set((ROOT / "tests" / "schedule_text").glob("*/*.py"))  # no table: checks name no script there
+    scripts |= set((ROOT / "tests" / "devices" / "torch_xla").glob("*.py"))  # no table: a device, not a target
     assert len(scripts) == len(OFFERS)
     assert scripts == {script_of(offer) for offer in OFFERS.values()}
 
@@ -55,8 +59,9 @@ def test_an_offer_tells_what_its_script_tells(offer: Offer) -> None:
 
 @EACH
 def test_an_offer_is_of_the_version_that_its_script_was_written_for(offer: Offer) -> None:
-    table = TABLES.get(script_of(offer).parent)
-    assert offer.version == (table["version"] if table and "version" in table else "2.13.0")
+    table = TABLES.get(script_of(offer).parent, {})
+    pinned = re.search(rf"^{offer.project}==(.+)$", XLA, flags=re.MULTILINE)
+    assert offer.version == table.get("version", pinned[1] if pinned and not table else "2.13.0")
 
 
 @EACH

@@ -1,0 +1,64 @@
+"""What tensors show of their memory, and what is never asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradconform.devices.memory import FACTS, address_of, place_of, show, start_of, storage_of, version_of, withhold
+
+HIDDEN = frozenset({"version", "offset", "address"})
+
+
+@pytest.fixture
+def hidden() -> Iterator[None]:
+    """The device ``meta``, whose tensors are asked for nothing."""
+    withhold("meta", HIDDEN)
+    yield
+    withhold("meta", ())
+
+
+class Silent(Tensor):
+    """A tensor that fails whoever asks for its memory."""
+
+    def data_ptr(self) -> int:
+        raise AssertionError
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        raise AssertionError
+
+    def storage_offset(self) -> int:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_the_cpu_shows_every_fact(fact: str) -> None:
+    assert show(torch.device("cpu"), fact)
+
+
+def test_views_of_one_memory_have_one_place_and_their_own_starts() -> None:
+    whole = torch.zeros(4, 3)
+    assert place_of(whole) == place_of(whole[2]) == address_of(whole)
+    assert start_of(whole[2]) - start_of(whole) == 2 * 3 * 4
+    assert place_of(whole) != place_of(whole.clone())
+
+
+def test_a_sparse_tensor_has_a_place_and_no_address() -> None:
+    sparse = torch.eye(3).to_sparse()
+    assert (address_of(sparse), storage_of(sparse)) == (None, None)
+    assert place_of(sparse) == id(sparse)
+
+
+@pytest.mark.usefixtures("hidden")
+def test_what_a_device_hides_is_not_asked() -> None:
+    tensor = torch.zeros(3, device="meta").as_subclass(Silent)
+    assert address_of(tensor) is None
+    assert start_of(tensor) == place_of(tensor) == id(tensor)
+    assert version_of(tensor) == 0
+
+
+def test_a_tensor_without_values_has_no_address() -> None:
+    assert address_of(torch.zeros(3, device="meta")) is None

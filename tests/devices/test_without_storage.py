@@ -1,0 +1,81 @@
+"""A device whose tensors have no storage and no address, a wrapper subclass: see pebble.py."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch._C._acc", reason="a device in Python alone needs a newer torch")
+
+Process = Callable[..., "subprocess.CompletedProcess[str]"]
+
+HERE = ("--device", "pebble", "--device-plugin", "pebble")
+CHECKS = "full.gradients.mlp,split.gradients.mlp,state.returned*,accumulate.o*"
+
+
+@pytest.fixture(autouse=True)
+def pebble(tmp_path: Path) -> None:
+    """A folder with the module ``pebble``."""
+    shutil.copy(Path(__file__).with_name("pebble.py"), tmp_path)
+
+
+def judged(folder: Path, process: Process, *arguments: str, **variables: str) -> dict[str, Any]:
+    """Return the report of a run on the device."""
+    process("gradconform", "run", "reference-split", *HERE, *arguments, "--json", "out.json", **variables)
+    report: dict[str, Any] = json.loads((folder / "out.json").read_text(encoding="utf-8"))
+    return report
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        pytest.param({}, id="raises"),
+        pytest.param({"PEBBLE_CRASHES": "1"}, id="ends the process", marks=pytest.mark.slow),
+    ],
+)
+def test_a_device_is_not_accused_of_what_its_tensors_do_not_show(
+    variables: dict[str, str], tmp_path: Path, process: Process
+) -> None:
+    report = judged(tmp_path, process, "--checks", CHECKS, **variables)
+    statuses = {result["check"]: result["status"] for result in report["results"]}
+    assert set(statuses.values()) == {"passed"}
+    assert {"full.gradients.mlp", "split.gradients.mlp"} < statuses.keys()
+    (probe,) = report["devices"]["probes"]
+    assert {name: probe["facts"][name] for name in ("shows_version", "shows_offset")} == {
+        "shows_version": True,
+        "shows_offset": True,
+    }
+    assert not probe["facts"]["shows_address"]
+
+
+def test_the_doctor_says_what_is_not_found_there(process: Process) -> None:
+    done = process("gradconform", "doctor", *HERE)
+    assert "its tensors show no address, so gradients that share memory are not found" in " ".join(done.stdout.split())
+
+
+@pytest.mark.slow
+def test_the_quick_profile_passes_but_for_what_the_device_cannot_do(tmp_path: Path, process: Process) -> None:
+    report = judged(tmp_path, process, "--profile", "quick")
+    counts = {status: sum(r["status"] == status for r in report["results"]) for status in ("passed", "unsupported")}
+    assert counts == {"passed": 120, "unsupported": 5}
+
+
+@pytest.mark.slow
+def test_a_wrong_kernel_of_it_is_named(tmp_path: Path, process: Process) -> None:
+    text = (tmp_path / "pebble.py").read_text(encoding="utf-8")
+    found = "    found = func(*called[0], **called[1])\n"
+    assert found in text
+    wrong = f"{found}    if func is torch.ops.aten.gelu_backward.default:\n        found = found * 1.25\n"
+    (tmp_path / "pebble.py").write_text(text.replace(found, wrong), encoding="utf-8")
+    report = judged(tmp_path, process, "--checks", "full.gradients.*", "--profile", "quick")
+    wrong_there = [result for result in report["results"] if result["status"] == "error"]
+    assert wrong_there
+    assert {result["kind"] for result in wrong_there} == {"device"}
+    assert all("aten::gelu_backward" in result["message"] for result in wrong_there)
+    assert not [result for result in report["results"] if result["status"] == "failed"]
