@@ -11,6 +11,8 @@ EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_USAGE, EXIT_KIT, EXIT_ENVIRONMENT, EXIT_INCOM
 )
 #: What a shell gives to a command that ctrl-C ended.
 EXIT_INTERRUPTED = 130
+#: What a shell adds to the number of the signal that ended a command.
+SIGNAL = 128
 
 #: What the system says where a machine has no more room, memory, processes or open files, or cannot reach its disk.
 _USED_UP = frozenset(

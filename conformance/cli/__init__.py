@@ -9,8 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from gradconform.exits import EXIT_ENVIRONMENT, EXIT_INTERRUPTED, EXIT_USAGE, refusal
+from gradconform.exits import EXIT_ENVIRONMENT, EXIT_INTERRUPTED, EXIT_USAGE, SIGNAL, refusal
 from gradconform.process.ends import end_seen
+from gradconform.process.interrupts import endings_interrupt
 
 from .arguments import parser
 from .console import complain, give_output_back, keep_output_for_the_report, refuse_unwritable_outputs
@@ -25,12 +26,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code.
 
     0 conforms, 1 does not, 2 usage, 3 error of the kit, 4 environment, 5 incomplete, 6 worse than before,
-    130 interrupted.
+    130 interrupted; 143 and 129 ended by SIGTERM and SIGHUP, with the same reports.
     """
-    try:
-        code = _code(argv)
-    finally:
-        give_output_back()
+    with endings_interrupt() as ended:
+        try:
+            code = _code(argv)
+        finally:
+            give_output_back()
+    if code == EXIT_INTERRUPTED and ended.number is not None:
+        code = SIGNAL + ended.number
     flushed = [_flushed(stream) for stream in (sys.stdout, sys.stderr)]
     return code if all(flushed) else code or EXIT_ENVIRONMENT
 

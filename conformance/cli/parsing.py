@@ -30,6 +30,7 @@ exit codes:
   6    compare: the new run is worse than the one before
   7    error of the target's adapter
   130  interrupted by ctrl-C; what ran until then is reported
+  143  ended by SIGTERM, 129 by SIGHUP; what ran until then is reported
 """
 
 TARGETS = """\

@@ -10,6 +10,10 @@ from types import FrameType
 from typing import Any
 
 
+#: The signals that ask a process to end: of a scheduler or ``timeout``, and of a terminal that is closed.
+_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+
+
 class _Seen:
     """Whether a SIGINT has come, and who acts on it: a process has one such signal, whatever runs in it."""
 
@@ -20,6 +24,39 @@ class _Seen:
 def _note(number: int, frame: FrameType | None) -> None:
     _Seen.pressed = True
     _Seen.acts(number, frame)
+
+
+class EndedBySignal:
+    """The signal that asked this process to end; ``number`` is None before one arrives."""
+
+    number: int | None = None
+
+
+@contextlib.contextmanager
+def endings_interrupt() -> Iterator[EndedBySignal]:
+    """Handle SIGTERM and SIGHUP as ctrl-C: raise SIGINT in this process, and store which of them arrived.
+
+    A signal that the process ignores (``nohup`` ignores SIGHUP) stays ignored, and one that somebody handles stays
+    theirs. Only the main thread can set handlers; in another thread nothing changes.
+    """
+    ended = EndedBySignal()
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        if ended.number is not None:  # the report of what ran is being written
+            return
+        ended.number = number
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.raise_signal(signal.SIGINT)
+
+    own = [number for number in _ENDINGS if _hears() and signal.getsignal(number) is signal.SIG_DFL]
+    for number in own:
+        signal.signal(number, interrupt)
+    try:
+        yield ended
+    finally:
+        for number in own:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

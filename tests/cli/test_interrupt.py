@@ -49,6 +49,37 @@ def test_ctrl_c_gives_130_and_tells_what_ran_until_then(
     assert report["summary"]["not_run"] > 0
 
 
+#: The third call of its stage_backward sends the command's process a signal, and then takes long.
+ENDS = """
+import os, signal, time, torch
+
+calls = 0
+
+def stage_backward(stage_output, output_grads, input_values):
+    global calls
+    calls += 1
+    if calls == 3:
+        os.kill(os.getppid() if {workers} else os.getpid(), signal.{name})
+        time.sleep(600)
+    torch.autograd.backward([stage_output] if isinstance(stage_output, torch.Tensor) else stage_output, output_grads)
+    return tuple(value.grad for value in input_values)
+"""
+
+
+@pytest.mark.parametrize("how", [(), ("--no-isolation",)], ids=["workers", "one process"])
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_that_asks_to_end_gives_its_code_and_reports_what_ran(
+    process: Command, target_file: Command, tmp_path: Path, how: tuple[str, ...], name: str, code: int
+) -> None:
+    target_file(ENDS.format(name=name, workers=not how))
+    done = process("run", "backward.py", "--checks", "full.*.mlp*", "--json", "report.json", *how)
+    assert (done.code, done.err) == (code, "")
+    assert "The run was stopped: interrupted in full.gradients.mlp" in done.out
+    assert "incomplete, no verdict: 1 of" in done.last
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert (report["verdict"], report["summary"]["ran"]) == ("incomplete", 1)
+
+
 def test_failures_that_were_seen_before_ctrl_c_are_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     run_item = Run.run_item
 

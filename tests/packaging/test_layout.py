@@ -92,6 +92,7 @@ MAY_IMPORT = {
     "reference": (
         "gradconform.fixtures",
         "gradconform.adapter",
+        "gradconform.devices.memory",
         "gradconform.runtime",
         "gradconform.swapping",
         "gradconform.target",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gradconform.process.interrupts import interrupted, interrupts_seen, pass_on_an_interrupt
+from gradconform.process.interrupts import endings_interrupt, interrupted, interrupts_seen, pass_on_an_interrupt
 
 
 @pytest.fixture(autouse=True)
@@ -72,3 +72,23 @@ def test_a_thread_that_runs_afterwards_is_not_ended_by_it() -> None:
     thread.start()
     thread.join()
     assert raised == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=repr)
+def test_a_signal_that_asks_to_end_interrupts_once_and_is_named(number: signal.Signals) -> None:
+    with endings_interrupt() as ended:
+        with pytest.raises(KeyboardInterrupt), interrupts_seen():
+            os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)  # while the report is written
+    assert ended.number == number
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with endings_interrupt() as ended:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert ended.number is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
