@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-
 #: The signals that ask a process to end: of a scheduler or ``timeout``, and of a terminal that is closed.
 _ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 

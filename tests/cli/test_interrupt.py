@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,13 +68,13 @@ def stage_backward(stage_output, output_grads, input_values):
 
 
 @pytest.mark.parametrize("how", [(), ("--no-isolation",)], ids=["workers", "one process"])
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP], ids=repr)
 def test_a_signal_that_asks_to_end_gives_its_code_and_reports_what_ran(
-    process: Command, target_file: Command, tmp_path: Path, how: tuple[str, ...], name: str, code: int
+    process: Command, target_file: Command, tmp_path: Path, how: tuple[str, ...], sent: signal.Signals
 ) -> None:
-    target_file(ENDS.format(name=name, workers=not how))
+    target_file(ENDS.format(name=sent.name, workers=not how))
     done = process("run", "backward.py", "--checks", "full.*.mlp*", "--json", "report.json", *how)
-    assert (done.code, done.err) == (code, "")
+    assert (done.code, done.err) == (128 + sent, "")
     assert "The run was stopped: interrupted in full.gradients.mlp" in done.out
     assert "incomplete, no verdict: 1 of" in done.last
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
