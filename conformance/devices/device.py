@@ -90,6 +90,14 @@ class Device:
             while held() is not None and time.monotonic() < until:
                 time.sleep(0.0001)
 
+    @cached_property
+    def flushes_denormals(self) -> bool:
+        """Whether the device reads or writes float32 numbers below 1.2e-38 as 0, as most accelerators do."""
+        if self.is_cpu:
+            return False
+        tiny = torch.tensor([1e-39, 1e-20]).to(self.torch_device)
+        return any(value == 0.0 for value in self.to_cpu(tiny * torch.stack([tiny[1] * 1e20, tiny[1]])).tolist())
+
     def to_cpu(self, tensor: Tensor) -> Tensor:
         """Return the values on the CPU, without a graph; of a CPU tensor the tensor itself."""
         own = self._part("to_cpu")
@@ -222,6 +230,22 @@ def device_of(device: str | torch.device) -> Device:
 
 #: Kept, so that what a device was asked once (whether it counts memory) is not asked again.
 _DEVICES: dict[tuple[str, int], Device] = {}
+
+
+@contextlib.contextmanager
+def denormals_as(flushed: bool) -> Iterator[None]:  # noqa: FBT001 (read as a word of the call)
+    """Let this thread of the CPU flush denormals to 0, as a device does that is compared with it.
+
+    A processor that cannot do so computes as before.
+    """
+    if not flushed:
+        yield
+        return
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
 
 
 @lru_cache(maxsize=256)

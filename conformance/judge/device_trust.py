@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gradconform.adapter import Capabilities
-from gradconform.devices.device import device_of
+from gradconform.devices.device import denormals_as, device_of
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Step
@@ -101,7 +101,8 @@ class DeviceTrust:
 
     def _verdict(self, references: References, found: Observation) -> Verdict | None:
         """Return what is wrong with the device: in one sentence, and the first wrong tensor."""
-        here = self._oracle.observe_on_cpu(references)
+        with denormals_as(device_of(self._device).flushes_denormals):
+            here = self._oracle.observe_on_cpu(references)
         if here.raised is not None:
             msg = f"{here.raised.raised} on the CPU, so that there is nothing to hold {self._device} against"
             raise OracleError(msg, here.raised.raised)
@@ -136,9 +137,10 @@ class DeviceTrust:
         if culprit is None:
             what = "leaves tensors elsewhere" if faults[0].kind == "device" else "is wrong, no operation by itself"
             return f"plain autograd {what} on {place}", faults
-        told = tuple(replace(fault, cause=culprit) for fault in faults)
         if culprit.kind is Mistake.OPERATION_OF_ITS_OWN:
-            return f"plain autograd is wrong, by {' or '.join(culprit.names)} on {place}", told
+            hint = f"operations that only this device has, not compared: {', '.join(culprit.names)}"
+            return f"plain autograd is wrong on {place}, and no single operation was found wrong; {hint}", faults
+        told = tuple(replace(fault, cause=culprit) for fault in faults)
         return f"{culprit.names[0]} is wrong on {place}", told
 
     def _place(self, dtype: torch.dtype) -> str:

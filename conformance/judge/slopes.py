@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.devices.device import device_of
+from gradconform.devices.memory import start_of
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.driver import NO_LOG
 from gradconform.drive.reference64 import widen
@@ -29,6 +30,8 @@ from gradconform.trial.modes import OF_FORWARD, call_in
 _STEPS = {torch.float32: 1e-3, torch.float64: 1e-6}
 _FURTHER = 4.0
 _DIRECTIONS = 5
+#: How many seeds the CPU draws its masks from.
+_MASKS = 8
 
 #: How far the slope is from the gradient's at least in the median where another backward is at work, as a share of the
 #: larger of the two; and the share of it that it may be on the CPU, where else the stage has jumps or kinks and tells
@@ -48,44 +51,65 @@ def another_backward(here: Materials, cpu: Materials) -> Cause | None:
             continue
         called = Called()
         apart, unsure = _medians(here, lane, called)
-        if apart > _ANOTHER and unsure < _SURE * apart and max(_medians(cpu, lane)) < _SURE * apart:
+        if apart > _ANOTHER and unsure < _SURE * apart and _follows(cpu, lane, _SURE * apart):
             drawing = (one for one in called.operations if torch.Tag.nondeterministic_seeded in one.tags)
             names = tuple(dict.fromkeys(one.name().partition(".")[0] for one in drawing))
             return Cause(Mistake.OPERATION_DRAWS, names=names, factors=(apart,))
     return None
 
 
+def _follows(cpu: Materials, lane: int, room: float) -> bool:
+    """Return whether the CPU's slopes are within ``room`` of its gradient, whichever of several masks it draws.
+
+    With one mask alone, a part of the stage that this test cannot judge may have been dropped on the CPU.
+    """
+    return all(
+        max(_medians(Materials(cpu.trial, dtype=cpu.dtype, device=cpu.device, seed=seed), lane)) < room
+        for seed in (cpu.given_seed, *range(1, _MASKS))
+    )
+
+
 def _medians(materials: Materials, lane: int, log: Called | None = None) -> tuple[float, float]:
-    """Return how far slopes are from the gradient, and from each other with another step, in the median."""
+    """Return how far slopes are from the gradient, and from each other with another step, in the median.
+
+    A direction in which the slopes ahead and behind are as far apart as slope and gradient does not count: a kink
+    within the step explains both, and with another mask than the CPU's the stage may have one where the CPU has none.
+    """
     found = list(_slopes(materials, lane, log))
-    apart = statistics.median(_apart(slope, told) for slope, told, _ in found)
-    return apart, statistics.median(_apart(slope, longer) for slope, _, longer in found)
+    apart = statistics.median(
+        0.0 if kink >= _apart(slope, told) else _apart(slope, told) for slope, told, _, kink in found
+    )
+    return apart, statistics.median(_apart(slope, longer) for slope, _, longer, _ in found)
 
 
 def _apart(slope: float, told: float) -> float:
     return abs(slope - told) / max(abs(slope), abs(told), 1e-30)
 
 
-def _slopes(materials: Materials, lane: int, log: Called | None) -> Iterator[tuple[float, float, float]]:
-    """Yield, per direction, how the outputs change along it, what the gradient says of that, and a longer step."""
+def _slopes(materials: Materials, lane: int, log: Called | None) -> Iterator[tuple[float, float, float, float]]:
+    """Yield, per direction, the slope of the outputs, the gradient's, that of a longer step, and the kink in between.
+
+    The kink is how far the slopes ahead and behind are apart.
+    """
     stage = materials.stage(lane)
     args = materials.args(lane, 0, stage)
     with log or NO_LOG:
         outputs = _forward(materials, stage, args)
     trained = _trained(args, stage)
-    found = run_backward(*pair_roots(outputs, materials.output_grads(lane, 0)), trained)
-    gradients = [None if (grad := found.get(id(one))) is None else _wide(grad) for one in trained]
+    found = run_backward(
+        *pair_roots(outputs, materials.output_grads(lane, 0)), [one for each in trained for one in each]
+    )
+    gradients = [[_wide(grad) for one in each if (grad := found.get(id(one))) is not None] for each in trained]
     step = _STEPS[materials.dtype]
     for number in range(_DIRECTIONS):
         generator = torch.Generator().manual_seed(stable_seed(materials.seed, "direction", number))
-        along = [_direction(one, generator) for one in trained]
-        told = sum(float((grad * by).sum()) for grad, by in zip(gradients, along, strict=True) if grad is not None)
-        yield _slope(materials, lane, along, step), told, _slope(materials, lane, along, _FURTHER * step)
-
-
-def _slope(materials: Materials, lane: int, along: list[Tensor], step: float) -> float:
-    ahead, behind = (_value(materials, lane, along, sign * step) for sign in (1.0, -1.0))
-    return (ahead - behind) / (2 * step)
+        along = [_direction(first, generator) for first, *_ in trained]
+        told = sum(float((grad * by).sum()) for several, by in zip(gradients, along, strict=True) for grad in several)
+        here = _value(materials, lane, along, 0.0)
+        ahead, behind = (_value(materials, lane, along, sign * step) for sign in (1.0, -1.0))
+        further, back = (_value(materials, lane, along, sign * _FURTHER * step) for sign in (1.0, -1.0))
+        slope, longer = (ahead - behind) / (2 * step), (further - back) / (2 * _FURTHER * step)
+        yield slope, told, longer, _apart((ahead - here) / step, (here - behind) / step)
 
 
 def _value(materials: Materials, lane: int, along: list[Tensor], step: float) -> float:
@@ -93,7 +117,7 @@ def _value(materials: Materials, lane: int, along: list[Tensor], step: float) ->
     stage = materials.stage(lane)
     args = materials.args(lane, 0, stage)
     with torch.no_grad():
-        for leaf, by in zip(_trained(args, stage), along, strict=True):
+        for (leaf, *_), by in zip(_trained(args, stage), along, strict=True):
             leaf.add_((step * by).to(leaf.dtype).to(leaf.device))
         outputs = _forward(materials, stage, args)
     given = dict(leaves(materials.output_grads(lane, 0)))
@@ -108,10 +132,13 @@ def _forward(materials: Materials, stage: nn.Module, args: tuple[Any, ...]) -> A
         return as_tuple(call_in(materials.trial.modes & OF_FORWARD, "F", materials.device, lambda: stage(*args)))
 
 
-def _trained(args: tuple[Any, ...], stage: nn.Module) -> list[Tensor]:
-    """Return the leaves that have a gradient, each once."""
+def _trained(args: tuple[Any, ...], stage: nn.Module) -> list[list[Tensor]]:
+    """Return the leaves that have a gradient, each once; those on one memory together, as a step moves all of them."""
     every = [*(one for one in args if isinstance(one, Tensor)), *stage.parameters()]
-    return list({id(one): one for one in every if one.requires_grad}.values())
+    by_memory: dict[tuple[int, torch.Size], list[Tensor]] = {}
+    for one in {id(one): one for one in every if one.requires_grad}.values():
+        by_memory.setdefault((start_of(one) if one.numel() else id(one), one.shape), []).append(one)
+    return list(by_memory.values())
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradconform.devices.device import denormals_as, device_of
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.driver import drive
 from gradconform.drive.reference64 import References, widen
@@ -18,6 +20,7 @@ from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.torch_releases.unwritten import unwritten_is_nan
 from gradconform.trees import map_leaves, tensors
 
+from .terms import terms_of
 from .values import same_bits
 
 #: What is different each time, or never written.
@@ -31,11 +34,11 @@ _NEAR = 1e4
 def wrong_operation(references: References, *, twice: bool = False) -> Cause | None:
     """Run plain autograd on the device once more and return the first operation that is wrong there.
 
-    Where none differs from the CPU's by itself, it is those that the CPU has not; None where there are none of those.
+    Where none is wrong alone, return the operations that the CPU lacks, as a hint; None where there are none of those.
     ``twice`` names only what is wrong again on copies of its arguments: where nothing else says that it is the device,
     it may be one that runs late, whose tensors hold no values yet.
     """
-    compared = _Compared(twice=twice)
+    compared = _Compared(twice=twice, flushes=device_of(references.materials.device).flushes_denormals)
     drive(AutogradAdapter(), references.materials, loss_scale=references.loss_scale, log=compared)
     if compared.found is None and compared.alone:
         return Cause(Mistake.OPERATION_OF_ITS_OWN, names=tuple(dict.fromkeys(compared.alone)))
@@ -45,9 +48,9 @@ def wrong_operation(references: References, *, twice: bool = False) -> Cause | N
 class _Compared(DispatchMode):
     """Runs each operation on the device, and again on the CPU with the same arguments."""
 
-    def __init__(self, *, twice: bool) -> None:
+    def __init__(self, *, twice: bool, flushes: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
-        self.twice = twice
+        self.twice, self.flushes = twice, flushes
         self.found: Cause | None = None
         #: What the CPU has not.
         self.alone: list[str] = []
@@ -61,7 +64,8 @@ class _Compared(DispatchMode):
             return func(*args, **kwargs)
         given = map_leaves(_moved, args), map_leaves(_moved, kwargs)
         found = func(*args, **kwargs)
-        here = _run(func, given)
+        with denormals_as(self.flushes):
+            here = _run(func, given)
         if here is None:
             self.alone.append(name)
             return found
@@ -96,9 +100,9 @@ def _difference(func: Callable[..., Any], given: Any, here: Any, found: Any) -> 
     wide = _run(func, map_leaves(widen, given))
     exact = tensors(wide) if wide is not None else [None] * len(tensors(here))
     for at, (got, wanted, reference) in enumerate(zip(map(on_cpu, tensors(found)), tensors(here), exact, strict=False)):
-        seen = _of_tensor(got, wanted, reference)
+        seen = _of_tensor(got, wanted, reference, partial(terms_of, func, given, at))
         if seen is not None and (unwritten := _unwritten(func, given, at)) is not None:
-            seen = _of_tensor(_without(got, unwritten), _without(wanted, unwritten), None)
+            seen = _of_tensor(_without(got, unwritten), _without(wanted, unwritten), None, Partials)
         if seen is not None:
             return seen
     return None
@@ -125,19 +129,28 @@ def _run(func: Callable[..., Any], given: Any) -> Any:
         return None
 
 
-def _of_tensor(got: Tensor, wanted: Tensor, reference: Tensor | None) -> str | None:
+def _of_tensor(got: Tensor, wanted: Tensor, reference: Tensor | None, terms: Callable[[], Partials]) -> str | None:
     if same_bits(got, wanted):
         return None
     if got.shape != wanted.shape or got.dtype != wanted.dtype:
         return f"expected {wanted.dtype} {tuple(wanted.shape)}, got {got.dtype} {tuple(got.shape)}"
-    if not (got.is_floating_point() or got.is_complex()) or got.layout != torch.strided:
-        return None if bool((got.to_dense() == wanted.to_dense()).all()) else "values differ"
+    got, wanted = _dense(got), _dense(wanted)
+    if not (got.is_floating_point() or got.is_complex()):
+        differ = (got != wanted).nonzero()
+        at = tuple(int(index) for index in differ[0]) if len(differ) else None
+        return None if at is None else f"at {list(at)} it gave {describe(got[at])}, the CPU {describe(wanted[at])}"
     fits = isinstance(reference, Tensor) and reference.shape == wanted.shape
-    judged = judge(got, wanted, _near(widen(reference), wanted) if fits else None, Partials(), factor=FAR)
+    wide = _near(_dense(widen(reference)), wanted) if fits else None
+    judged = judge(got, wanted, wide, Partials(), factor=FAR, terms=terms)
     if judged.passed and torch.equal(torch.isfinite(got.abs()), torch.isfinite(wanted.abs())):
         return None
     at = judged.worst
     return f"at {list(at)} it gave {describe(got[at])}, the CPU {describe(wanted[at])}"
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """Return a sparse tensor as a dense one, so that equal values in another order of entries are equal."""
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
 def _near(reference: Tensor, wanted: Tensor) -> Tensor | None:
