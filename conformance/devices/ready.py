@@ -41,7 +41,9 @@ def ready(choice: Choice, flags: Mapping[str, str] | None = None) -> None:
     if choice.plugins or types:
         load_plugins(choice.plugins, types)
     for device in choice.devices:
-        _try(device_here(choice, device))
+        here = device_here(choice, device)
+        _try(here)
+        device_of(here).numerics = choice.numerics_of(str(here))
     refuse_autocast(flags or {}, choice.types)
 
 
