@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,9 @@ _TF32_BITS = 12
 #: The smallest normal float32, and by how many of them a device that flushes denormals may differ: one per term.
 _SMALLEST_NORMAL = 2.0**-126
 _FLUSHED_TERMS = 1024
+
+#: The errors of so many calls of an imprecise function may add up: the steps of a short network.
+_CALLS = 8
 
 #: The families of operations whose bits are measured, and their names in a sentence.
 FAMILIES = {"matmul": "matrix products", "convolution": "convolutions", "rnn": "RNNs"}
@@ -109,15 +113,18 @@ class NumericProfile:
             yield f"integers change in a round trip: {', '.join(lost)}"
 
     def precision(self, operations: Iterable[str]) -> float:
-        """Return the relative error of float32 in these operations beyond IEEE rounding; 0 where there is none."""
+        """Return the relative error of float32 in these operations beyond IEEE rounding; 0 where there is none.
+
+        ``operations`` has one name for each call: the errors of several calls of an imprecise function add up.
+        """
         found = 0.0
-        for operation in operations:
+        for operation, calls in Counter(operations).items():
             bits = self.float32_bits.get(_family(operation) or "")
             if bits is not None and bits < USUAL_BITS:
                 found = max(found, 2.0**-bits)
             eps = self.functions.get(_function(operation) or "")
             if eps is not None and eps > USUAL_EPS:
-                found = max(found, eps * 2.0**-FLOAT32_BITS)
+                found = max(found, min(calls, _CALLS) * eps * 2.0**-FLOAT32_BITS)
         return found
 
     @property

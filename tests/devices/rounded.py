@@ -22,16 +22,16 @@ def tf32(tensor: Tensor) -> Tensor:
 class Tf32(TorchDispatchMode):
     """Rounds the factors of float32 convolutions to TF32 while torch's switch for cuDNN is on."""
 
-    def __init__(self, parts: tuple[str, ...] = CONVOLUTIONS, planted: float = 0.0) -> None:
+    def __init__(self, parts: tuple[str, ...] = CONVOLUTIONS, planted: float = 0.0, *, rounds: bool = True) -> None:
         super().__init__()
-        self.parts, self.planted = parts, planted
+        self.parts, self.planted, self.rounds = parts, planted, rounds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         chosen = any(part in func.name() for part in self.parts)
         if not chosen:
             return func(*args, **(kwargs or {}))
-        if torch.backends.cudnn.allow_tf32:
+        if self.rounds and torch.backends.cudnn.allow_tf32:
             args = _pytree.tree_map(_rounded, args)
         found = func(*args, **(kwargs or {}))
         return _pytree.tree_map(lambda leaf: _scaled(leaf, 1 + self.planted), found) if self.planted else found
