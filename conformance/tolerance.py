@@ -36,8 +36,18 @@ _EQUALLY_WRONG = 8.0
 #: which is 1 eps at least, still is what two roundings of such terms are apart.
 _CANCELLED = 8.0
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Errors that a device's numeric profile explains: ``relative`` to the scale of a tensor, and ``absolute``."""
+
+    relative: float = 0.0
+    absolute: float = 0.0
+
+
 _OVERRIDES: dict[str, float] = {}
 _OF_DEVICE: dict[str, float] = {}
+_ROOMS: dict[str, Room] = {}
 
 
 @lru_cache(maxsize=1)
@@ -98,6 +108,18 @@ def tolerances_of(factors: Mapping[str, float]) -> Iterator[None]:
     finally:
         _OF_DEVICE.clear()
         _OF_DEVICE.update(before)
+
+
+@contextlib.contextmanager
+def rooms_of(rooms: Mapping[str, Room]) -> Iterator[None]:
+    """Add each :class:`Room` to the bounds of its dtype meanwhile."""
+    before = dict(_ROOMS)
+    _ROOMS.update(rooms)
+    try:
+        yield
+    finally:
+        _ROOMS.clear()
+        _ROOMS.update(before)
 
 
 def refuse_no_tolerances(factors: Mapping[str, Any]) -> None:
@@ -170,11 +192,13 @@ def judge(  # noqa: PLR0913 (a tensor, what it is held against, and how much roo
     error = torch.where(counted, got - reference, 0.0).abs()
     oracle_error = torch.where(counted, oracle - reference, 0.0).abs()
     eps = torch.finfo(dtype).eps
+    room = _ROOMS.get(str(dtype).removeprefix("torch."), Room())
 
     def by(scale: Partials) -> Judgement:
-        unit = floor_factor(dtype) * eps
-        bound = factor * (2.0 * _max(oracle_error) + unit * scale.peak + spread)
-        bound_rms = factor * (2.0 * _rms(oracle_error) + unit * scale.rms + spread)
+        unit = floor_factor(dtype) * eps + room.relative
+        least = spread + room.absolute
+        bound = factor * (2.0 * _max(oracle_error) + unit * scale.peak + least)
+        bound_rms = factor * (2.0 * _rms(oracle_error) + unit * scale.rms + least)
         headroom = max(_ratio(_max(error), bound), _ratio(_rms(error), bound_rms))
         return Judgement(_max(error), bound, headroom, _first_of_the_worst(error, eps * scale.peak))
 

@@ -101,8 +101,9 @@ def _result(report: Report, which: str, name: str) -> Result:
 def _run_of(wanted: _Wanted) -> Run:
     options = wanted.options
     # Before the checks are made, which takes a backward: a device has to be known to torch before the first one.
-    choice = choose(options.device, options.dtype, plugins=options.device_plugins)
-    ready(choice, flags_named(options.flags))
+    flags = flags_named(options.flags)
+    choice = choose(options.device, options.dtype, plugins=options.device_plugins, flags=flags)
+    ready(choice, flags)
     known = checks_of(wanted.options.contract)
     if wanted.check not in known and not (options.stage or any(asked_by(wanted.check).values())):
         near = nearest(wanted.check, known)[:200]

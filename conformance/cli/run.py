@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradconform.devices.choice import choose, refuse_crowd
+from gradconform.devices.flags import flags_named
 from gradconform.exits import EXIT_CONFORMS, EXIT_INTERRUPTED
 from gradconform.naming import current_folder_first
 from gradconform.reading.recorded import RecordedRun
@@ -141,7 +142,7 @@ def _execution(arguments: argparse.Namespace, options: RunOptions) -> Execution:
     if not arguments.isolation:
         return InProcess(options, arguments.time_budget)
     with current_folder_first():
-        choice = choose(options.device, options.dtype, plugins=options.device_plugins)
+        choice = choose(options.device, options.dtype, plugins=options.device_plugins, flags=flags_named(options.flags))
     refuse_crowd(choice, arguments.workers)
     return IsolatedRun(
         {"options": options.to_json(), "choice": choice.to_dict()},

@@ -16,6 +16,7 @@ from gradconform.naming import SelectionError, UnusableDeviceError, nearest
 from gradconform.records import as_json, tupled
 
 from .names import DTYPE_NAMES, DeviceName, device_names, dtype_name
+from .numeric_profile import NumericProfile
 from .probe import Probe, Request, probe_all, requests_for
 from .questions import probe_here
 from .registry import registered_entries, registered_types
@@ -68,6 +69,12 @@ class Choice:
         """Return what was found out about the device at ``index``."""
         return next((probe for probe in self.probes if probe.device == index), None)
 
+    def numerics_of(self, index: str) -> NumericProfile | None:
+        """Return the numeric profile of the device at ``index``, or None where it was not measured."""
+        probe = self.probe_of(index)
+        measured = probe.facts.get("numerics") if probe is not None else None
+        return None if measured is None else NumericProfile.from_dict(measured)
+
     @property
     def told(self) -> dict[str, Any] | None:
         """What a report says of the devices, as JSON values; None where the CPU alone was named."""
@@ -94,11 +101,13 @@ def choose(
     *,
     plugins: Iterable[str] = (),
     here: Iterable[str] = (),
+    flags: Mapping[str, str] | None = None,
 ) -> Choice:
     """Return the devices and dtypes that are named, after trying them; the same question is asked once in a process.
 
     ``plugins`` are modules that make devices usable. ``here`` are types of devices that only this process knows, as
-    are those that it has registered: they are tried in it.
+    are those that it has registered: they are tried in it. Numeric profiles are measured under
+    ``flags``, those of the run.
     Raises :class:`~gradconform.naming.UnusableDeviceError` for what is named and cannot be used, with the call that
     failed, and :class:`~gradconform.naming.SelectionError` for what is no name at all.
     """
@@ -110,14 +119,18 @@ def choose(
         raise SelectionError(msg)
     ours = frozenset({*here, *registered_types()})
     ours -= frozenset(registered_entries()) if ours else ours
-    return _chosen(names, wanted, tuple(dict.fromkeys(plugins)), ours)
+    return _chosen(names, wanted, tuple(dict.fromkeys(plugins)), ours, tuple(sorted((flags or {}).items())))
 
 
 @lru_cache(maxsize=64)
 def _chosen(
-    names: tuple[DeviceName, ...], dtypes: tuple[str, ...], plugins: tuple[str, ...], here: frozenset[str]
+    names: tuple[DeviceName, ...],
+    dtypes: tuple[str, ...],
+    plugins: tuple[str, ...],
+    here: frozenset[str],
+    flags: tuple[tuple[str, str], ...],
 ) -> Choice:
-    found = _Found(names, plugins, here)
+    found = _Found(names, plugins, here, flags)
     chosen: dict[str, bool] = {}
     for name in names:
         for device in found.devices(name):
@@ -156,9 +169,15 @@ def _or_here(request: Request, found: list[Probe]) -> list[Probe]:
 class _Found:
     """What was found out about every type of device that is named or discovered."""
 
-    def __init__(self, names: Sequence[DeviceName], plugins: tuple[str, ...], here: frozenset[str]) -> None:
+    def __init__(
+        self,
+        names: Sequence[DeviceName],
+        plugins: tuple[str, ...],
+        here: frozenset[str],
+        flags: tuple[tuple[str, str], ...],
+    ) -> None:
         self.skipped: list[Skipped] = []
-        requests = requests_for(names, plugins, here)
+        requests = requests_for(names, plugins, here, flags)
         apart = [request for request in requests if request.type not in here]
         answers = iter(probe_all(apart) if apart else [])
         by_request = [(r, probe_here(r) if r.type in here else _or_here(r, next(answers))) for r in requests]

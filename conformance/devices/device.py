@@ -16,6 +16,7 @@ from gradconform.tolerance import refuse_no_tolerances
 from gradconform.torch_releases.accelerator import MEMORY, accelerator
 
 from .names import DTYPE_NAMES, dtype_name
+from .numeric_profile import NumericProfile
 from .registry import registered_device
 
 _MIB = 1 << 20
@@ -38,6 +39,8 @@ class Device:
         self.type = self.torch_device.type
         self.is_cpu = self.type == "cpu"  # asked of every tensor
         self._registered = registered
+        #: The numeric profile, where the run has measured it.
+        self.numerics: NumericProfile | None = None
 
     def device_count(self) -> int:
         """Return how many indices there are: of the object, of torch's module, else the one that is named."""

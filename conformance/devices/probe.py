@@ -115,7 +115,7 @@ class Request:
 
     ``indices`` are those that were named. ``every`` asks about all that there are; a type that was named without an
     index stands for all of its own as well, since workers share them. ``plugins`` are imported first, from ``path``
-    where it is given.
+    where it is given. ``flags`` are set while the numeric profile is measured, each as name and value.
     """
 
     type: str | None
@@ -123,10 +123,14 @@ class Request:
     every: bool = False
     plugins: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
+    flags: tuple[tuple[str, str], ...] = ()
 
 
 def requests_for(
-    names: Sequence[DeviceName], plugins: tuple[str, ...], here: frozenset[str] = frozenset()
+    names: Sequence[DeviceName],
+    plugins: tuple[str, ...],
+    here: frozenset[str] = frozenset(),
+    flags: tuple[tuple[str, str], ...] = (),
 ) -> list[Request]:
     """Return one request per type of device, and one for torch's accelerator where devices are discovered.
 
@@ -138,12 +142,12 @@ def requests_for(
             named.setdefault(name.type, []).append(name)
     discovers = any(name.discovers for name in names)
     others = sorted({*registered_entries(), *here} - {"cpu"} - set(named)) if discovers else []
-    requests = [Request(type=None, every=True, plugins=plugins)] if discovers else []
+    requests = [Request(type=None, every=True, plugins=plugins, flags=flags)] if discovers else []
     for device_type in [*named, *others]:
         indices = [name.index for name in named.get(device_type, ())]
         numbers = tuple(int(index) for index in indices if index and index != "*")
         every = discovers or not {None, "*"}.isdisjoint(indices)
-        requests.append(Request(type=device_type, indices=numbers, every=every, plugins=plugins))
+        requests.append(Request(type=device_type, indices=numbers, every=every, plugins=plugins, flags=flags))
     return requests
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gradconform.process.serving import Orders, Tell
 from gradconform.records import tupled
 
+from .flags import flags_set
 from .probe import Answer, Line, Probe, Request, WrongAnswerError
 from .registry import ENTRY_POINTS, load_entry, load_module, registered_entries
 
@@ -129,7 +130,7 @@ def _of_type(name: str, request: Request, asker: Asker) -> list[Probe]:
     every = [f"{name}:{index}" for index in range(counted.value)] if request.every or not request.indices else []
     named = [f"{name}:{index}" for index in request.indices]
     texts = ["cpu"] if name == "cpu" else dict.fromkeys([*every, *named]) or [name]  # of none, the failing call is told
-    return [_of_device(text, counted.value, asker) for text in texts]
+    return [_of_device(text, counted.value, asker, dict(request.flags)) for text in texts]
 
 
 def _known(name: str) -> None:
@@ -142,7 +143,7 @@ def _count(name: str) -> int:
     return 1 if name == "cpu" else device_of(name).device_count()
 
 
-def _of_device(text: str, count: int, asker: Asker) -> Probe:
+def _of_device(text: str, count: int, asker: Asker, flags: Mapping[str, str]) -> Probe:
     from .device import device_of  # noqa: PLC0415 (it imports torch)
 
     device = device_of(text)
@@ -154,7 +155,7 @@ def _of_device(text: str, count: int, asker: Asker) -> Probe:
         device=text,
         dtypes=dict(_dtypes(device, text, asker)),
         preflight=tuple(_preflight(device, text, asker)),
-        facts={"count": count, **_facts(device, text, asker)},
+        facts={"count": count, **_facts(device, text, asker), "numerics": _numerics(device, text, asker, flags)},
     )
 
 
@@ -222,6 +223,17 @@ def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
         asked["backward_raises"] = lambda: backward_raises(device)
         asked |= {f"shows_{fact}": partial(show, device.torch_device, fact) for fact in FACTS}
     return {fact: asker.ask(f"{fact} of {name}", call).value for fact, call in asked.items()}
+
+
+def _numerics(device: Device, name: str, asker: Asker, flags: Mapping[str, str]) -> dict[str, Any]:
+    """Return the numeric profile under the run's flags; a probe that fails or crashes leaves its field unknown."""
+    from .numerics import measure_numerics  # noqa: PLC0415 (it imports torch)
+
+    def ask(probe: str, call: Callable[[], object]) -> object:
+        return asker.ask(f"the numeric probe {probe} of {name}", call).value
+
+    with flags_set({flag: value for flag, value in flags.items() if flag != "autocast"}, device.type):
+        return measure_numerics(device, ask).to_dict()
 
 
 def _plain(value: Any) -> Any:

@@ -44,7 +44,9 @@ def ready(choice: Choice, flags: Mapping[str, str] | None = None) -> None:
     for probe in choice.probes:
         withhold(probe.type, {*withheld(probe.type), *probe.hides})
     for device in choice.devices:
-        _try(device_here(choice, device))
+        here = device_here(choice, device)
+        _try(here)
+        device_of(here).numerics = choice.numerics_of(str(here))
     refuse_autocast(flags or {}, choice.types)
 
 

@@ -25,6 +25,7 @@ from gradconform.tolerance import FAR, Partials, judge
 from gradconform.trees import equal
 from gradconform.trial.modes import AUTOCAST
 
+from .device_precision import judged_with, room_of
 from .finding import Finding, Judged, Measured, error_in, findings_in
 from .gradients import gradients
 from .slopes import another_backward
@@ -109,10 +110,17 @@ class DeviceTrust:
         if references.materials.trial.modes & AUTOCAST:
             found = _in_the_dtypes_of(here, found)
         evidence = self._evidence(references, found, here)
-        faults = tuple(findings_in(device_faults(evidence)))
-        if faults:
-            return self._told(references, faults)
-        return self._drawn(references) if evidence.draws else None
+        if not self._seems_wrong(references, evidence):
+            return None
+        with judged_with(room_of(references)):
+            faults = tuple(findings_in(device_faults(evidence)))
+            if faults:
+                return self._told(references, faults)
+            return self._drawn(references) if evidence.draws else None
+
+    def _seems_wrong(self, references: References, evidence: Evidence) -> bool:
+        """Return whether plain autograd is wrong for a device that computes as IEEE says."""
+        return any(findings_in(device_faults(evidence))) or (evidence.draws and self._drawn(references) is not None)
 
     def _drawn(self, references: References) -> Verdict | None:
         """Return what is wrong with an operation of a stage that draws, which as a whole cannot be held against others.

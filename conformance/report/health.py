@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.torch_releases.tested import untested
 
 from .lines import Line, wrapped
@@ -85,6 +86,7 @@ def _facts(probe: Probe) -> Iterator[str]:
     yield "memory is counted" if facts.get("counts_memory") else "memory is not counted"
     if facts.get("float32_product_keeps_digits") is False:
         yield "a float32 product is rounded to fewer digits, as in TF32"
+    yield from NumericProfile.from_dict(facts.get("numerics") or {}).sentences
     if facts.get("draws_as_the_cpu") is False:
         yield "its random numbers are not the CPU's"
     if probe.ends_where_a_backward_raises:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.extent import WITHHELD
 from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.training_step.composition import step_cases
@@ -228,6 +229,16 @@ def _spread(results: Sequence[Result]) -> str:
 
 def _worst(results: Sequence[Result], measured: Callable[[Result], float | None]) -> Result:
     return max(results, key=lambda result: measured(result) or 0.0)
+
+
+def numerics(report: Report) -> tuple[str, ...]:
+    """Return, for each device, one sentence on how its numbers differ from plain IEEE float32."""
+    found = []
+    for probe in (report.devices or {}).get("probes", ()):
+        profile = NumericProfile.from_dict(probe["facts"].get("numerics") or {})
+        if profile.sentences and not probe["device"].startswith("cpu"):
+            found.append(f"{probe['device']}: {'; '.join(profile.sentences)}")
+    return tuple(found)
 
 
 def _tolerances(devices: Mapping[str, Any]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from .sentences import (
     command_again,
     command_of_script,
     numbers,
+    numerics,
     shard_name,
     title,
     tone,
@@ -46,6 +47,7 @@ def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> lis
             width,
             hanging=10,
         ),
+        *wrapped_each((f"numerics  {one}" for one in numerics(report)), width, hanging=10),
         Line(),
     ]
 

@@ -72,7 +72,7 @@ class Run:
         self.options = options
         self._made = now()
         self.flags = flags_named(options.flags)
-        self.choice = choice or choose(options.device, options.dtype, plugins=options.device_plugins)
+        self.choice = choice or choose(options.device, options.dtype, plugins=options.device_plugins, flags=self.flags)
         if choice is None:
             ready(self.choice, self.flags)
         manifest, self._extra = _checks_of(options)

@@ -175,7 +175,9 @@ def choice_of(config: pytest.Config, options: RunOptions) -> Choice:
 def _choose(options: RunOptions, offered: tuple[str, ...]) -> Choice:
     here = {name.partition(":")[0] for name in offered} - {"cpu"}
     try:
-        return choose(options.device, options.dtype, plugins=options.device_plugins, here=here)
+        return choose(
+            options.device, options.dtype, plugins=options.device_plugins, here=here, flags=flags_named(options.flags)
+        )
     except SelectionError as error:
         if not offered:
             raise

@@ -56,7 +56,7 @@ def _of_one(report: Report) -> dict[str, Any]:
         "headline": _headline(report),
         "made": sentences.made(report),
         "manifest": sentences.against_manifest(report),
-        "numbers": (*sentences.torch_untested(report), *sentences.numbers(report)),
+        "numbers": (*sentences.torch_untested(report), *sentences.numerics(report), *sentences.numbers(report)),
         "sections": sections.sections(report),
         "told": partial(told_of, report),
         "devices": probed.devices(report),

@@ -1,0 +1,143 @@
+"""The numeric profile of a device: how precisely it computes, as data and as sentences. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradconform.records import as_json, tupled
+
+#: The mantissa bits of IEEE float32 and float64.
+FLOAT32_BITS, FLOAT64_BITS = 23, 52
+#: The sums of a product may be rounded in another order, which costs a few bits. Fewer bits than these are unusual.
+USUAL_BITS = 19
+#: A function with a larger error, in eps, is unusual.
+USUAL_EPS = 8.0
+#: TF32 keeps 10 bits of each factor; a network of several products may keep one less or some more.
+_TF32_BITS = 12
+#: The smallest normal float32, and by how many of them a device that flushes denormals may differ: one per term.
+_SMALLEST_NORMAL = 2.0**-126
+_FLUSHED_TERMS = 1024
+
+#: The errors of so many calls of an imprecise function may add up: the steps of a short network.
+_CALLS = 8
+
+#: The families of operations whose bits are measured, and their names in a sentence.
+FAMILIES = {"matmul": "matrix products", "convolution": "convolutions", "rnn": "RNNs"}
+FUNCTIONS = ("tanh", "sigmoid", "exp", "erf", "rsqrt")
+INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
+
+#: Parts of the names of operations, by family; the first that fits decides.
+_PARTS = {
+    "rnn": ("rnn", "lstm", "gru"),
+    "convolution": ("conv",),
+    "matmul": ("mm", "linear", "einsum", "mv", "dot", "attention", "bilinear"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumericProfile:
+    """How precisely a device computes, measured from values. None, or a missing key, is unknown.
+
+    ``float32_bits`` holds the effective mantissa bits by family; ``without_tf32`` holds those measured again with
+    torch's TF32 switches off, where that made a difference. ``functions`` holds the largest relative error of float32
+    functions, in eps. ``accumulation`` holds the dtype in which a 16-bit ``sum`` or ``matmul`` adds, by name such as
+    ``bfloat16 sum``. ``atomics_spread`` is the relative difference between two equal runs of scatter and index_add.
+    ``nan_kept`` and ``signed_zero_kept`` speak of min, max and comparisons. ``integers`` are the dtypes whose extreme
+    values survive a round trip.
+    """
+
+    float32_bits: Mapping[str, int | None] = field(default_factory=dict)
+    without_tf32: Mapping[str, int] = field(default_factory=dict)
+    functions: Mapping[str, float | None] = field(default_factory=dict)
+    denormals_kept: bool | None = None
+    accumulation: Mapping[str, str | None] = field(default_factory=dict)
+    atomics_spread: float | None = None
+    nan_kept: bool | None = None
+    signed_zero_kept: bool | None = None
+    float64_bits: int | None = None
+    integers: tuple[str, ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the profile as JSON values."""
+        return as_json(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> NumericProfile:
+        """Return the profile that :meth:`to_dict` wrote."""
+        return cls(**tupled(values))
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What differs from plain IEEE float32, one sentence for each; empty where nothing differs."""
+        return (*self._of_bits(), *self._of_functions(), *self._of_values())
+
+    def _of_bits(self) -> Iterator[str]:
+        groups: dict[tuple[int, int | None], list[str]] = {}
+        for family, words in FAMILIES.items():
+            bits = self.float32_bits.get(family)
+            if bits is not None and bits < USUAL_BITS:
+                groups.setdefault((bits, self.without_tf32.get(family)), []).append(words)
+        for (bits, without), named in groups.items():
+            text = f"float32 {' and '.join(named)} have {bits} bits here"
+            if without is None:
+                yield text
+            elif bits <= _TF32_BITS:
+                yield f"{text}: TF32, torch's setting; use --flag tf32=off for {without}"
+            else:
+                yield f"{text}; use --flag tf32=off for {without}"
+
+    def _of_functions(self) -> Iterator[str]:
+        rough = {name: eps for name, eps in self.functions.items() if eps is not None and eps > USUAL_EPS}
+        if rough:
+            yield f"float32 errors: {', '.join(f'{name} {eps:.0f} eps' for name, eps in rough.items())}"
+
+    def _of_values(self) -> Iterator[str]:
+        if self.denormals_kept is False:
+            yield "denormals are flushed to 0"
+        narrow = [name for name, dtype in self.accumulation.items() if dtype is not None and dtype != "float32"]
+        if narrow:
+            yield f"accumulated in 16 bits: {', '.join(narrow)}"
+        if self.atomics_spread:
+            yield f"two equal runs of scatter or index_add differ by {self.atomics_spread:.1e}"
+        if self.nan_kept is False:
+            yield "min, max or a comparison loses NaN"
+        if self.signed_zero_kept is False:
+            yield "min or max loses the sign of 0"
+        if self.float64_bits is not None and self.float64_bits < FLOAT64_BITS:
+            yield f"float64 has {self.float64_bits} bits here"
+        lost = [name for name in INTEGERS if self.integers is not None and name not in self.integers]
+        if lost:
+            yield f"integers change in a round trip: {', '.join(lost)}"
+
+    def precision(self, operations: Iterable[str]) -> float:
+        """Return the relative error of float32 in these operations beyond IEEE rounding; 0 where there is none.
+
+        ``operations`` has one name for each call: the errors of several calls of an imprecise function add up.
+        """
+        found = 0.0
+        for operation, calls in Counter(operations).items():
+            bits = self.float32_bits.get(_family(operation) or "")
+            if bits is not None and bits < USUAL_BITS:
+                found = max(found, 2.0**-bits)
+            eps = self.functions.get(_function(operation) or "")
+            if eps is not None and eps > USUAL_EPS:
+                found = max(found, min(calls, _CALLS) * eps * 2.0**-FLOAT32_BITS)
+        return found
+
+    @property
+    def smallest_error(self) -> float:
+        """The absolute error of float32 that flushed denormals explain; 0 where they are kept."""
+        return _FLUSHED_TERMS * _SMALLEST_NORMAL if self.denormals_kept is False else 0.0
+
+
+def _family(operation: str) -> str | None:
+    name = operation.rpartition("::")[2]
+    return next((family for family, parts in _PARTS.items() if any(part in name for part in parts)), None)
+
+
+def _function(operation: str) -> str | None:
+    name = operation.rpartition("::")[2].removeprefix("special_").rstrip("_")
+    return next((one for one in FUNCTIONS if name in {one, f"{one}_backward"}), None)

@@ -1,0 +1,96 @@
+"""What the numeric profile of a device explains is no device fault; a wrong operation still is one."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+
+from gradconform.devices.device import device_of
+from gradconform.devices.numeric_profile import NumericProfile
+from gradconform.devices.numerics import measure_numerics
+from gradconform.drive.oracle import Oracle
+from gradconform.fixtures.stages import ZOO
+from gradconform.judge.device_precision import judged_with
+from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust
+from gradconform.tolerance import Partials, Room, judge
+from gradconform.trial.materials import Materials
+from gradconform.trial.trial import Trial
+
+from .rounded import Tf32
+
+CPU = torch.device("cpu")
+
+#: Stages whose operations :class:`Tf32` rounds.
+STAGES = ["conv2d", "conv2d-channels-last", "lstm"]
+
+
+class Rounded(Oracle):
+    """Plain autograd on a device that rounds as TF32 does, or multiplies by ``1 + planted``."""
+
+    def __init__(self, mode: Tf32) -> None:
+        super().__init__(CPU)
+        self.trusted, self.mode = False, mode
+
+    def _drive(self, references: Any, materials: Any = None) -> Any:
+        with self.mode if materials is None else nullcontext():
+            return super()._drive(references, materials)
+
+
+def _trust(monkeypatch: pytest.MonkeyPatch, stage: str, mode: Tf32, profile: NumericProfile | None) -> None:
+    monkeypatch.setattr(device_of(CPU), "numerics", profile)
+    oracle = Rounded(mode)
+    materials = Materials(Trial(stages=(ZOO[stage],), program="F0 B0 F1 B1"), dtype=torch.float32, device=CPU, seed=20)
+    DeviceTrust(oracle).observe(oracle.references(materials, 1.0))
+
+
+def _tf32() -> NumericProfile:
+    with Tf32():
+        return measure_numerics(device_of(CPU))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_tf32_is_a_fault_without_a_profile(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    with pytest.raises(DeviceFaultError, match="is wrong"):
+        _trust(monkeypatch, stage, Tf32(), None)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_tf32_that_the_profile_has_measured_is_none(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    _trust(monkeypatch, stage, Tf32(), _tf32())
+
+
+def test_an_error_of_a_64th_in_a_tf32_convolution_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeviceFaultError, match="is wrong"):
+        _trust(monkeypatch, "conv2d", Tf32(planted=2.0**-6), _tf32())
+
+
+def test_other_operations_have_no_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeviceFaultError, match="is wrong"):
+        _trust(monkeypatch, "mlp", Tf32(("addmm",)), _tf32())
+
+
+def _fast() -> Tf32:
+    """Return functions and fused networks with an error of 64 eps, as cuDNN's fast tanh and sigmoid have."""
+    return Tf32(("tanh", "sigmoid", "mkldnn_rnn"), 64 * 2.0**-23, rounds=False)
+
+
+@pytest.mark.parametrize("stage", ["rnn", "gru", "lstm"])
+def test_fast_tanh_and_sigmoid_explain_an_rnn(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    with _fast():
+        profile = measure_numerics(device_of(CPU))
+    assert 60 < (profile.functions["tanh"] or 0) < 70
+    with pytest.raises(DeviceFaultError, match="is wrong"):
+        _trust(monkeypatch, stage, _fast(), None)
+    _trust(monkeypatch, stage, _fast(), profile)
+
+
+def test_flushed_denormals_explain_tiny_gradients_alone() -> None:
+    tiny, right = torch.zeros(2), torch.tensor([5e-36, 0.0])
+    room = Room(absolute=NumericProfile(denormals_kept=False).smallest_error)
+    assert not judge(tiny, right, right.double(), Partials()).passed
+    with judged_with(room):
+        assert judge(tiny, right, right.double(), Partials()).passed
+        assert not judge(tiny, right * 100, right.double() * 100, Partials()).passed

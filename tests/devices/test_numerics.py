@@ -1,0 +1,131 @@
+"""The numeric profile: measured from values, stored as JSON, and reported only where it differs from IEEE float32."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from gradconform.devices.device import Device
+from gradconform.devices.numeric_profile import NumericProfile
+from gradconform.devices.numerics import measure_numerics
+from gradconform.report.terminal import opening
+from gradconform.results import Report
+
+from .rounded import Tf32
+
+CPU = Device("cpu")
+
+#: What the H100 measured, where it differs from the CPU.
+H100 = NumericProfile(
+    float32_bits={"matmul": 23, "convolution": 10, "rnn": 10},
+    without_tf32={"convolution": 23, "rnn": 16},
+    functions={"tanh": 1.0, "sigmoid": 1.0, "exp": 1.0, "erf": 1.0, "rsqrt": 1.0},
+    denormals_kept=True,
+    atomics_spread=1.2e-7,
+)
+
+
+def test_the_cpu_computes_as_ieee_says() -> None:
+    profile = measure_numerics(CPU)
+    assert profile.float32_bits["matmul"] == profile.float32_bits["convolution"] == 23
+    assert (profile.float64_bits, profile.denormals_kept, profile.nan_kept) == (52, True, True)
+    assert profile.integers == ("int8", "uint8", "int16", "int32", "int64")
+    assert profile.sentences == ()
+    assert profile.precision(["aten::convolution", "aten::mm", "aten::tanh"]) == 0.0
+
+
+def test_tf32_is_detected_from_values_and_its_switch_is_named() -> None:
+    with Tf32():
+        profile = measure_numerics(CPU)
+    assert (profile.float32_bits["convolution"], profile.without_tf32["convolution"]) == (10, 23)
+    assert profile.float32_bits["matmul"] == 23
+    assert "convolutions have 10 bits here: TF32, torch's setting; use --flag tf32=off for 23" in profile.sentences[0]
+
+
+def test_fewer_bits_without_a_switch_are_reported_without_one() -> None:
+    with Tf32(("mm",)), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gradconform.devices.numerics.flags_set", lambda *_: torch.no_grad())
+        patch.setattr("gradconform.devices.numerics._without_tf32", lambda *_: 10)
+        profile = measure_numerics(CPU)
+    assert profile.float32_bits["matmul"] == 10
+    assert "float32 matrix products have 10 bits here" in profile.sentences
+
+
+def test_a_probe_that_fails_leaves_its_field_unknown() -> None:
+    def fail(*_: object) -> None:
+        return None
+
+    profile = measure_numerics(CPU, ask=fail)
+    assert profile.float32_bits == {"matmul": None, "convolution": None, "rnn": None}
+    assert (profile.denormals_kept, profile.integers, profile.sentences) == (None, None, ())
+
+
+def test_it_survives_json() -> None:
+    assert NumericProfile.from_dict(json.loads(json.dumps(H100.to_dict()))) == H100
+
+
+def test_an_h100_is_described_in_two_sentences() -> None:
+    assert H100.sentences == (
+        "float32 convolutions have 10 bits here: TF32, torch's setting; use --flag tf32=off for 23",
+        "float32 RNNs have 10 bits here: TF32, torch's setting; use --flag tf32=off for 16",
+        "two equal runs of scatter or index_add differ by 1.2e-07",
+    )
+
+
+def test_what_else_differs_has_a_sentence_each() -> None:
+    profile = NumericProfile(
+        functions={"tanh": 64.0, "exp": 1.0},
+        denormals_kept=False,
+        accumulation={"bfloat16 sum": "bfloat16", "float16 sum": "float32"},
+        nan_kept=False,
+        signed_zero_kept=False,
+        float64_bits=23,
+        integers=("int8", "uint8", "int16", "int32"),
+    )
+    assert profile.sentences == (
+        "float32 errors: tanh 64 eps",
+        "denormals are flushed to 0",
+        "accumulated in 16 bits: bfloat16 sum",
+        "min, max or a comparison loses NaN",
+        "min or max loses the sign of 0",
+        "float64 has 23 bits here",
+        "integers change in a round trip: int64",
+    )
+
+
+def _header(device: str, profile: NumericProfile) -> list[str]:
+    probe = {"device": device, "reason": None, "unknown": False, "dtypes": {}, "preflight": []}
+    told = {"probes": [{**probe, "facts": {"numerics": profile.to_dict()}}], "skipped": [], "indices": {}}
+    target = {"text": "engine", "name": "engine", "version": None, "file": None}
+    report = Report(
+        profile="standard", target=target, environment={}, seed=20, manifest=1, planned=1, contract="1.0", devices=told
+    )
+    return [line.text for line in opening(report, [(device, "float32")], 120) if "numerics" in line.text]
+
+
+def test_the_header_of_a_run_shows_what_differs() -> None:
+    flushing = NumericProfile(denormals_kept=False, functions={"tanh": 64.0})
+    assert _header("xla:0", flushing) == [
+        "numerics  xla:0: float32 errors: tanh 64 eps; denormals are flushed to 0",
+    ]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_the_header_has_no_line_where_nothing_differs(device: str) -> None:
+    assert _header(device, NumericProfile(denormals_kept=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "precision"),
+    [
+        ("aten::cudnn_convolution", 2.0**-10),
+        ("aten::_cudnn_rnn_backward", 2.0**-10),
+        ("aten::_thnn_fused_lstm_cell", 2.0**-10),
+        ("aten::addmm", 0.0),
+        ("aten::add", 0.0),
+    ],
+)
+def test_an_operation_has_the_bits_of_its_family(operation: str, precision: float) -> None:
+    assert H100.precision([operation]) == precision
