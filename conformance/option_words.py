@@ -106,7 +106,7 @@ _ALL = (
         default=(),
         kind="paths",
         help="leave out the operations that a list names for the device and dtype, in the form of torch's device "
-        "tests or a plain one",
+        "tests or a plain one; a .py file is executed, a .json file is read",
     ),
     OptionWords(name="seed", metavar="N", default=DEFAULT_SEED, help="what all values are drawn from"),
     OptionWords(name="strict", default=False, kind="switch", help="let a failed SHOULD decide the verdict as well"),

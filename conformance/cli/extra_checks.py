@@ -25,6 +25,7 @@ from gradconform.pipeline.exchange import Job
 from gradconform.pipeline.extra import ExtraChecks, run_extra
 from gradconform.pipeline.launch import Machines, OnResult, run_pipeline
 from gradconform.pipeline.options import PipelineOptions
+from gradconform.pipeline.placement import refuse_misplaced
 from gradconform.pipeline.schedule_text import schedule_text_named
 from gradconform.pipeline.schedule_text.checks import checks_of
 from gradconform.pipeline.stage_objects import stage_objects_named
@@ -115,6 +116,7 @@ def prepared_pipeline(arguments: argparse.Namespace) -> Prepared:
     _refuse_machines(arguments, arguments.ranks, f"--ranks {arguments.ranks}")
     require(*torch_pipelining.FOR_PIPELINES)
     device_named(arguments.device)
+    refuse_misplaced(arguments.device, arguments.ranks // arguments.nnodes)
     described = _described(looked_at(arguments.target, steps=False), fixed=arguments.fixed)
     names = [name for given in arguments.schedule for name in (NAMES if given == "all" else (given,))]
     absent = _lacking(names)
@@ -158,6 +160,7 @@ def _training_steps(arguments: argparse.Namespace) -> Prepared:
     sizes = sorted({case.composition.ranks for case in chosen})
     for ranks in sizes:
         _refuse_machines(arguments, ranks, f"training steps on {ranks} ranks")
+        refuse_misplaced(arguments.device, ranks // arguments.nnodes)
     job = _job(arguments, chosen, runtime=said["runtime"])
     what = (f"training steps on {listed(list(map(str, sizes)))} ranks",)
     described = _described(said, fixed=arguments.fixed)

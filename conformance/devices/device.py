@@ -93,13 +93,10 @@ class Device:
             while held() is not None and time.monotonic() < until:
                 time.sleep(0.0001)
 
-    @cached_property
+    @property
     def flushes_denormals(self) -> bool:
-        """Whether the device reads or writes float32 numbers below 1.2e-38 as 0, as most accelerators do."""
-        if self.is_cpu:
-            return False
-        tiny = torch.tensor([1e-39, 1e-20]).to(self.torch_device)
-        return any(value == 0.0 for value in self.to_cpu(tiny * torch.stack([tiny[1] * 1e20, tiny[1]])).tolist())
+        """Whether the numeric profile says that float32 numbers below 1.2e-38 are read or written as 0."""
+        return self.numerics is not None and self.numerics.denormals_kept is False
 
     def to_cpu(self, tensor: Tensor) -> Tensor:
         """Return the values on the CPU, without a graph; of a CPU tensor the tensor itself."""

@@ -22,6 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from gradconform.adapter import UnsupportedError
 from gradconform.devices.dtypes import dtype_named
+from gradconform.devices.registry import load_plugins
 from gradconform.drive.observation import Raised
 from gradconform.fixtures.schedules.order import placed_actions
 from gradconform.judge.finding import Finding, Judged, Measured, findings_in, headrooms_in
@@ -217,6 +218,7 @@ def _stages_in(row: tuple[str, ...]) -> list[int]:
 
 def _device_of(name: str, local_rank: int) -> torch.device:
     """Return this rank's device: where a user names no index, ranks of one machine take one each in turn."""
+    load_plugins((), tuple({name.partition(":")[0]} - {"cpu"}))
     device = torch.device(name)
     index: int | None = device.index  # torch types it as an int
     if device.type == "cpu" or index is not None:
