@@ -1,17 +1,22 @@
-"""Whose an exception is: the implementation's, or a mistake in an adapter that the kit ships."""
+"""Whose an exception is: the implementation's, or a mistake in code of the kit."""
 
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
 from types import FrameType
 
 from gradconform.adapter import Adapter
+from gradconform.reference import autograd
 from gradconform.target import functions
 
-from .observation import is_lent
+from .observation import Raised, is_lent
 
 #: Where the kit's own adapters stand.
 _SHIPPED = ("gradconform.plugins.adapters", functions.__name__)
+
+#: The folder of the right split and of plain autograd.
+_REFERENCE = Path(autograd.__file__).parent
 
 #: What is looked up on an object is not called, though classes may answer for it in code of their own.
 _LOOKUPS = {"__getattr__", "__getattribute__"}
@@ -45,6 +50,14 @@ def mistake_in(adapter: Adapter, error: BaseException) -> AdapterMistakeError | 
         return None
     place = f"{own[0].f_code.co_filename}:{own[1]}"
     return AdapterMistakeError(f"{place} raised {type(error).__name__}: {error}")
+
+
+def raised_by_the_kit(raised: Raised) -> bool:
+    """Return whether the kit's own right split raised it, or called what raised it in torch: no device is at fault.
+
+    The faults and the variants beside it are implementations under test, and what they raise is theirs.
+    """
+    return bool(raised.file) and Path(raised.file).parent == _REFERENCE
 
 
 def _module(frame: FrameType) -> str:

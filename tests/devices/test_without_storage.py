@@ -79,3 +79,14 @@ def test_a_wrong_kernel_of_it_is_named(tmp_path: Path, process: Process) -> None
     assert {result["kind"] for result in wrong_there} == {"device"}
     assert all("aten::gelu_backward" in result["message"] for result in wrong_there)
     assert not [result for result in report["results"] if result["status"] == "failed"]
+
+
+def test_what_the_kits_own_code_raises_is_an_error_of_the_kit(tmp_path: Path, process: Process) -> None:
+    text = (tmp_path / "pebble.py").read_text(encoding="utf-8")
+    broken = "from gradconform.reference import gradients\n\ngradients.place_of = int  # raises for several"
+    (tmp_path / "pebble.py").write_text(f"{text}\n{broken}\n", encoding="utf-8")
+    report = judged(tmp_path, process, "--operation", "erf", "--profile", "quick")
+    assert {(r["status"], r["kind"]) for r in report["results"]} == {("error", "kit")}
+    assert "the kit's right split raised " in report["results"][0]["message"]
+    listed = process("gradconform", "report", "out.json", "--skip-list", "skips.py")
+    assert "erf" not in (tmp_path / "skips.py").read_text(encoding="utf-8"), listed.stderr
