@@ -95,9 +95,11 @@ def test_what_else_differs_has_a_sentence_each() -> None:
     )
 
 
-def _header(device: str, profile: NumericProfile) -> list[str]:
-    probe = {"device": device, "reason": None, "unknown": False, "dtypes": {}, "preflight": []}
-    told = {"probes": [{**probe, "facts": {"numerics": profile.to_dict()}}], "skipped": [], "indices": {}}
+def _header(device: str, profile: NumericProfile, indices: int = 1) -> list[str]:
+    facts = {"numerics": profile.to_dict()}
+    probe = {"reason": None, "unknown": False, "dtypes": {}, "preflight": [], "facts": facts}
+    probes = [{"device": device.replace("0", str(index)), **probe} for index in range(indices)]
+    told = {"probes": probes, "skipped": [], "indices": {}}
     target = {"text": "engine", "name": "engine", "version": None, "file": None}
     report = Report(
         profile="standard", target=target, environment={}, seed=20, manifest=1, planned=1, contract="1.0", devices=told
@@ -110,6 +112,11 @@ def test_the_header_of_a_run_shows_what_differs() -> None:
     assert _header("xla:0", flushing) == [
         "numerics  xla:0: float32 errors: tanh 64 eps; denormals are flushed to 0",
     ]
+
+
+def test_equal_devices_share_a_line() -> None:
+    flushing = NumericProfile(denormals_kept=False)
+    assert _header("xla:0", flushing, 2) == ["numerics  xla:0, xla:1: denormals are flushed to 0"]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
