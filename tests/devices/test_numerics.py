@@ -10,6 +10,8 @@ import torch
 from gradconform.devices.device import Device
 from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.devices.numerics import measure_numerics
+from gradconform.devices.probe import Probe
+from gradconform.report.health import Health, health_lines
 from gradconform.report.terminal import opening
 from gradconform.results import Report
 
@@ -122,6 +124,14 @@ def test_equal_devices_share_a_line() -> None:
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_the_header_has_no_line_where_nothing_differs(device: str) -> None:
     assert _header(device, NumericProfile(denormals_kept=True)) == []
+
+
+def test_doctor_shows_what_differs() -> None:
+    flushing = NumericProfile(denormals_kept=False)
+    probe = Probe(device="xla:0", facts={"counts_memory": True, "numerics": flushing.to_dict()})
+    versions = dict.fromkeys(("gradconform", "contract", "torch", "python", "platform"), "1.0")
+    lines = health_lines(Health(versions=versions, devices=(probe,), targets=()), 120)
+    assert "    told        memory is counted; denormals are flushed to 0" in [line.text for line in lines]
 
 
 @pytest.mark.parametrize(
