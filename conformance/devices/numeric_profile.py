@@ -21,6 +21,8 @@ _TF32_BITS = 12
 _SMALLEST_NORMAL = 2.0**-126
 _FLUSHED_TERMS = 1024
 
+#: A gradient has the rounding of the forward and that of the backward.
+_PASSES = 2
 #: The errors of so many calls of an imprecise function may add up: the steps of a short network.
 _CALLS = 8
 
@@ -121,7 +123,7 @@ class NumericProfile:
         for operation, calls in Counter(operations).items():
             bits = self.float32_bits.get(_family(operation) or "")
             if bits is not None and bits < USUAL_BITS:
-                found = max(found, 2.0**-bits)
+                found = max(found, _PASSES * 2.0**-bits)
             eps = self.functions.get(_function(operation) or "")
             if eps is not None and eps > USUAL_EPS:
                 found = max(found, min(calls, _CALLS) * eps * 2.0**-FLOAT32_BITS)

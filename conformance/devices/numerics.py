@@ -189,7 +189,7 @@ def _nan_kept(device: Device) -> bool:
 
 def _signed_zero_kept(device: Device) -> bool:
     zero = torch.tensor([-0.0, -0.0]).to(device.torch_device)
-    kept = [torch.maximum(zero, zero), torch.minimum(zero, zero), zero.max(), zero * 1.0]
+    kept = [torch.maximum(zero, zero), torch.minimum(zero, zero), zero.max()]
     return all(bool(device.to_cpu(x).signbit().all()) for x in kept)
 
 

@@ -232,13 +232,13 @@ def _worst(results: Sequence[Result], measured: Callable[[Result], float | None]
 
 
 def numerics(report: Report) -> tuple[str, ...]:
-    """Return, for each device, one sentence on how its numbers differ from plain IEEE float32."""
-    found = []
+    """Return how the numbers of the devices differ from plain IEEE float32; equal devices share a line."""
+    found: dict[str, list[str]] = {}
     for probe in (report.devices or {}).get("probes", ()):
         profile = NumericProfile.from_dict(probe["facts"].get("numerics") or {})
         if profile.sentences and not probe["device"].startswith("cpu"):
-            found.append(f"{probe['device']}: {'; '.join(profile.sentences)}")
-    return tuple(found)
+            found.setdefault("; ".join(profile.sentences), []).append(probe["device"])
+    return tuple(f"{', '.join(devices)}: {text}" for text, devices in found.items())
 
 
 def _tolerances(devices: Mapping[str, Any]) -> Iterator[str]:

@@ -32,7 +32,7 @@ def test_a_backward_on_a_side_stream_is_right() -> None:
     assert report.summary["passed"] > 0
 
 
-def test_tf32_is_told_and_charged_to_the_device() -> None:
+def test_tf32_is_reported_and_explained_by_the_numeric_profile() -> None:
     report = judged("reference-split", flags={"tf32": "on"}, checks=["full.gradients.*"])
     assert report.environment["flags"] == {"tf32": "on"}
-    assert {(result.status, result.kind) for result in report.results} <= {("passed", None), ("error", "device")}
+    assert {result.status for result in report.results} == {"passed"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,9 @@ import torch
 from gradconform.devices.device import device_of
 from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.devices.numerics import measure_numerics
+from gradconform.drive.observation import Observation
 from gradconform.drive.oracle import Oracle
+from gradconform.drive.reference64 import References
 from gradconform.fixtures.stages import ZOO
 from gradconform.judge.device_precision import judged_with
 from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust
@@ -34,7 +35,7 @@ class Rounded(Oracle):
         super().__init__(CPU)
         self.trusted, self.mode = False, mode
 
-    def _drive(self, references: Any, materials: Any = None) -> Any:
+    def _drive(self, references: References, materials: Materials | None = None) -> Observation:
         with self.mode if materials is None else nullcontext():
             return super()._drive(references, materials)
 

@@ -10,6 +10,8 @@ import torch
 from gradconform.devices.device import Device
 from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.devices.numerics import measure_numerics
+from gradconform.devices.probe import Probe
+from gradconform.report.health import Health, health_lines
 from gradconform.report.terminal import opening
 from gradconform.results import Report
 
@@ -95,9 +97,11 @@ def test_what_else_differs_has_a_sentence_each() -> None:
     )
 
 
-def _header(device: str, profile: NumericProfile) -> list[str]:
-    probe = {"device": device, "reason": None, "unknown": False, "dtypes": {}, "preflight": []}
-    told = {"probes": [{**probe, "facts": {"numerics": profile.to_dict()}}], "skipped": [], "indices": {}}
+def _header(device: str, profile: NumericProfile, indices: int = 1) -> list[str]:
+    facts = {"numerics": profile.to_dict()}
+    probe = {"reason": None, "unknown": False, "dtypes": {}, "preflight": [], "facts": facts}
+    probes = [{"device": device.replace("0", str(index)), **probe} for index in range(indices)]
+    told = {"probes": probes, "skipped": [], "indices": {}}
     target = {"text": "engine", "name": "engine", "version": None, "file": None}
     report = Report(
         profile="standard", target=target, environment={}, seed=20, manifest=1, planned=1, contract="1.0", devices=told
@@ -112,17 +116,30 @@ def test_the_header_of_a_run_shows_what_differs() -> None:
     ]
 
 
+def test_equal_devices_share_a_line() -> None:
+    flushing = NumericProfile(denormals_kept=False)
+    assert _header("xla:0", flushing, 2) == ["numerics  xla:0, xla:1: denormals are flushed to 0"]
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_the_header_has_no_line_where_nothing_differs(device: str) -> None:
     assert _header(device, NumericProfile(denormals_kept=True)) == []
 
 
+def test_doctor_shows_what_differs() -> None:
+    flushing = NumericProfile(denormals_kept=False)
+    probe = Probe(device="xla:0", facts={"counts_memory": True, "numerics": flushing.to_dict()})
+    versions = dict.fromkeys(("gradconform", "contract", "torch", "python", "platform"), "1.0")
+    lines = health_lines(Health(versions=versions, devices=(probe,), targets=()), 120)
+    assert "    told        memory is counted; denormals are flushed to 0" in [line.text for line in lines]
+
+
 @pytest.mark.parametrize(
     ("operation", "precision"),
     [
-        ("aten::cudnn_convolution", 2.0**-10),
-        ("aten::_cudnn_rnn_backward", 2.0**-10),
-        ("aten::_thnn_fused_lstm_cell", 2.0**-10),
+        ("aten::cudnn_convolution", 2.0**-9),
+        ("aten::_cudnn_rnn_backward", 2.0**-9),
+        ("aten::_thnn_fused_lstm_cell", 2.0**-9),
         ("aten::addmm", 0.0),
         ("aten::add", 0.0),
     ],
