@@ -351,7 +351,7 @@ def _kit_error(findings: list[Finding]) -> dict[str, Any] | None:
     for own in (one.raised for one in findings if one.raised is not None):
         if raised_by_the_kit(own):
             text = f"the kit's right split raised {own} ({own.file}:{own.line}); the device is not charged with it"
-            return {"status": "error", "kind": "kit", "message": text, "findings": findings}
+            return {"status": "error", "kind": "kit", "message": text}
     return None
 
 
