@@ -27,7 +27,7 @@ def refuse_misplaced(name: str, ranks: int) -> None:
             f"{device.type!r}; expected one that its package registers, as nccl is for 'cuda'. Use --device cpu"
         )
         raise UnusableDeviceError(msg) from error
-    indices = 1 if device.index is not None else device_of(device).device_count()
+    indices = 1 if ":" in name else device_of(device).device_count()
     if ranks > indices:
         msg = (
             f"{ranks} ranks on this machine are too many for device {name!r}: it has {indices} "
