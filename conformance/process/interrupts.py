@@ -14,7 +14,7 @@ _ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class _Seen:
-    """Whether a SIGINT has come, and who acts on it: a process has one such signal, whatever runs in it."""
+    """Whether a signal asked to stop, and who acts on a SIGINT: a process has one such signal, whatever runs in it."""
 
     pressed = False
     acts: Callable[[int, FrameType | None], Any]
@@ -33,7 +33,7 @@ class EndedBySignal:
 
 @contextlib.contextmanager
 def endings_interrupt() -> Iterator[EndedBySignal]:
-    """Handle SIGTERM and SIGHUP as ctrl-C: raise SIGINT in this process, and store which of them arrived.
+    """Raise ``KeyboardInterrupt`` for SIGTERM and SIGHUP, as for ctrl-C, and store which of them arrived first.
 
     A signal that the process ignores (``nohup`` ignores SIGHUP) stays ignored, and one that somebody handles stays
     theirs. Only the main thread can set handlers; in another thread nothing changes.
@@ -43,10 +43,8 @@ def endings_interrupt() -> Iterator[EndedBySignal]:
     def interrupt(number: int, _: FrameType | None) -> None:
         if ended.number is not None:  # the report of what ran is being written
             return
-        ended.number = number
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.raise_signal(signal.SIGINT)
+        ended.number, _Seen.pressed = number, True
+        raise KeyboardInterrupt
 
     own = [number for number in _ENDINGS if _hears() and signal.getsignal(number) is signal.SIG_DFL]
     for number in own:
@@ -69,16 +67,16 @@ def interrupts_seen() -> Iterator[None]:
         yield
         return
     _Seen.pressed = False  # of an earlier one, which is over
-    if not callable(acts):
+    if not callable(acts):  # a shell's background job ignores SIGINT; one that asks it to end may arrive all the same
         yield
-        return
-    _Seen.acts = acts
-    signal.signal(signal.SIGINT, _note)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGINT) is _note:  # else somebody has set another one, which stays
-            signal.signal(signal.SIGINT, acts)
+    else:
+        _Seen.acts = acts
+        signal.signal(signal.SIGINT, _note)
+        try:
+            yield
+        finally:
+            if signal.getsignal(signal.SIGINT) is _note:  # else somebody has set another one, which stays
+                signal.signal(signal.SIGINT, acts)
     if _Seen.pressed:
         raise KeyboardInterrupt
 
