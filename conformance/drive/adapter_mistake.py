@@ -52,12 +52,13 @@ def mistake_in(adapter: Adapter, error: BaseException) -> AdapterMistakeError | 
     return AdapterMistakeError(f"{place} raised {type(error).__name__}: {error}")
 
 
-def raised_by_the_kit(raised: Raised) -> bool:
-    """Return whether the kit's own right split raised it, or called what raised it in torch: no device is at fault.
+def raised_by_the_kit(raised: Raised, target_file: str | None) -> bool:
+    """Return whether the target is the kit's own, and its code raised this or called what raised it in torch.
 
-    The faults and the variants beside it are implementations under test, and what they raise is theirs.
+    Then no device is at fault. Another target that calls the right split, with arguments that it refuses, is at fault
+    itself; so are the faults and variants beside it.
     """
-    return bool(raised.file) and Path(raised.file).parent == _REFERENCE
+    return all(file is not None and Path(file).parent == _REFERENCE for file in (raised.file, target_file))
 
 
 def _module(frame: FrameType) -> str:

@@ -185,7 +185,15 @@ class Runner:
         below = None if self._required is None else measured.below(self._required)
         if below is not None:
             return _off_device(self.device, *below)
-        return _kit_error(findings) or (_probed(unmet, findings, silent) if unmet else {"findings": findings})
+        return self._kit_error(findings) or (_probed(unmet, findings, silent) if unmet else {"findings": findings})
+
+    def _kit_error(self, findings: list[Finding]) -> dict[str, Any] | None:
+        """Return the verdict where the kit's own code raised; None where it did not. It is charged to nobody else."""
+        for own in (one.raised for one in findings if one.raised is not None):
+            if raised_by_the_kit(own, self.target.file):
+                text = f"the kit's right split raised {own} ({own.file}:{own.line}); the device is not charged with it"
+                return {"status": "error", "kind": "kit", "message": text}
+        return None
 
     def _refused(self, check: Check, error: RefusedError) -> dict[str, Any]:
         """Return the verdict on a refusal: of what is not claimed it is fine, a claim refused is a claim not met."""
@@ -344,15 +352,6 @@ class Runner:
 def _exhausted(*raised: Raised | None) -> dict[str, str]:
     """Return the field of a result that says that memory was used up, where one of ``raised`` tells of it."""
     return next(({"exhausted": str(one)} for one in raised if one is not None and one.memory), {})
-
-
-def _kit_error(findings: list[Finding]) -> dict[str, Any] | None:
-    """Return the verdict where the kit's own code raised; None where it did not. It is charged to nobody else."""
-    for own in (one.raised for one in findings if one.raised is not None):
-        if raised_by_the_kit(own):
-            text = f"the kit's right split raised {own} ({own.file}:{own.line}); the device is not charged with it"
-            return {"status": "error", "kind": "kit", "message": text}
-    return None
 
 
 def _off_device(device: torch.device, who: str, finding: Finding) -> dict[str, Any]:
