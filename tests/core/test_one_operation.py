@@ -84,10 +84,16 @@ def test_a_product_that_is_flushed_to_zero_is_wrong_only_on_a_device_that_keeps_
     assert _difference(torch.mm, (args, {}), flushed, zero) is None
 
 
-def test_flushing_ends_with_its_block() -> None:
-    with denormals_as(flushed=True):
-        pass
-    assert (torch.tensor(1e-20) * 1e-20).item() != 0.0
+@pytest.mark.parametrize("before", [False, True])
+def test_flushing_ends_with_its_block_and_leaves_what_the_caller_had_set(*, before: bool) -> None:
+    if before and not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush denormals")
+    try:
+        with denormals_as(flushed=True):
+            pass
+        assert ((torch.tensor(1e-20) * 1e-20).item() == 0.0) == before
+    finally:
+        torch.set_flush_denormal(False)
 
 
 @pytest.mark.parametrize("check", ["space.split.one-element-1", "space.split.one-by-one-1"])
