@@ -138,7 +138,7 @@ def test_the_contract_is_run_on_it_without_a_crash_a_failure_or_a_warning(profil
 
 def test_the_examples_for_vendors_compile(documented: Callable[[str], list[str]]) -> None:
     blocks = documented("compiles")
-    assert len(blocks) == 2
+    assert len(blocks) == 1  # of MPS; the module of XLA ships
     for block in blocks:
         names = {node.attr for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Attribute)}
         assert "synchronize" in names | {n.name for n in ast.walk(ast.parse(block)) if isinstance(n, ast.FunctionDef)}
