@@ -14,10 +14,13 @@ from gradconform.process.interrupts import endings_interrupt, interrupted, inter
 
 
 @pytest.fixture(autouse=True)
-def handler() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+def handlers() -> Iterator[None]:
+    """A shell's background job ignores ctrl-C, and ``nohup`` ignores SIGHUP: not so here."""
+    acts = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, act) for number, act in acts.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, act in before.items():
+        signal.signal(number, act)
 
 
 def press() -> None:
