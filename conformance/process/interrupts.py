@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -36,11 +37,15 @@ def endings_interrupt() -> Iterator[EndedBySignal]:
     """Raise ``KeyboardInterrupt`` for SIGTERM and SIGHUP, as for ctrl-C, and store which of them arrived first.
 
     A signal that the process ignores (``nohup`` ignores SIGHUP) stays ignored, and one that somebody handles stays
-    theirs. Only the main thread can set handlers; in another thread nothing changes.
+    theirs. Only the main thread can set handlers; in another thread nothing changes. A process that is forked meanwhile
+    ends by the signal, as if nobody handled it.
     """
-    ended = EndedBySignal()
+    ended, process = EndedBySignal(), os.getpid()
 
     def interrupt(number: int, _: FrameType | None) -> None:
+        if os.getpid() != process:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         if ended.number is not None:  # the report of what ran is being written
             return
         ended.number, _Seen.pressed = number, True
@@ -58,9 +63,9 @@ def endings_interrupt() -> Iterator[EndedBySignal]:
 
 @contextlib.contextmanager
 def interrupts_seen() -> Iterator[None]:
-    """Note each SIGINT, beside what its handler does; only the main thread hears of one.
+    """Note each SIGINT, SIGTERM and SIGHUP, beside what its handler does; only the main thread receives one.
 
-    At the end ``KeyboardInterrupt`` is raised where a SIGINT came and whoever it interrupted has kept it to himself.
+    At the end ``KeyboardInterrupt`` is raised if one of these signals arrived and the interrupted code caught it.
     """
     acts = signal.getsignal(signal.SIGINT)
     if acts is _note or not _hears():
@@ -82,7 +87,7 @@ def interrupts_seen() -> Iterator[None]:
 
 
 def interrupted() -> bool:
-    """Tell whether a SIGINT has come since somebody has begun to look; no other thread than the main one has met it."""
+    """Return whether a signal asked to stop since :func:`interrupts_seen` began; in another thread, False."""
     return _Seen.pressed and _hears()
 
 

@@ -95,3 +95,18 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
             assert ended.number is None
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_process_that_is_forked_meanwhile_ends_by_the_signal() -> None:
+    reader, writer = os.pipe()
+    with endings_interrupt():
+        child = os.fork()
+        if child == 0:
+            os.write(writer, b".")
+            while True:
+                signal.pause()
+        os.read(reader, 1)
+        os.kill(child, signal.SIGTERM)
+        _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGTERM
