@@ -236,7 +236,8 @@ _DEVICES: dict[tuple[str, int], Device] = {}
 def denormals_as(flushed: bool) -> Iterator[None]:  # noqa: FBT001 (read as a word of the call)
     """Let this thread of the CPU flush denormals to 0, as a device does that is compared with it.
 
-    A processor that cannot do so computes as before. Where the caller's thread flushes already, that stays.
+    Only a kernel that runs in this thread does, so torch has one (``one_thread``) where devices are judged. A processor
+    that cannot do so computes as before. Where the caller's thread flushes already, that stays.
     """
     if not flushed or float(torch.tensor(1e-39) * 1.0) == 0.0:
         yield

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from gradconform.devices.device import device_of
+from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.drive.driver import drive
 from gradconform.drive.reference64 import References
 from gradconform.reference.autograd import AutogradAdapter
@@ -25,7 +26,14 @@ def room_of(references: References) -> Room:
         return Room()
     names = _Names()
     drive(AutogradAdapter(), materials, loss_scale=references.loss_scale, log=names)
-    return Room(relative=profile.precision(names.found), absolute=profile.smallest_error)
+    return room_in(profile, names.found)
+
+
+def room_in(profile: NumericProfile | None, operations: Iterable[str]) -> Room:
+    """Return the errors of float32 that ``profile`` explains in ``operations``, one name for each call."""
+    if profile is None:
+        return Room()
+    return Room(relative=profile.precision(operations), absolute=profile.smallest_error)
 
 
 @contextmanager

@@ -110,17 +110,12 @@ class DeviceTrust:
         if references.materials.trial.modes & AUTOCAST:
             found = _in_the_dtypes_of(here, found)
         evidence = self._evidence(references, found, here)
-        if not self._seems_wrong(references, evidence):
-            return None
-        with judged_with(room_of(references)):
-            faults = tuple(findings_in(device_faults(evidence)))
+        if any(findings_in(device_faults(evidence))):  # wrong for a device that computes as IEEE says
+            with judged_with(room_of(references)):
+                faults = tuple(findings_in(device_faults(evidence)))
             if faults:
                 return self._told(references, faults)
-            return self._drawn(references) if evidence.draws else None
-
-    def _seems_wrong(self, references: References, evidence: Evidence) -> bool:
-        """Return whether plain autograd is wrong for a device that computes as IEEE says."""
-        return any(findings_in(device_faults(evidence))) or (evidence.draws and self._drawn(references) is not None)
+        return self._drawn(references) if evidence.draws else None
 
     def _drawn(self, references: References) -> Verdict | None:
         """Return what is wrong with an operation of a stage that draws, which as a whole cannot be held against others.

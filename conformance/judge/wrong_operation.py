@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradconform.devices.device import denormals_as, device_of
+from gradconform.devices.device import Device, denormals_as, device_of
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.driver import drive
 from gradconform.drive.reference64 import References, widen
@@ -20,6 +20,7 @@ from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.torch_releases.unwritten import unwritten_is_nan
 from gradconform.trees import map_leaves, tensors
 
+from .device_precision import judged_with, room_in
 from .terms import terms_of
 from .values import same_bits
 
@@ -38,7 +39,7 @@ def wrong_operation(references: References, *, twice: bool = False) -> Cause | N
     ``twice`` names only what is wrong again on copies of its arguments: where nothing else says that it is the device,
     it may be one that runs late, whose tensors hold no values yet.
     """
-    compared = _Compared(twice=twice, flushes=device_of(references.materials.device).flushes_denormals)
+    compared = _Compared(device_of(references.materials.device), twice=twice)
     drive(AutogradAdapter(), references.materials, loss_scale=references.loss_scale, log=compared)
     if compared.found is None and compared.alone:
         return Cause(Mistake.OPERATION_OF_ITS_OWN, names=tuple(dict.fromkeys(compared.alone)))
@@ -48,9 +49,9 @@ def wrong_operation(references: References, *, twice: bool = False) -> Cause | N
 class _Compared(DispatchMode):
     """Runs each operation on the device, and again on the CPU with the same arguments."""
 
-    def __init__(self, *, twice: bool, flushes: bool) -> None:
+    def __init__(self, device: Device, *, twice: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
-        self.twice, self.flushes = twice, flushes
+        self.device, self.twice = device, twice
         self.found: Cause | None = None
         #: What the CPU has not.
         self.alone: list[str] = []
@@ -64,14 +65,15 @@ class _Compared(DispatchMode):
             return func(*args, **kwargs)
         given = map_leaves(_moved, args), map_leaves(_moved, kwargs)
         found = func(*args, **kwargs)
-        with denormals_as(self.flushes):
+        with denormals_as(self.device.flushes_denormals):
             here = _run(func, given)
         if here is None:
             self.alone.append(name)
             return found
-        seen = _difference(func, given, here, found)
-        if seen is not None and self.twice:
-            seen = _difference(func, given, here, _run(func, map_leaves(_on_device_of(args), given)))
+        with judged_with(room_in(self.device.numerics, [name])):  # its own room, not that of the whole trial
+            seen = _difference(func, given, here, found)
+            if seen is not None and self.twice:
+                seen = _difference(func, given, here, _run(func, map_leaves(_on_device_of(args), given)))
         if seen is not None:
             self.found = Cause(Mistake.OPERATION_WRONG, names=(name, _shapes(given[0]), seen))
         return found

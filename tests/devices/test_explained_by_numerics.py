@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradconform.devices.device import device_of
 from gradconform.devices.numeric_profile import NumericProfile
@@ -16,6 +19,7 @@ from gradconform.drive.reference64 import References
 from gradconform.fixtures.stages import ZOO
 from gradconform.judge.device_precision import judged_with
 from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust
+from gradconform.judge.wrong_operation import wrong_operation
 from gradconform.tolerance import Partials, Room, judge
 from gradconform.trial.materials import Materials
 from gradconform.trial.trial import Trial
@@ -43,8 +47,12 @@ class Rounded(Oracle):
 def _trust(monkeypatch: pytest.MonkeyPatch, stage: str, mode: Tf32, profile: NumericProfile | None) -> None:
     monkeypatch.setattr(device_of(CPU), "numerics", profile)
     oracle = Rounded(mode)
+    DeviceTrust(oracle).observe(_references(stage, oracle))
+
+
+def _references(stage: str, oracle: Oracle | None = None) -> References:
     materials = Materials(Trial(stages=(ZOO[stage],), program="F0 B0 F1 B1"), dtype=torch.float32, device=CPU, seed=20)
-    DeviceTrust(oracle).observe(oracle.references(materials, 1.0))
+    return (oracle or Oracle(CPU)).references(materials, 1.0)
 
 
 def _tf32() -> NumericProfile:
@@ -71,6 +79,33 @@ def test_an_error_of_a_64th_in_a_tf32_convolution_is_found(monkeypatch: pytest.M
 def test_other_operations_have_no_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceFaultError, match="is wrong"):
         _trust(monkeypatch, "mlp", Tf32(("addmm",)), _tf32())
+
+
+class EverySecond(TorchDispatchMode):
+    """Makes ``tanh_backward`` wrong by 2^-7 on the device, which is asked first, and not on the CPU, asked second."""
+
+    calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        found = func(*args, **(kwargs or {}))
+        if "tanh_backward" in func.name() and found.dtype == torch.float32:
+            self.calls += 1
+            return found * (1 + 2.0**-7) if self.calls % 2 else found
+        return found
+
+
+@pytest.mark.parametrize(("family", "named"), [("convolution", True), ("", False)])
+def test_a_wrong_operation_beside_an_imprecise_one_is_named(
+    monkeypatch: pytest.MonkeyPatch, *, family: str, named: bool
+) -> None:
+    imprecise = {"float32_bits": {family: 10}} if family else {"functions": {"tanh": 2.0**16}}
+    monkeypatch.setattr(device_of(CPU), "numerics", replace(NumericProfile(), **imprecise))
+    with EverySecond():
+        found = wrong_operation(_references("conv2d"))
+    assert (found is not None) == named
+    if found is not None:
+        assert found.names[0] == "aten::tanh_backward"
 
 
 def _fast() -> Tf32:
