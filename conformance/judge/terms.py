@@ -1,4 +1,8 @@
-"""The size of the terms that an operation adds up: what is left after terms cancel is judged by them."""
+"""The size of the terms that an operation adds up: what is left after terms cancel is judged by them.
+
+Of an operation that is no sum of products, it is how much its result changes with its arguments, relative to theirs:
+no kernel can be nearer than the rounding of what it is given.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +20,67 @@ from gradconform.trees import map_leaves, tensors
 _LINEAR = 1e4
 
 
-def terms_of(func: Callable[..., Any], given: Any, at: int) -> Partials:
-    """Return the sizes of the sums of absolute terms in result ``at`` of an operation; none for one that is no sum.
+#: The relative change of the arguments by which an operation is tried in float64, and how many patterns of signs.
+_STEP = 2.0**-30
+_PATTERNS = 4
+#: How far a change by two steps may be from twice that by one, as a share of it; one that jumps is further.
+_SMOOTH = 0.1
 
-    ``given`` are its arguments, as ``(args, kwargs)`` on the CPU. The operation is run in float64 on their absolute
-    values. It counts as a sum of products if it is affine in each of its tensors there: a matrix product, a convolution
-    and their backwards are, an exponential is not.
+
+def terms_of(func: Callable[..., Any], given: Any, at: int) -> Partials:
+    """Return the sizes of what result ``at`` of an operation is made of; none where that cannot be told.
+
+    ``given`` are its arguments, as ``(args, kwargs)`` on the CPU. For a sum of products it is the sum of its absolute
+    terms, for any other operation its change with its arguments, in proportion.
+    """
+    return _absolute_terms(func, given, at) or _change(func, given, at)
+
+
+def _change(func: Callable[..., Any], given: Any, at: int) -> Partials:
+    """Return how much a result changes with its arguments, in proportion; none where it jumps.
+
+    That is the largest change over some patterns of signs, divided by the relative change of the arguments.
+    """
+    wide = map_leaves(lambda leaf: widen(leaf) if isinstance(leaf, Tensor) else leaf, given)
+    here = _result(func, wide, at)
+    largest = Partials()
+    for seed in range(_PATTERNS if here is not None else 0):
+        once, twice = (_result(func, _moved(wide, seed, step), at) for step in (_STEP, 2 * _STEP))
+        if here is None or once is None or twice is None or not once.shape == twice.shape == here.shape:
+            return Partials()
+        first, second = (once - here).abs(), (twice - here).abs()
+        if not first.numel() or float((second - 2 * first).abs().max()) > _SMOOTH * float(second.max()):
+            return Partials()
+        largest = largest.with_(first / _STEP)
+    return largest
+
+
+def _moved(wide: Any, seed: int, step: float) -> Any:
+    """Return the arguments, each number changed by ``step`` of itself, up or down."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def one(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.layout is not torch.strided:
+            return leaf
+        if not (leaf.is_floating_point() or leaf.is_complex()):
+            return leaf
+        signs = torch.randint(0, 2, leaf.shape, generator=generator, dtype=torch.float64) * 2 - 1
+        return leaf * (1 + step * signs)
+
+    return map_leaves(one, wide)
+
+
+def _absolute_terms(func: Callable[..., Any], given: Any, at: int) -> Partials | None:
+    """Return the sizes of the sums of absolute terms in a result; None for an operation that is no sum of products.
+
+    The operation is run in float64 on the absolute values of its arguments. It counts as a sum of products if it is
+    affine in each of its tensors there: a matrix product, a convolution and their backwards are, an exponential is not.
     """
     sizes = map_leaves(_absolute, given)
     whole = _result(func, sizes, at)
     numbers = [index for index, leaf in enumerate(tensors(sizes)) if leaf.is_floating_point()]
     if whole is None or not numbers or not all(_affine(func, sizes, at, whole, number) for number in numbers):
-        return Partials()
+        return None
     return Partials().with_(whole)
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from gradconform.contract import checks_of
 from gradconform.devices.device import denormals_as
 from gradconform.judge.slopes import another_backward
-from gradconform.judge.terms import terms_of
+from gradconform.judge.terms import _absolute_terms
 from gradconform.judge.wrong_operation import _difference
 from gradconform.trial.materials import Materials
 
@@ -42,6 +42,37 @@ def test_a_convolution_is_judged_by_its_terms_too() -> None:
     assert _difference(F.conv1d, ((x, weight), {}), found, found + 1e-1) is not None
 
 
+ATEN = torch.ops.aten
+
+
+@pytest.mark.parametrize(
+    ("func", "args", "rounding"),
+    [
+        (
+            ATEN._softmax_backward_data,
+            (torch.ones(4, 64), torch.softmax(torch.randn(4, 64), 1), 1, torch.float32),
+            1e-8,
+        ),
+        (ATEN.addmm, (torch.full((4, 4), 64.0), torch.ones(4, 64), torch.ones(64, 4)), 1e-5),
+        (ATEN.var, (torch.randn(4, 64) + 1000, [1]), 1e-4),
+    ],
+    ids=["softmax backward", "addmm", "var"],
+)
+def test_what_cancels_in_any_operation_is_judged_by_what_it_is_given(
+    func: Callable[..., Any], args: tuple[Any, ...], rounding: float
+) -> None:
+    options: dict[str, Any] = {"alpha": -1} if func is ATEN.addmm else {}
+    exact = func(*[one.double() if isinstance(one, Tensor) else one for one in args], **options).float()
+    assert _difference(func, (args, options), exact, exact + rounding) is None
+    assert _difference(func, (args, options), exact, exact + 1e4 * rounding) is not None
+
+
+@pytest.mark.parametrize("func", [torch.exp, torch.nn.functional.gelu, torch.floor, torch.round, torch.tanh])
+def test_a_wrong_function_is_no_rounding_of_what_it_is_given(func: Callable[..., Tensor]) -> None:
+    given = torch.tensor([-2.0, -0.5, 1.0, 2.0, 3.0])
+    assert seen(func, (given,), func(given) * (1 + 2.0**-10) + 2.0**-10) is not None
+
+
 @pytest.mark.parametrize(
     ("func", "arguments"),
     [
@@ -59,8 +90,8 @@ def test_only_an_operation_that_adds_products_has_terms(func: Callable[..., Tens
     torch.manual_seed(0)
     args: list[Any] = [torch.randn(4, 4) for _ in range(arguments)]
     dim = [1] if func in {torch.cumsum, torch.logsumexp} else []
-    found = terms_of(func, ((*args, *dim), {}), 0).peak
-    assert (found > 0.0) == (func in {torch.mm, torch.mul, torch.addmm, torch.cumsum})
+    found = _absolute_terms(func, ((*args, *dim), {}), 0)
+    assert (found is not None) == (func in {torch.mm, torch.mul, torch.addmm, torch.cumsum})
 
 
 def test_sparse_results_are_compared_by_value_and_reported_with_numbers() -> None:
