@@ -36,7 +36,7 @@ def serve(orders: Orders, tell: Tell) -> None:
     first = next(orders)
     options = RunOptions.from_json(first["options"])
     choice = _made_ready(options, first)
-    measured = next(orders)["measured"] if first["waits"] else first["measured"]
+    measured = next(orders)["measured"] if first.get("waits") else first.get("measured")
     run = _watched(Run(options, choice=choice, measured=measured), tell)
     tell(run.header().to_record())
     oracle: Run | None = None
