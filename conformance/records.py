@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from .exits import EXIT_USAGE, UsageError
@@ -51,10 +51,12 @@ class Header:
     """What a run is, before anything has run.
 
     ``report`` holds the fields of a report without results, ``places`` all items in the order of the plan.
+    ``measured`` is what was measured for the plan, as JSON values: no other process of the run measures it again.
     """
 
     report: Mapping[str, Any]
     places: tuple[Place, ...]
+    measured: Mapping[str, Any] = field(default_factory=dict)
     kit: str = KIT_VERSION
 
     @property
@@ -85,6 +87,7 @@ class Header:
             "kit": self.kit,
             "report": dict(self.report),
             "places": [list(place) for place in self.places],
+            **({"measured": dict(self.measured)} if self.measured else {}),
         }
 
     @classmethod
@@ -103,6 +106,7 @@ class Header:
             header = cls(
                 report=record["report"],
                 places=tuple(Place(*map(_text, place)) for place in record["places"]),
+                measured=dict(record.get("measured", {})),
                 kit=_text(record["kit"]),
             )
             header.report_of({})
@@ -112,11 +116,11 @@ class Header:
         return header
 
 
-def header_of(report: Report, places: tuple[Place, ...]) -> Header:
-    """Return the header of the run that ``report`` is the empty report of."""
+def header_of(report: Report, places: tuple[Place, ...], measured: Mapping[str, Any]) -> Header:
+    """Return the header of the run that ``report`` is the empty report of, with what was ``measured`` for its plan."""
     start = {one.name: getattr(report, one.name) for one in fields(Report) if one.init and one.name != "results"}
     # Through JSON: torch's version is a subclass of str, a tuple comes back as a list.
-    return Header(report=json.loads(json.dumps(start)), places=places)
+    return Header(report=json.loads(json.dumps(start)), places=places, measured=measured)
 
 
 def as_json(value: DataclassInstance) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,7 +114,8 @@ def judge(
     options = options_of(arguments) if found is None else resumed_options(arguments, found)
     with current_folder_first():
         refuse_missing_target(str(options.target))  # before anything imports torch
-    with contextlib.closing(_execution(arguments, options)) as execution:
+    measured = None if found is None else found.header.measured
+    with contextlib.closing(_execution(arguments, options, measured)) as execution:
         if found is not None:
             refuse_another_run(found, execution.header)
         if file is not None:
@@ -138,9 +139,10 @@ def _how_to_go_on(file: RecordFile | None, stop: Stop) -> str:
     return "; a run with --ndjson FILE can be gone on with" if stop.exit_code == EXIT_INTERRUPTED else ""
 
 
-def _execution(arguments: argparse.Namespace, options: RunOptions) -> Execution:
+def _execution(arguments: argparse.Namespace, options: RunOptions, measured: Mapping[str, Any] | None) -> Execution:
+    """Return the run, ready to begin; ``measured`` is what a run that is gone on with has measured for its plan."""
     if not arguments.isolation:
-        return InProcess(options, arguments.time_budget)
+        return InProcess(options, arguments.time_budget, measured)
     with current_folder_first():
         choice = choose(options.device, options.dtype, plugins=options.device_plugins, flags=flags_named(options.flags))
     refuse_crowd(choice, arguments.workers)
@@ -151,6 +153,7 @@ def _execution(arguments: argparse.Namespace, options: RunOptions) -> Execution:
         start_timeout=arguments.start_timeout,
         max_lost_time=arguments.max_lost_time,
         time_budget=arguments.time_budget,
+        measured=measured,
     )
 
 
@@ -228,8 +231,16 @@ def _flat(name: str, value: Any) -> dict[str, Any]:
 class InProcess:
     """A run that is ready to begin, in this process; ``header`` says what it is."""
 
-    def __init__(self, options: RunOptions, time_budget: float | None = None) -> None:
-        """Make the run that ``options`` describe; after ``time_budget`` seconds it begins no check."""
+    def __init__(
+        self,
+        options: RunOptions,
+        time_budget: float | None = None,
+        measured: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make the run that ``options`` describe; after ``time_budget`` seconds it begins no check.
+
+        What an earlier part of the run has ``measured`` for the plan is not measured again.
+        """
         self._budget = TimeBudget(time_budget)
         # Before the current folder is looked into, so that nothing in it can stand for torch.
         from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch, which other processes do elsewhere)
@@ -237,7 +248,7 @@ class InProcess:
         self._folder = contextlib.ExitStack()
         with contextlib.ExitStack() as opening:
             opening.enter_context(current_folder_first())
-            self.planned = Run(options)
+            self.planned = Run(options, measured=measured)
             self._folder = opening.pop_all()
         self.header = self.planned.header()
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from gradconform.fixtures.operations.cases import Judgeable, Why, judgeable
 from gradconform.fixtures.operations.entries import Entry, Sample, entries
+from gradconform.fixtures.operations.measured import Outcomes, outcomes_of
 from gradconform.naming import Profile
 from gradconform.torch_releases.names import installed
 
@@ -31,6 +33,7 @@ class OnOperations:
 
     ``listed`` counts the entries that are named; ``left_out`` counts samples by why they cannot be judged; ``untried``
     are the entries of which no sample can; ``nodes`` are the kinds of autograd's nodes that backwards go through.
+    ``outcomes`` are what was measured, by entry.
     """
 
     checks: tuple[Check, ...]
@@ -39,6 +42,7 @@ class OnOperations:
     left_out: Mapping[Why, int]
     untried: tuple[str, ...]
     nodes: frozenset[str]
+    outcomes: Mapping[str, Outcomes]
 
     @property
     def told(self) -> str:
@@ -54,9 +58,11 @@ class OnOperations:
         return "; ".join(parts)
 
 
-def asked_of(patterns: Sequence[str], profile: Profile) -> OnOperations:
+def asked_of(patterns: Sequence[str], profile: Profile, measured: Mapping[str, Any] | None = None) -> OnOperations:
     """Return the checks on the operations that ``patterns`` name: names, globs, or ``all``.
 
+    Each sample is run to find out whether it can be judged. Of the entries in ``measured``, which a plan of the same
+    run wrote (:func:`gradconform.fixtures.operations.measured.to_json`), none is run again.
     Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none, and
     :class:`~gradconform.torch_releases.names.UnavailableError` where torch has no such lists.
     """
@@ -64,27 +70,28 @@ def asked_of(patterns: Sequence[str], profile: Profile) -> OnOperations:
     checks, untried, nodes = list[Check](), list[str](), set[str]()
     left_out: Counter[Why] = Counter()
     samples = 0
+    outcomes: dict[str, Outcomes] = {}
     for entry in named:
-        found = list(_found(entry, SAMPLES[profile], left_out))
+        known = outcomes_of(measured or {}, entry.name)
+        outcomes[entry.name] = known = tuple(_outcomes(entry, SAMPLES[profile])) if known is None else known
+        found = [one for _, one in known if not isinstance(one, str)]
+        left_out.update(one for _, one in known if isinstance(one, str))
         samples += len(found)
         nodes |= frozenset[str]().union(*(one.nodes for one in found))
         if found:
             checks += checks_on(OPERATIONS, entry.name, f"the operation {entry.name}", [one.case for one in found])
         else:
             untried.append(entry.name)
-    return OnOperations(tuple(checks), len(named), samples, left_out, tuple(untried), frozenset(nodes))
+    return OnOperations(tuple(checks), len(named), samples, left_out, tuple(untried), frozenset(nodes), outcomes)
 
 
-def _found(entry: Entry, wanted: int | None, left_out: Counter[Why]) -> Iterator[Judgeable]:
-    """Yield so many samples that can be judged, those first that are unlike the ones before."""
+def _outcomes(entry: Entry, wanted: int | None) -> Iterator[tuple[int, Judgeable | Why]]:
+    """Yield what comes of samples, those first that are unlike the ones before, until so many can be judged."""
     count = 0
     for number in unlike_first(entry.samples(torch.float32, 0), wanted):
         found = judgeable(entry, number)
-        if isinstance(found, str):
-            left_out[found] += 1
-        else:
-            yield found
-            count += 1
+        yield number, found
+        count += not isinstance(found, str)
         if count == wanted:
             return
 

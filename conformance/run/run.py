@@ -26,6 +26,7 @@ from gradconform.devices.environment import environment
 from gradconform.devices.flags import flags_named, flags_set
 from gradconform.devices.ready import device_here, ready
 from gradconform.drive.reference64 import OracleCache
+from gradconform.fixtures.operations.measured import to_json
 from gradconform.named_stages.named import Given as GivenStage
 from gradconform.named_stages.named import described, stages_of
 from gradconform.records import Header, header_of
@@ -50,7 +51,7 @@ _SEEDS = 2**63 - 1  # the loss's target is drawn from the next one
 class Run:
     """A target, a plan and options, all valid: what can be wrong with them is refused when the run is made."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (the options of a run are one, the others are what a caller has made)
         self,
         options: RunOptions,
         *,
@@ -58,12 +59,14 @@ class Run:
         choice: Choice | None = None,
         diagnose: bool = True,
         oracles: OracleCache | None = None,
+        measured: Mapping[str, Any] | None = None,
     ) -> None:
         """Resolve the target and make the plan: of the contract, or of the schedules that are given.
 
         ``adapters`` are targets by name beside the registered ones. A ``choice`` that was made before takes the place
         of the options on devices and dtypes; to make it ready is left to the caller, since a process that runs no check
-        opens no device. ``diagnose`` and ``oracles`` are those of ``Runner``.
+        opens no device. ``diagnose`` and ``oracles`` are those of ``Runner``. ``measured`` is what
+        another process of the same run has measured for the plan, which is not measured again.
 
         Raises :class:`~gradconform.target.loading.TargetError`, :class:`~gradconform.naming.SelectionError`,
         :class:`~gradconform.waivers.waiver.WaiverError` and :class:`~gradconform.fixtures.schedules.ScheduleError` (all
@@ -75,7 +78,7 @@ class Run:
         self.choice = choice or choose(options.device, options.dtype, plugins=options.device_plugins, flags=self.flags)
         if choice is None:
             ready(self.choice, self.flags)
-        manifest, self._extra = _checks_of(options)
+        manifest, self._extra, self.measured = _checks_of(options, measured)
         self.plan: Plan = make_plan(
             manifest,
             profile=options.profile,
@@ -181,7 +184,7 @@ class Run:
 
     def header(self) -> Header:
         """Return what stands at the head of this run's records."""
-        return header_of(self.empty_report(), tuple(self._items))
+        return header_of(self.empty_report(), tuple(self._items), self.measured)
 
     def run(
         self,
@@ -240,8 +243,14 @@ def _frozen_objects() -> Iterator[None]:
             gc.unfreeze()
 
 
-def _checks_of(options: RunOptions) -> tuple[Mapping[str, Check], tuple[str, ...]]:
-    """Return the checks of a run by id, and what extra checks are on: the schedules and stages that are given."""
+def _checks_of(
+    options: RunOptions, measured: Mapping[str, Any] | None
+) -> tuple[Mapping[str, Check], tuple[str, ...], Mapping[str, Any]]:
+    """Return the checks of a run by id, what extra checks are on, and what was measured for the plan, as JSON values.
+
+    ``measured`` is what another process of the run has measured.
+    """
+    found: Mapping[str, Any] = {}
     schedules, stages = schedules_of(options.schedule), stages_of(options.stage)
     extra = [f"{one.name}: {one.size}" for one in schedules.values()]
     own = [] if stages else [check_of(name, found) for name, found in schedules.items()]
@@ -250,7 +259,8 @@ def _checks_of(options: RunOptions) -> tuple[Mapping[str, Check], tuple[str, ...
         own += asked.checks
         extra.append(f"{name}: {described(case, asked.left_out)}")
     if options.operation:
-        of_operations = on_operation.asked_of(options.operation, options.profile)
+        of_operations = on_operation.asked_of(options.operation, options.profile, measured)
+        found = to_json(of_operations.outcomes)
         own += of_operations.checks
         extra.append(f"operations: {of_operations.told}")
     if options.block:
@@ -266,7 +276,7 @@ def _checks_of(options: RunOptions) -> tuple[Mapping[str, Check], tuple[str, ...
         own += known.checks
         extra.append(f"known faults: {known.told}")
     contract = checks_of(options.contract) if options.with_contract or not own else {}
-    return {**contract, **{check.id: check for check in own}}, tuple(extra)
+    return {**contract, **{check.id: check for check in own}}, tuple(extra), found
 
 
 def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)

@@ -43,8 +43,8 @@ class CheckWorker:
 
     ``given`` are the places that it has no result of, ``begun`` is the check that it is at, since ``begun_at``,
     ``header`` what it says of the run, once it has made the plan; it has to be ``expected`` where that is known.
-    ``judged`` are its results, ``owes`` the canaries that it has yet to tell of, and ``disbelieved`` is why none of its
-    results counts.
+    It ``waits`` where it has to be given what was measured for the plan. ``judged`` are its results, ``owes`` the
+    canaries that it has yet to tell of, and ``disbelieved`` is why none of its results counts.
     """
 
     process: Worker
@@ -59,7 +59,15 @@ class CheckWorker:
     judged: list[Result] = field(default_factory=list)
     owes: set[str] = field(default_factory=lambda: set(CANARIES))
     disbelieved: str | None = None
+    waits: bool = False
     _announced: Ending | None = None
+
+    def take_measured(self, measured: Mapping[str, Any]) -> None:
+        """Give a worker that waits for it what was measured for the plan."""
+        if self.waits:
+            self.waits = False
+            self.process.expect(self.start_limit)
+            self.process.send({"measured": measured})
 
     def give(self, places: Sequence[Place], *, oracle: bool = False, again: bool = False) -> None:
         """Let the worker run ``places`` after what it has."""
@@ -146,9 +154,12 @@ class IsolatedRun:
         start_timeout: float,
         max_lost_time: float = math.inf,
         time_budget: float | None = None,
+        measured: Mapping[str, Any] | None = None,
     ) -> None:
         """Start the first worker, which resolves the target and makes the plan, and those that begin beside it.
 
+        What the first one measures for the plan, such as which samples can be judged, it alone measures: the others are
+        given it as data. So is the first where ``measured`` has it from a run that is gone on with.
         ``max_lost_time`` is what checks that end their process may take in the whole run, in seconds, and
         ``time_budget`` for how long checks are begun.
         """
@@ -161,8 +172,11 @@ class IsolatedRun:
         self._crashes = self._idle_ends = 0
         self._lost, self._may_lose = 0.0, max_lost_time
         self._expected: Header | None = None
+        self._measured = measured or None
+        waits = self._measured is None and bool(options["options"]["operation"])
         try:
-            self._workers = [self._start() for _ in range(max(1, min(workers, os.cpu_count() or 1)))]
+            count = max(1, min(workers, os.cpu_count() or 1))
+            self._workers = [self._start(waits=waits and number > 0) for number in range(count)]
             self.header = self._expected = self._first_header()
         except RunStoppedError as error:
             self.close()
@@ -179,8 +193,10 @@ class IsolatedRun:
                 if isinstance(heard, Ending):
                     self._workers[0] = self._replace_idle(worker, heard)
             if worker.header is not None:
+                self._measured = worker.header.measured or None
                 for other in self._workers[1:]:
                     other.expected = worker.header
+                    other.take_measured(worker.header.measured)
                 return worker.header
 
     def run(self, on_result: OnResult, *, on_start: OnStart, places: Iterable[Place]) -> None:
@@ -220,12 +236,16 @@ class IsolatedRun:
             self._end(self._live[0])
         self._orphans.close()
 
-    def _start(self) -> CheckWorker:
-        """Start a worker; its number is the first that is free, so that workers share what they have to evenly."""
+    def _start(self, *, waits: bool = False) -> CheckWorker:
+        """Start a worker; its number is the first that is free, so that workers share what they have to evenly.
+
+        One that ``waits`` makes no plan before it is given what another one measures.
+        """
         taken = {worker.number for worker in self._live}
         number = next(number for number in itertools.count() if number not in taken)
-        process = Worker("gradconform.workers.serving:serve", {**self._options, "worker": number})
-        self._live.append(CheckWorker(process, number, self._limit, self._start_limit, self._expected))
+        given = {**self._options, "worker": number, "measured": self._measured, "waits": waits}
+        process = Worker("gradconform.workers.serving:serve", given)
+        self._live.append(CheckWorker(process, number, self._limit, self._start_limit, self._expected, waits=waits))
         process.expect(self._start_limit)
         return self._live[-1]
 

@@ -26,6 +26,9 @@ def serve(orders: Orders, tell: Tell) -> None:
 
     An order with ``oracle`` runs them with plain autograd in the target's place. One with ``again`` is for a check that
     has ended its process: from then on nothing is tried but the checks. One with ``last`` asks for the canaries alone.
+
+    What the first order has as ``measured`` for the plan is not measured here. A worker that ``waits`` takes it from
+    its second order: the first worker of the run measures it.
     """
     from gradconform.reference.autograd import AutogradAdapter  # noqa: PLC0415 (it imports torch)
     from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch)
@@ -33,12 +36,14 @@ def serve(orders: Orders, tell: Tell) -> None:
     first = next(orders)
     options = RunOptions.from_json(first["options"])
     choice = _made_ready(options, first)
-    run = _watched(Run(options, choice=choice), tell)
+    measured = next(orders)["measured"] if first.get("waits") else first.get("measured")
+    run = _watched(Run(options, choice=choice, measured=measured), tell)
     tell(run.header().to_record())
     oracle: Run | None = None
     for order in orders:
         if order["oracle"] and oracle is None:
-            oracle = _watched(Run(options.but(target=AutogradAdapter(), waivers=None), choice=choice), tell)
+            plain = options.but(target=AutogradAdapter(), waivers=None)
+            oracle = _watched(Run(plain, choice=choice, measured=run.measured), tell)
         run.puts_back &= not order["again"]
         asked = oracle if order["oracle"] and oracle is not None else run
         asked.run_places(
