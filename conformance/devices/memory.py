@@ -1,21 +1,19 @@
 """Address, storage, offset and version of a tensor: nothing else asks a tensor of another device for these.
 
 A device may have none of them. A wrapper subclass or an opaque tensor raises, tensors of ``lazy`` and of torch_xla can
-end the process. So a fact is asked of a type of device in the probe's own process first (:func:`facts_shown`); what it
+end the process. So a fact is asked of a type of device in the probe's own process first (:func:`gradconform.devices.shown.shows`); what it
 cannot show is withheld in every later process (:func:`withhold`), and the kit does without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.torch_releases.storage import has_storage
-from gradconform.trees import tensors
 
 if TYPE_CHECKING:
     from torch import UntypedStorage
@@ -92,36 +90,3 @@ def _shows(tensor: Tensor, *facts: str) -> bool:
     """Return whether tensors of this device may be asked for all of ``facts``."""
     hidden = _WITHHELD.get(tensor.device.type)
     return not hidden or hidden.isdisjoint(facts)
-
-
-def show(device: torch.device, fact: str) -> bool:
-    """Return whether tensors on ``device`` show one of :data:`FACTS`; the device may raise or end the process over it.
-
-    It is asked of a tensor that the user holds, and of one below autograd, where torch_xla ends the process.
-    """
-    asked: dict[str, Callable[[Tensor], bool]] = {
-        "version": lambda tensor: tensor._version >= 0,  # noqa: SLF001 (as above)
-        "offset": lambda tensor: tensor.storage_offset() >= 0,
-        "address": lambda tensor: tensor.data_ptr() != 0 and tensor.untyped_storage().data_ptr() != 0,
-    }
-    below = _Below(asked[fact], device.type)
-    leaf = torch.ones(3, device=device, requires_grad=True)
-    with below:
-        (leaf * leaf).sum().backward()
-    return below.shown and asked[fact](leaf)
-
-
-class _Below(DispatchMode):
-    """Asks every tensor that an operation makes on a type of device for a fact."""
-
-    def __init__(self, asked: Callable[[Tensor], bool], device_type: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
-        self._asked, self._type = asked, device_type
-        self.shown = True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation, and ask."""
-        del types
-        found = func(*args, **(kwargs or {}))
-        self.shown &= all(self._asked(one) for one in tensors(found) if one.device.type == self._type)
-        return found

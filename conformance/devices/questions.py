@@ -208,8 +208,9 @@ def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
     """Return what is told besides; a fact that could not be found out is told as None."""
     from .dtypes import product_keeps_digits  # noqa: PLC0415 (it imports torch)
     from .environment import description  # noqa: PLC0415 (as above)
-    from .memory import FACTS, show  # noqa: PLC0415 (as above)
+    from .memory import FACTS  # noqa: PLC0415 (as above)
     from .preflight import backward_raises, draws_as_the_cpu  # noqa: PLC0415 (as above)
+    from .shown import shows  # noqa: PLC0415 (as above)
 
     asked: dict[str, Callable[[], Any]] = {
         "counts_memory": lambda: device.counts_memory,
@@ -221,7 +222,7 @@ def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
     }
     if asker.apart:
         asked["backward_raises"] = lambda: backward_raises(device)
-        asked |= {f"shows_{fact}": partial(show, device.torch_device, fact) for fact in FACTS}
+        asked |= {f"shows_{fact}": partial(shows, device.torch_device, fact) for fact in FACTS}
     return {fact: asker.ask(f"{fact} of {name}", call).value for fact, call in asked.items()}
 
 

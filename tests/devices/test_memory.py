@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradconform.devices.memory import FACTS, address_of, place_of, show, start_of, storage_of, version_of, withhold
+from gradconform.devices.memory import FACTS, address_of, place_of, start_of, storage_of, version_of, withhold
+from gradconform.devices.shown import shows
 
 HIDDEN = frozenset({"version", "offset", "address"})
 
@@ -36,7 +37,7 @@ class Silent(Tensor):
 
 @pytest.mark.parametrize("fact", FACTS)
 def test_the_cpu_shows_every_fact(fact: str) -> None:
-    assert show(torch.device("cpu"), fact)
+    assert shows(torch.device("cpu"), fact)
 
 
 def test_views_of_one_memory_have_one_place_and_their_own_starts() -> None:

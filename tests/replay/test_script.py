@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gradconform import contract
+from gradconform.devices import memory
 from gradconform.fixtures.random_stages.recipe import RecipeModule
 from gradconform.reference import gradients, recomputed, split, uses
 from gradconform.replay.script import Replayed, ScriptError, failing_trial
@@ -17,7 +18,7 @@ from gradconform.replay.source import Source, add_stage
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run, check_stage_backward
 from gradconform.target.resolve import resolve
-from gradconform.torch_releases import edges, names, saved
+from gradconform.torch_releases import edges, names, saved, storage
 from gradconform.trees import leaves
 
 CHECKS = contract.checks_of()
@@ -76,6 +77,8 @@ WITHOUT_KIT = {
     "from gradconform.adapter import UnsupportedError": "UnsupportedError = RuntimeError",
     "from gradconform.torch_releases.edges import": "from .edges import",
     "from gradconform.exits import EXIT_ENVIRONMENT": "EXIT_ENVIRONMENT = 4",
+    "from gradconform.devices.memory import": "from .memory import",
+    "from gradconform.torch_releases.storage import": "from .storage import",
 }
 
 
@@ -85,7 +88,7 @@ def right_split(tmp_path: Path) -> Path:
     package = tmp_path / "right_split"
     package.mkdir()
     own = {"__init__": split, "uses": uses, "gradients": gradients, "recomputed": recomputed}
-    own |= {"edges": edges, "saved": saved, "names": names}
+    own |= {"edges": edges, "saved": saved, "names": names, "memory": memory, "storage": storage}
     for name, module in own.items():
         text = Path(module.__file__).read_text()
         for line, instead in WITHOUT_KIT.items():

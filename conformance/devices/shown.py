@@ -1,0 +1,46 @@
+"""What tensors on a device show of their memory: asked in the probe's own process, which the device may end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradconform.torch_releases.dispatch import DispatchMode
+from gradconform.trees import tensors
+
+
+def shows(device: torch.device, fact: str) -> bool:
+    """Return whether tensors on ``device`` show ``fact``, one of :data:`gradconform.devices.memory.FACTS`.
+
+    The device may raise or end the process over it.
+    It is asked of a tensor that the user holds, and of one below autograd, where torch_xla ends the process.
+    """
+    asked: dict[str, Callable[[Tensor], bool]] = {
+        "version": lambda tensor: tensor._version >= 0,  # noqa: SLF001 (torch has no other name for it)
+        "offset": lambda tensor: tensor.storage_offset() >= 0,
+        "address": lambda tensor: tensor.data_ptr() != 0 and tensor.untyped_storage().data_ptr() != 0,
+    }
+    below = _Below(asked[fact], device.type)
+    leaf = torch.ones(3, device=device, requires_grad=True)
+    with below:
+        (leaf * leaf).sum().backward()
+    return below.shown and asked[fact](leaf)
+
+
+class _Below(DispatchMode):
+    """Asks every tensor that an operation makes on a type of device for a fact."""
+
+    def __init__(self, asked: Callable[[Tensor], bool], device_type: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
+        self._asked, self._type = asked, device_type
+        self.shown = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation, and ask."""
+        del types
+        found = func(*args, **(kwargs or {}))
+        self.shown &= all(self._asked(one) for one in tensors(found) if one.device.type == self._type)
+        return found
