@@ -1,8 +1,8 @@
 """Address, storage, offset and version of a tensor: nothing else asks a tensor of another device for these.
 
 A device may have none of them. A wrapper subclass or an opaque tensor raises, tensors of ``lazy`` and of torch_xla can
-end the process. So a fact is asked of a type of device in the probe's own process first (:func:`gradconform.devices.shown.shows`); what it
-cannot show is withheld in every later process (:func:`withhold`), and the kit does without.
+end the process. So :func:`gradconform.devices.shown.shows` asks each fact in the probe's own process first. What a type
+of device cannot show is withheld in every later process (:func:`withhold`), and the kit does without.
 """
 
 from __future__ import annotations
