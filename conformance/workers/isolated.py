@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
+import tempfile
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradconform.exits import EXIT_ENVIRONMENT, RunRefusedError, RunStoppedError
@@ -62,12 +65,12 @@ class CheckWorker:
     waits: bool = False
     _announced: Ending | None = None
 
-    def take_measured(self, measured: Mapping[str, Any]) -> None:
-        """Give a worker that waits for it what was measured for the plan."""
+    def take_measured(self, measured: Path | None) -> None:
+        """Give a worker that waits for it the file with what was measured for the plan."""
         if self.waits:
             self.waits = False
             self.process.expect(self.start_limit)
-            self.process.send({"measured": measured})
+            self.process.send({"measured": None if measured is None else str(measured)})
 
     def give(self, places: Sequence[Place], *, oracle: bool = False, again: bool = False) -> None:
         """Let the worker run ``places`` after what it has."""
@@ -172,7 +175,7 @@ class IsolatedRun:
         self._crashes = self._idle_ends = 0
         self._lost, self._may_lose = 0.0, max_lost_time
         self._expected: Header | None = None
-        self._measured = measured or None
+        self._measured = _kept(measured) if measured else None
         waits = self._measured is None and bool(options["options"]["operation"])
         try:
             count = max(1, min(workers, os.cpu_count() or 1))
@@ -193,10 +196,11 @@ class IsolatedRun:
                 if isinstance(heard, Ending):
                     self._workers[0] = self._replace_idle(worker, heard)
             if worker.header is not None:
-                self._measured = worker.header.measured or None
+                if self._measured is None and worker.header.measured:
+                    self._measured = _kept(worker.header.measured)
                 for other in self._workers[1:]:
                     other.expected = worker.header
-                    other.take_measured(worker.header.measured)
+                    other.take_measured(self._measured)
                 return worker.header
 
     def run(self, on_result: OnResult, *, on_start: OnStart, places: Iterable[Place]) -> None:
@@ -231,10 +235,12 @@ class IsolatedRun:
             self.close()
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers, and remove what they read."""
         while self._live:
             self._end(self._live[0])
         self._orphans.close()
+        if self._measured is not None:
+            self._measured.unlink(missing_ok=True)
 
     def _start(self, *, waits: bool = False) -> CheckWorker:
         """Start a worker; its number is the first that is free, so that workers share what they have to evenly.
@@ -243,7 +249,8 @@ class IsolatedRun:
         """
         taken = {worker.number for worker in self._live}
         number = next(number for number in itertools.count() if number not in taken)
-        given = {**self._options, "worker": number, "measured": self._measured, "waits": waits}
+        measured = None if self._measured is None else str(self._measured)
+        given = {**self._options, "worker": number, "measured": measured, "waits": waits}
         process = Worker("gradconform.workers.serving:serve", given)
         self._live.append(CheckWorker(process, number, self._limit, self._start_limit, self._expected, waits=waits))
         process.expect(self._start_limit)
@@ -377,6 +384,14 @@ class IsolatedRun:
         """Return a result that no worker has made under the waivers of the run, as a worker would have."""
         record = self.header.report["waivers"]
         return result if record is None else Waivers.from_record(record).apply(result)
+
+
+def _kept(measured: Mapping[str, Any]) -> Path:
+    """Write what was measured for the plan to a file, for workers to come, and return its path."""
+    file, name = tempfile.mkstemp(prefix="gradconform-plan-", suffix=".json")
+    with os.fdopen(file, "w", encoding="utf-8") as opened:
+        json.dump(measured, opened)
+    return Path(name)
 
 
 def _withdraw(worker: CheckWorker, on_result: OnResult) -> None:

@@ -5,9 +5,11 @@ Its first message is the run's header. Nothing here imports torch before there i
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradconform.devices.choice import Choice
@@ -27,8 +29,9 @@ def serve(orders: Orders, tell: Tell) -> None:
     An order with ``oracle`` runs them with plain autograd in the target's place. One with ``again`` is for a check that
     has ended its process: from then on nothing is tried but the checks. One with ``last`` asks for the canaries alone.
 
-    What the first order has as ``measured`` for the plan is not measured here. A worker that ``waits`` takes it from
-    its second order: the first worker of the run measures it.
+    What is in the file that the first order has as ``measured``, for the plan, is not measured here. A worker that
+    ``waits`` takes it from its second order: the first worker of the run measures it. It is a file, since a worker that
+    hangs reads no long order, and whoever sends one would wait for it.
     """
     from gradconform.reference.autograd import AutogradAdapter  # noqa: PLC0415 (it imports torch)
     from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch)
@@ -36,7 +39,8 @@ def serve(orders: Orders, tell: Tell) -> None:
     first = next(orders)
     options = RunOptions.from_json(first["options"])
     choice = _made_ready(options, first)
-    measured = next(orders)["measured"] if first.get("waits") else first.get("measured")
+    plan = (next(orders) if first.get("waits") else first).get("measured")
+    measured = None if plan is None else json.loads(Path(plan).read_text(encoding="utf-8"))
     run = _watched(Run(options, choice=choice, measured=measured), tell)
     tell(run.header().to_record())
     oracle: Run | None = None

@@ -14,7 +14,7 @@ import pytest
 
 from gradconform.contract import on_operation
 from gradconform.contract.on_operation import asked_of
-from gradconform.fixtures.operations.measured import outcomes_of, to_json
+from gradconform.fixtures.operations.measured import MeasuredError, outcomes_of, to_json
 
 #: Imported by every worker before it plans. Whoever measures a sample there that was planned finds it unstable.
 UNSTABLE = """
@@ -78,7 +78,7 @@ def test_a_plan_made_of_what_another_measured_is_the_same(monkeypatch: pytest.Mo
     "values", [[[0, "some other reason"]], [[0, {"shapes": [[2]]}]], [["x", "raise on the CPU"]], 3], ids=repr
 )
 def test_what_was_not_written_by_a_plan_is_refused(values: object) -> None:
-    with pytest.raises(ValueError, match="what was measured of 'abs' cannot be read"):
+    with pytest.raises(MeasuredError, match="what was measured of 'abs' cannot be read"):
         outcomes_of({"abs": values}, "abs")
 
 
@@ -102,3 +102,17 @@ def test_a_run_that_is_gone_on_with_measures_nothing_again(
     done = run("--resume", "run.ndjson", measures="none of them")
     assert (done.returncode, done.stderr) == (0, "")
     assert "4 of 4 checks passed" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_damaged_plan_in_the_records_is_refused(
+    run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    run(*ASKED, "--ndjson", "run.ndjson")
+    header, *rest = (tmp_path / "run.ndjson").read_text(encoding="utf-8").splitlines(keepends=True)
+    values = json.loads(header)
+    values["measured"]["erf"] = [[0, "some other reason"]]
+    (tmp_path / "run.ndjson").write_text("".join([json.dumps(values) + "\n", *rest[:2]]), encoding="utf-8")
+    done = run("--resume", "run.ndjson")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gradconform: what was measured of 'erf' cannot be read: ValueError: 'some other")
