@@ -15,6 +15,10 @@ FLOAT32_BITS, FLOAT64_BITS = 23, 52
 USUAL_BITS = 19
 #: A function with a larger error, in eps, is unusual.
 USUAL_EPS = 8.0
+#: No format for the factors of float32 products has fewer bits than bfloat16; a network of them may keep one less.
+_FEWEST_BITS = 6
+#: tanh.approx.f32, the least precise that is documented, errs by 2^-11 (PTX ISA 9.0, section 9.7.3.22).
+_LARGEST_EPS = 2.0 ** (FLOAT32_BITS - 11)
 #: TF32 keeps 10 bits of each factor; a network of several products may keep one less or some more.
 _TF32_BITS = 12
 #: The smallest normal float32, and by how many of them a device that flushes denormals may differ: one per term.
@@ -74,13 +78,25 @@ class NumericProfile:
     @property
     def sentences(self) -> tuple[str, ...]:
         """What differs from plain IEEE float32, one sentence for each; empty where nothing differs."""
-        return (*self._of_bits(), *self._of_functions(), *self._of_values())
+        return (*self._of_wrong(), *self._of_bits(), *self._of_functions(), *self._of_values())
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Families and functions whose error no known format or algorithm has. Such an error explains nothing."""
+        few = [family for family, bits in self.float32_bits.items() if bits is not None and bits < _FEWEST_BITS]
+        far = [name for name, eps in self.functions.items() if eps is not None and not eps <= _LARGEST_EPS]
+        return (*few, *far)
+
+    def _of_wrong(self) -> Iterator[str]:
+        if self.wrong:
+            named = [FAMILIES.get(name, name) for name in self.wrong]
+            yield f"beyond any rounding in float32, so not allowed for: {', '.join(named)}"
 
     def _of_bits(self) -> Iterator[str]:
         groups: dict[tuple[int, int | None], list[str]] = {}
         for family, words in FAMILIES.items():
             bits = self.float32_bits.get(family)
-            if bits is not None and bits < USUAL_BITS:
+            if bits is not None and _FEWEST_BITS <= bits < USUAL_BITS:
                 groups.setdefault((bits, self.without_tf32.get(family)), []).append(words)
         for (bits, without), named in groups.items():
             text = f"float32 {' and '.join(named)} have {bits} bits here"
@@ -92,7 +108,9 @@ class NumericProfile:
                 yield f"{text}; use --flag tf32=off for {without}"
 
     def _of_functions(self) -> Iterator[str]:
-        rough = {name: eps for name, eps in self.functions.items() if eps is not None and eps > USUAL_EPS}
+        rough = {
+            name: eps for name, eps in self.functions.items() if eps is not None and USUAL_EPS < eps <= _LARGEST_EPS
+        }
         if rough:
             yield f"float32 errors: {', '.join(f'{name} {eps:.0f} eps' for name, eps in rough.items())}"
 
@@ -117,15 +135,16 @@ class NumericProfile:
     def precision(self, operations: Iterable[str]) -> float:
         """Return the relative error of float32 in these operations beyond IEEE rounding; 0 where there is none.
 
+        What is :attr:`wrong` has none: it is judged as if the device computed as IEEE says.
         ``operations`` has one name for each call: the errors of several calls of an imprecise function add up.
         """
         found = 0.0
         for operation, calls in Counter(operations).items():
             bits = self.float32_bits.get(_family(operation) or "")
-            if bits is not None and bits < USUAL_BITS:
+            if bits is not None and _FEWEST_BITS <= bits < USUAL_BITS:
                 found = max(found, _PASSES * 2.0**-bits)
             eps = self.functions.get(_function(operation) or "")
-            if eps is not None and eps > USUAL_EPS:
+            if eps is not None and USUAL_EPS < eps <= _LARGEST_EPS:
                 found = max(found, min(calls, _CALLS) * eps * 2.0**-FLOAT32_BITS)
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import torch
@@ -95,6 +96,19 @@ def test_what_else_differs_has_a_sentence_each() -> None:
         "float64 has 23 bits here",
         "integers change in a round trip: int64",
     )
+
+
+def test_what_no_rounding_explains_is_told_and_makes_no_room() -> None:
+    profile = NumericProfile(
+        float32_bits={"matmul": 10, "rnn": 0}, functions={"tanh": 8.8e10, "erf": math.nan, "exp": 4096.0}
+    )
+    assert profile.sentences[0] == "beyond any rounding in float32, so not allowed for: RNNs, tanh, erf"
+    assert profile.sentences[1:] == (
+        "float32 matrix products have 10 bits here",
+        "float32 errors: exp 4096 eps",
+    )
+    assert profile.precision(["aten::tanh", "aten::lstm", "aten::erf"]) == 0.0
+    assert profile.precision(["aten::exp"]) > 0.0
 
 
 def _header(device: str, profile: NumericProfile, indices: int = 1) -> list[str]:

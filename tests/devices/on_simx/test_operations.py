@@ -32,7 +32,6 @@ WRONG = {
     ),
     # float64 takes another branch, by the last bit.
     "where float64 tells nothing": ("aten::_pdist_backward", "transpose", "nn.functional.pdist", "operation_wrong"),
-    "one that the CPU has not": ("aten::_thnn_fused_gru_cell", "index", "nn.GRU", "operation_of_its_own"),
     "one that draws": ("aten::native_dropout", "index", "nn.functional.dropout", "operation_draws"),
     "behind one that draws": (
         "aten::native_dropout_backward", "index", "nn.functional.dropout", "operation_wrong",
@@ -49,6 +48,15 @@ def test_an_operation_that_is_wrong_is_named_and_nobody_else_is_accused(name: st
     assert all(operation in names_in(result) for result in report)
     assert {finding["cause"]["kind"] for result in report for finding in result.findings} == {kind}
     assert {result.status for result in judged(operation=entry)} == {"passed"}
+
+
+def test_an_operation_that_the_cpu_has_not_is_a_hint_and_no_cause() -> None:
+    with simx.inject(wrong="aten::_thnn_fused_gru_cell:index"):
+        report = judged(operation="nn.GRU")
+    assert {(result.status, result.kind) for result in report} == {("error", "device")}
+    hint = "no single operation was found wrong; operations that only this device has, not compared: aten::_thnn_fused"
+    assert all(hint in result.message for result in report)
+    assert {finding["cause"] and finding["cause"]["kind"] for result in report for finding in result.findings} == {None}
 
 
 def test_a_report_of_a_device_that_is_wrong_is_read_back_and_laid_out(tmp_path: Path) -> None:

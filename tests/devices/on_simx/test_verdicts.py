@@ -26,7 +26,6 @@ JUDGED = {
     "no_ops": ("aten::convolution", "full.gradients.conv2d", "float32 simx:0", "unsupported"),
     "cpu_result": ("aten::mm", SPLIT, "float32 simx:0", "unsupported"),
     "cpu_fallback": ("aten::mm", SPLIT, "float32 simx:0", "passed"),
-    "tf32": ("1", SPLIT, "float32 simx:0", "error: device"),
     "bfloat16_accumulate": ("1", "full.gradients.mlp", "bfloat16 simx:0", "error: device"),
     "flush_denormals": ("1", SPLIT, "float32 simx:0", "passed"),
     "nondeterministic": ("1", SPLIT, "float32 simx:0", "passed"),
@@ -40,8 +39,10 @@ JUDGED = {
     "lost_at": ("60", SPLIT, "float32 simx:0", "error: environment"),
 }
 
-#: What needs a process of its own: tests/runs/test_on_simx.py, and test_simx.py for the number of devices.
+#: What needs a process of its own: tests/runs/test_on_simx.py, test_device_on_simx.py and, for the number of devices,
+#: test_simx.py.
 IN_PROCESSES = {
+    "tf32": "passed",
     "devices": "passed",
     "hang_at": "error: environment",
     "abort_at": "error: environment",
