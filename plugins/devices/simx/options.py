@@ -46,6 +46,10 @@ def _flag(value: str) -> str | None:
     return None if value in {"0", "1"} else "expected 1 or 0"
 
 
+def _switch(value: str) -> str | None:
+    return None if value in {"0", "1", "torch"} else "expected 1, 0 or torch"
+
+
 def _count(value: str) -> str | None:
     fine = value.isdecimal() and 1 <= int(value) <= MOST_DEVICES
     return None if fine else f"expected a number of devices from 1 to {MOST_DEVICES}"
@@ -53,6 +57,10 @@ def _count(value: str) -> str | None:
 
 def _elements(value: str) -> str | None:
     return None if value.isdecimal() else "expected a number of elements"
+
+
+def _eps(value: str) -> str | None:
+    return None if value.isdecimal() else "expected a number of eps"
 
 
 def _bytes(value: str) -> str | None:
@@ -105,7 +113,17 @@ OPTIONS: dict[str, Option] = {
     "no_ops": Option("aten::gelu", "operations that raise `NotImplementedError`", _each(_operation)),
     "cpu_result": Option("aten::gelu", "operations whose result is left on the CPU", _each(_operation)),
     "cpu_fallback": Option("aten::gelu", "operations for which torch copies to the CPU and back", _each(_operation)),
-    "tf32": Option("1", "factors of float32 products and convolutions rounded to TF32", _flag),
+    "tf32": Option(
+        "torch",
+        "factors of float32 products, convolutions and recurrent cells rounded to TF32: `1` always, `torch` where "
+        "torch's switches for CUDA and cuDNN say so",
+        _switch,
+    ),
+    "rough_cells": Option("64", "tanh and sigmoid in the cells of LSTMs and GRUs are off by up to so many eps", _eps),
+    "atomics": Option(
+        "1", "`index_add`, `scatter_add` and the gradient of an embedding add in an order of their own", _flag
+    ),
+    "own_random": Option("1", "a seed gives other random numbers than on the CPU", _flag),
     "bfloat16_accumulate": Option("1", "matrix products and sums in bfloat16 add up in bfloat16", _flag),
     "flush_denormals": Option("1", "denormal results are 0", _flag),
     "nondeterministic": Option("1", "matrix products and sums add up in an order that no seed decides", _flag),

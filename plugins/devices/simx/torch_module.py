@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Stream, Tensor
+from torch import Event, Stream, Tensor
+
+__all__ = ["Event", "Stream"]
 
 _initialized = True  # torch.utils.checkpoint keeps the generator's state only of a device that says so
 
@@ -70,6 +73,11 @@ def synchronize(device: Any = None) -> None:
 def current_stream(device: Any = None) -> Stream:
     """Return this thread's stream of the device."""
     return torch.accelerator.current_stream(_index(device))
+
+
+def stream(stream: Stream | None) -> AbstractContextManager[Any]:
+    """Make a stream the current one within a ``with``; None changes nothing."""
+    return nullcontext() if stream is None else stream
 
 
 def manual_seed(seed: int) -> None:

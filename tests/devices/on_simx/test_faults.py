@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gradconform.devices.flags import flags_set
 from gradconform.plugins.devices.simx import OPTIONS, inject
 
 
@@ -108,6 +109,55 @@ def test_float32_products_can_be_tf32(product: str) -> None:
     assert error(computed(*factors), expected) < 1e-6
     with inject(tf32=True):
         assert 1e-5 < error(computed(*factors), expected) < 1e-3
+
+
+@pytest.mark.parametrize(("product", "on"), [("mm", False), ("conv", True)])
+def test_tf32_can_follow_torchs_switches(product: str, *, on: bool) -> None:
+    a, b = draw(2, 16, 16)
+    computed = (lambda: a @ b) if product == "mm" else (lambda: F.conv1d(a[None], b[..., None]))
+    exact = computed()
+    with inject(tf32="torch"):
+        assert (error(computed(), exact.double().cpu()) > 1e-5) is on
+        with flags_set({"tf32": "off" if on else "on"}, "simx"):
+            assert (error(computed(), exact.double().cpu()) > 1e-5) is not on
+
+
+def test_fast_cells_err_by_so_many_eps_and_spare_float64() -> None:
+    cell = nn.GRUCell(4, 4).to("simx:1").requires_grad_(requires_grad=False)
+    x, wide = draw(3, 4), nn.GRUCell(4, 4).double().to("simx:1")
+    exact, of_wide = cell(x), wide(x.double())
+    with inject(rough_cells="64"):
+        apart = float(((cell(x) - exact).abs() / exact.abs()).max()) * 2**23
+        assert 8 < apart < 1024
+        assert torch.equal(wide(x.double()), of_wide)
+
+
+def test_atomics_add_in_an_order_of_their_own() -> None:
+    values, index = draw(4096), torch.zeros(4096, dtype=torch.int64, device="simx:1")
+
+    def added() -> list[float]:
+        empty = torch.zeros(1, device="simx:1")
+        return [float(empty.index_add(0, index, values)), float(empty.scatter_add(0, index, values))]
+
+    assert added() == added()
+    with inject(atomics="1"):
+        runs = [added() for _ in range(8)]
+    for several in zip(*runs, strict=True):
+        assert len(set(several)) > 1
+        assert max(several) - min(several) < 1e-3
+
+
+def test_a_seed_can_give_other_numbers_than_on_the_cpu_and_the_same_again() -> None:
+    def drawn() -> Tensor:
+        torch.manual_seed(3)
+        return torch.rand(8, device="simx:1").cpu()
+
+    torch.manual_seed(3)
+    of_cpu = torch.rand(8)
+    assert torch.equal(drawn(), of_cpu)
+    with inject(own_random="1"):
+        assert torch.equal(drawn(), drawn())
+        assert not torch.equal(drawn(), of_cpu)
 
 
 def test_tf32_holds_for_backward_and_spares_other_dtypes() -> None:
@@ -269,7 +319,7 @@ def test_any_operation_counts_where_none_is_named() -> None:
     ("options", "message"),
     [
         ({"wrnog": "1"}, "simx has no option wrnog; nearest: wrong"),
-        ({"tf32": "yes"}, "tf32='yes': expected 1 or 0"),
+        ({"tf32": "yes"}, "tf32='yes': expected 1, 0 or torch"),
         ({"no_dtypes": "float65"}, "no_dtypes='float65': 'float65' is no dtype; expected some of float64"),
         ({"no_ops": "aten::gelo"}, "'aten::gelo' is no operation"),
         ({"no_ops": "gelu"}, "'gelu' is no operation"),

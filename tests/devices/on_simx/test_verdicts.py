@@ -26,6 +26,8 @@ JUDGED = {
     "no_ops": ("aten::convolution", "full.gradients.conv2d", "float32 simx:0", "unsupported"),
     "cpu_result": ("aten::mm", SPLIT, "float32 simx:0", "unsupported"),
     "cpu_fallback": ("aten::mm", SPLIT, "float32 simx:0", "passed"),
+    "atomics": ("1", "full.gradients.embedding", "float32 simx:0", "passed"),
+    "own_random": ("1", "state.rng.dropout-split", "float32 simx:0", "passed"),
     "bfloat16_accumulate": ("1", "full.gradients.mlp", "bfloat16 simx:0", "error: device"),
     "flush_denormals": ("1", SPLIT, "float32 simx:0", "passed"),
     "nondeterministic": ("1", SPLIT, "float32 simx:0", "passed"),
@@ -39,10 +41,11 @@ JUDGED = {
     "lost_at": ("60", SPLIT, "float32 simx:0", "error: environment"),
 }
 
-#: What needs a process of its own: tests/runs/test_on_simx.py, test_device_on_simx.py and, for the number of devices,
-#: test_simx.py.
+#: What needs a process of its own: tests/runs/test_on_simx.py, test_device_on_simx.py and test_as_an_h100.py, and
+#: test_simx.py for the number of devices.
 IN_PROCESSES = {
     "tf32": "passed",
+    "rough_cells": "passed",
     "devices": "passed",
     "hang_at": "error: environment",
     "abort_at": "error: environment",

@@ -2,6 +2,7 @@
 #pragma once
 #include "host.h"
 
+#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 #include <csignal>
 #include <span>
@@ -69,6 +70,18 @@ inline void before(const std::string& name) {
 
 // ---- operands and results of matrix products and sums
 
+// Whether factors of products are rounded to TF32 now: always, or as torch's switch for CUDA's products says.
+inline bool tf32_in_products() {
+  auto wanted = options();
+  return wanted->tf32 || (wanted->tf32_by_torch && at::globalContext().allowTF32CuBLAS());
+}
+
+// The same of what cuDNN computes on CUDA, convolutions and recurrent cells, which has a switch of its own.
+inline bool tf32_in_cudnn() {
+  auto wanted = options();
+  return wanted->tf32 || (wanted->tf32_by_torch && at::globalContext().allowTF32CuDNN());
+}
+
 // Return a copy with the ten bits of mantissa that TF32 has, rounded to nearest, ties to even.
 inline at::Tensor rounded_to_tf32(const at::Tensor& tensor) {
   if (tensor.scalar_type() != c10::kFloat) return tensor;
@@ -106,13 +119,36 @@ inline std::vector<int64_t> summed_dims(const c10::IValue& dims, int64_t count) 
   return found;
 }
 
+// Let what several threads add to one element, on a GPU by atomics, come in an order that no seed decides.
+inline void disturb_atomics(const std::string& name, std::span<c10::IValue> arguments) {
+  if (name == "aten::index_add" || name == "aten::scatter_add") {
+    auto index = arguments[2].toTensor(), source = arguments[3].toTensor();
+    if (index.dim() == 0 || source.dim() == 0 || index.numel() == 0) return;
+    auto dim = at::maybe_wrap_dim(arguments[1].toInt(), source.dim());
+    auto along = name == "aten::index_add" ? 0 : dim;
+    if (name == "aten::scatter_add") { // the source may be larger than the index
+      for (int64_t i = 0; i < index.dim(); i++) source = source.narrow(i, 0, index.size(i));
+    }
+    auto order = any_order(index.size(along));
+    arguments[2] = index.index_select(along, order), arguments[3] = source.index_select(dim, order);
+  } else if (name == "aten::embedding_dense_backward") {
+    auto grad = arguments[0].toTensor(), indices = arguments[1].toTensor();
+    if (indices.numel() == 0) return;
+    auto order = any_order(indices.numel());
+    arguments[0] = grad.reshape({indices.numel(), grad.size(-1)}).index_select(0, order);
+    arguments[1] = indices.reshape(-1).index_select(0, order);
+  }
+}
+
 inline void disturb_operands(const std::string& name, std::span<c10::IValue> arguments) {
   auto wanted = options();
-  if (!wanted->tf32 && !wanted->nondeterministic) return;
+  if (wanted->atomics) disturb_atomics(name, arguments);
+  auto tf32 = tf32_in_products();
+  if (!tf32 && !wanted->nondeterministic) return;
   auto first = first_factor(name);
   if (first >= 0) {
     auto a = arguments[first].toTensor(), b = arguments[first + 1].toTensor();
-    if (wanted->tf32) a = rounded_to_tf32(a), b = rounded_to_tf32(b);
+    if (tf32) a = rounded_to_tf32(a), b = rounded_to_tf32(b);
     if (wanted->nondeterministic) {
       auto order = any_order(a.size(-1));
       a = a.index_select(-1, order), b = b.index_select(b.dim() == 1 ? 0 : -2, order);

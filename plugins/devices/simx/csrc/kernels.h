@@ -107,7 +107,7 @@ class Composed {
   Composed(const char* name, const Tensor& like) : name_(name), index_(like.device().index()) { before(name); }
 
   Tensor operand(const Tensor& tensor) const {
-    return options()->tf32 ? rounded_to_tf32(host_view(tensor)) : host_view(tensor);
+    return tf32_in_cudnn() ? rounded_to_tf32(host_view(tensor)) : host_view(tensor);
   }
 
   template <size_t N>
@@ -147,18 +147,27 @@ inline std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& gra
   return {grads[0], grads[1], grads[2]};
 }
 
-inline Tensor with_bias(const Tensor& gates, const OptionalTensor& bias) {
-  return bias && bias->defined() ? host_view(gates) + host_view(*bias) : host_view(gates).clone();
+// The gates are products, so that they are as precise as products of cuDNN are.
+inline Tensor with_bias(const Composed& call, const Tensor& gates, const OptionalTensor& bias) {
+  return bias && bias->defined() ? call.operand(gates) + host_view(*bias) : call.operand(gates).clone();
+}
+
+// Return the values of a fast function: each is off by up to so many eps of float32, as the option says.
+inline Tensor roughly(const Tensor& values) {
+  auto eps = options()->rough_cells;
+  if (eps == 0 || values.scalar_type() != c10::kFloat) return values;
+  return values * (1 + (values * 997).cos_() * (static_cast<double>(eps) * 0x1p-23));
 }
 
 inline std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates,
                                                     const Tensor& cx, const OptionalTensor& input_bias,
                                                     const OptionalTensor& hidden_bias) {
   Composed call("aten::_thnn_fused_lstm_cell", input_gates);
-  auto gates = with_bias(hidden_gates, hidden_bias).add_(with_bias(input_gates, input_bias)).chunk(4, 1);
-  auto in = gates[0].sigmoid(), forget = gates[1].sigmoid(), cell = gates[2].tanh(), out = gates[3].sigmoid();
+  auto gates = with_bias(call, hidden_gates, hidden_bias).add_(with_bias(call, input_gates, input_bias)).chunk(4, 1);
+  auto in = roughly(gates[0].sigmoid()), forget = roughly(gates[1].sigmoid());
+  auto cell = roughly(gates[2].tanh()), out = roughly(gates[3].sigmoid());
   auto cy = (forget * host_view(cx)).add_(in * cell);
-  auto results = call.results<3>({out * cy.tanh(), cy, at::cat({in, forget, cell, out}, 1)});
+  auto results = call.results<3>({out * roughly(cy.tanh()), cy, at::cat({in, forget, cell, out}, 1)});
   return {results[0], results[1], results[2]};
 }
 
@@ -168,7 +177,7 @@ inline std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptionalTenso
   Composed call("aten::_thnn_fused_lstm_cell_backward_impl", cx);
   auto gates = host_view(workspace).chunk(4, 1);
   auto in = gates[0], forget = gates[1], cell = gates[2], out = gates[3];
-  auto squashed = host_view(cy).tanh();
+  auto squashed = roughly(host_view(cy).tanh());
   auto of_hy = host_view(grad_hy).value_or(at::zeros_like(squashed));
   auto of_cy = at::tanh_backward(of_hy * out, squashed);
   if (auto later = host_view(grad_cy)) of_cy = of_cy + *later;
@@ -182,10 +191,11 @@ inline std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const OptionalTenso
 inline std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
                                            const OptionalTensor& input_bias, const OptionalTensor& hidden_bias) {
   Composed call("aten::_thnn_fused_gru_cell", input_gates);
-  auto of_input = with_bias(input_gates, input_bias).chunk(3, 1);
-  auto of_hidden = with_bias(hidden_gates, hidden_bias).chunk(3, 1);
-  auto reset = (of_hidden[0] + of_input[0]).sigmoid_(), update = (of_hidden[1] + of_input[1]).sigmoid_();
-  auto fresh = (of_input[2] + of_hidden[2] * reset).tanh_();
+  auto of_input = with_bias(call, input_gates, input_bias).chunk(3, 1);
+  auto of_hidden = with_bias(call, hidden_gates, hidden_bias).chunk(3, 1);
+  auto reset = roughly((of_hidden[0] + of_input[0]).sigmoid_());
+  auto update = roughly((of_hidden[1] + of_input[1]).sigmoid_());
+  auto fresh = roughly((of_input[2] + of_hidden[2] * reset).tanh_());
   auto hidden = host_view(hx);
   auto hy = (hidden - fresh).mul_(update).add_(fresh);
   auto results = call.results<2>({hy, at::cat({reset, update, fresh, hidden, of_hidden[2]}, 1)});

@@ -91,6 +91,10 @@ struct Options {
         cpu_result(names(given, "cpu_result")),
         cpu_fallback(names(given, "cpu_fallback")),
         tf32(flag(given, "tf32")),
+        tf32_by_torch(text(given, "tf32") == "torch"),
+        rough_cells(number(given, "rough_cells")),
+        atomics(flag(given, "atomics")),
+        own_random(flag(given, "own_random")),
         bfloat16_accumulate(flag(given, "bfloat16_accumulate")),
         flush_denormals(flag(given, "flush_denormals")),
         nondeterministic(flag(given, "nondeterministic")),
@@ -113,7 +117,10 @@ struct Options {
   Names no_dtypes;
   bool narrow_float64 = false;
   Names no_ops, cpu_result, cpu_fallback;
-  bool tf32 = false, bfloat16_accumulate = false, flush_denormals = false, nondeterministic = false;
+  bool tf32 = false, tf32_by_torch = false;
+  int64_t rough_cells = 0;
+  bool atomics = false, own_random = false;
+  bool bfloat16_accumulate = false, flush_denormals = false, nondeterministic = false;
   std::map<std::string, std::string> wrong;
   int64_t wrong_above = 0;
   bool copying_views = false, mix_with_cpu = false, one_index = false, unseeded = false;

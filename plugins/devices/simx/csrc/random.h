@@ -15,7 +15,17 @@ struct Generator final : at::CPUGeneratorImpl {
     key_set_ = c10::DispatchKeySet(c10::DispatchKey::PrivateUse1);
   }
 
+  // An algorithm of its own gives other numbers than the CPU for one seed; another seed of the CPU's does as well.
+  void set_current_seed(uint64_t seed) override {
+    at::CPUGeneratorImpl::set_current_seed(options()->own_random ? seed ^ kOwn : seed);
+  }
+  uint64_t current_seed() const override {
+    auto seed = at::CPUGeneratorImpl::current_seed();
+    return options()->own_random ? seed ^ kOwn : seed;
+  }
+
  private:
+  static constexpr uint64_t kOwn = 0x5bd1e995;
   Generator* clone_impl() const override {
     auto* copy = new Generator(device_.index());
     copy->set_state(*get_state());
