@@ -381,6 +381,12 @@ def _pipeline(one: argparse.ArgumentParser) -> None:
     add_count(one, "--microbatches", metavar="M", help="of schedules: micro-batches of a step (default: four per rank)")
     add_option(one, "checks")
     add_option(one, "device", default="cpu", help="where stages are")
+    add_option(one, "device_plugins")
+    one.add_argument(
+        "--ranks-share-device",
+        action="store_true",
+        help="let several ranks have one index of the device; they communicate by gloo over copies on the host",
+    )
     add_option(one, "dtype", default="float32", help="as for run")
     add_option(one, "seed", default=DEFAULT_SEED)
     add_count(

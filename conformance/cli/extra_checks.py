@@ -6,7 +6,7 @@ import argparse
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any, TypeVar
@@ -23,9 +23,10 @@ from gradconform.naming import SelectionError, current_folder_first, nearest
 from gradconform.pipeline.cases import Case, cases_of, clauses_of, lacking
 from gradconform.pipeline.exchange import Job
 from gradconform.pipeline.extra import ExtraChecks, run_extra
+from gradconform.pipeline.host_copies import HOST_COPIES
 from gradconform.pipeline.launch import Machines, OnResult, run_pipeline
 from gradconform.pipeline.options import PipelineOptions
-from gradconform.pipeline.placement import refuse_misplaced
+from gradconform.pipeline.placement import backend_for
 from gradconform.pipeline.schedule_text import schedule_text_named
 from gradconform.pipeline.schedule_text.checks import checks_of
 from gradconform.pipeline.stage_objects import stage_objects_named
@@ -111,12 +112,11 @@ def prepared_pipeline(arguments: argparse.Namespace) -> Prepared:
     if arguments.profile is not None:
         msg = "--profile is of training steps, and --schedule runs schedules in their place; give one of the two"
         raise SelectionError(msg)
-    asked = _asked(arguments)
+    asked = PipelineOptions.of(vars(arguments))
     arguments.ranks = arguments.ranks or 2
     _refuse_machines(arguments, arguments.ranks, f"--ranks {arguments.ranks}")
     require(*torch_pipelining.FOR_PIPELINES)
-    device_named(arguments.device)
-    refuse_misplaced(arguments.device, arguments.ranks // arguments.nnodes)
+    backend = _backend(arguments, arguments.ranks)
     described = _described(looked_at(arguments.target, steps=False), fixed=arguments.fixed)
     names = [name for given in arguments.schedule for name in (NAMES if given == "all" else (given,))]
     absent = _lacking(names)
@@ -127,7 +127,7 @@ def prepared_pipeline(arguments: argparse.Namespace) -> Prepared:
         microbatches=arguments.microbatches,
     )
     chosen = _chosen(cases, arguments.checks)
-    job = _job(arguments, chosen)
+    job = _job(arguments, chosen, backend)
     unavailable = [
         clause.result(job.device, job.dtype, status="unsupported", message=f"unavailable: {reason}")
         for name, reason in absent.items()
@@ -135,7 +135,9 @@ def prepared_pipeline(arguments: argparse.Namespace) -> Prepared:
     ]
     sizes = tuple(dict.fromkeys(case.size for case in chosen))
     more = len(unavailable)
-    report = _report(described, sizes, len(chosen) + more, len(cases) + more, replace(asked, schedule=tuple(names)))
+    report = _report(
+        described, (*sizes, *_of(backend)), len(chosen) + more, len(cases) + more, replace(asked, schedule=tuple(names))
+    )
     report.results += unavailable
     areas = {case.id: case.id.rpartition(".")[0] for case in chosen}
     return Prepared(report, (job.device, job.dtype), functools.partial(_run_pipeline, job, arguments), areas)
@@ -152,7 +154,6 @@ def _training_steps(arguments: argparse.Namespace) -> Prepared:
         msg = f"{', '.join(wrong)}: of schedules; training steps have sizes of their own"
         raise SelectionError(msg)
     require(*torch_pipelining.FOR_PIPELINES)
-    device_named(arguments.device)
     profile = arguments.profile or "quick"
     said = looked_at(arguments.target, steps=True)
     cases = step_cases(profile)
@@ -160,20 +161,15 @@ def _training_steps(arguments: argparse.Namespace) -> Prepared:
     sizes = sorted({case.composition.ranks for case in chosen})
     for ranks in sizes:
         _refuse_machines(arguments, ranks, f"training steps on {ranks} ranks")
-        refuse_misplaced(arguments.device, ranks // arguments.nnodes)
-    job = _job(arguments, chosen, runtime=said["runtime"])
+    backend = _backend(arguments, sizes[-1])
+    job = _job(arguments, chosen, backend, runtime=said["runtime"])
     what = (f"training steps on {listed(list(map(str, sizes)))} ranks",)
     described = _described(said, fixed=arguments.fixed)
-    report = _report(described, what, len(chosen), len(cases), _asked(arguments), profile)
+    report = _report(
+        described, (*what, *_of(backend)), len(chosen), len(cases), PipelineOptions.of(vars(arguments)), profile
+    )
     areas = dict.fromkeys((case.id for case in chosen), "step")
     return Prepared(report, (job.device, job.dtype), functools.partial(_run_steps, job, chosen, arguments), areas)
-
-
-def _asked(arguments: argparse.Namespace) -> PipelineOptions:
-    """Return what was asked for."""
-    given = {one.name: getattr(arguments, one.name) for one in fields(PipelineOptions)}
-    several = {name: tuple(given[name] or ()) for name in ("schedule", "checks")}
-    return PipelineOptions(**{**given, **several})
 
 
 def looked_at(target: str, *, steps: bool) -> dict[str, Any]:
@@ -187,7 +183,21 @@ def _described(said: Mapping[str, Any], *, fixed: bool) -> dict[str, Any]:
     return {**described, "name": f"{described['name']} with the right split"} if fixed else described
 
 
-def _job(arguments: argparse.Namespace, cases: Sequence[Case | StepCase], *, runtime: bool = False) -> Job:
+def _backend(arguments: argparse.Namespace, ranks: int) -> str:
+    """Return the backend of the ranks, once the device is known to be usable and to have room for them."""
+    device_named(arguments.device, arguments.device_plugins or ())
+    return backend_for(arguments.device, ranks // arguments.nnodes, share=arguments.ranks_share_device)
+
+
+def _of(backend: str) -> Iterator[str]:
+    """Yield what a report says of a backend that is none of the device's own."""
+    if backend == HOST_COPIES:
+        yield "gloo over copies on the host"
+
+
+def _job(
+    arguments: argparse.Namespace, cases: Sequence[Case | StepCase], backend: str, *, runtime: bool = False
+) -> Job:
     return Job(
         target=arguments.target,
         cases=tuple(cases),
@@ -197,6 +207,8 @@ def _job(arguments: argparse.Namespace, cases: Sequence[Case | StepCase], *, run
         timeout=arguments.timeout,
         runtime=runtime,
         fixed=arguments.fixed,
+        plugins=tuple(arguments.device_plugins or ()),
+        backend=backend,
     )
 
 

@@ -11,7 +11,9 @@ from typing import Any
 from gradconform.devices.ready import device_named
 from gradconform.exits import EXIT_CONFORMS, EXIT_INCOMPLETE, RunRefusedError
 from gradconform.naming import SelectionError, current_folder_first, nearest
+from gradconform.pipeline.host_copies import HOST_COPIES
 from gradconform.pipeline.options import STEPS, PipelineOptions
+from gradconform.pipeline.placement import backend_for
 from gradconform.pipeline.training_step.composition import StepCase, step_cases
 from gradconform.replay.step_script import ReplayedStep, refuse_unwritten, where_is
 from gradconform.results import Report, Result
@@ -23,7 +25,7 @@ from .parsing import given_options
 from .replayed import say_what_came, say_what_is_replayed, say_what_is_written
 
 #: The options of replay that a pipeline takes.
-_TAKEN = ("device", "dtype", "seed")
+_TAKEN = ("device", "device_plugins", "dtype", "seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ def replay_pipeline(arguments: argparse.Namespace, report: Report | None = None,
 
 def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result | None) -> _Wanted:
     """Return the check and the options of its run: those of the report that holds it, with what is given in place."""
-    given = given_options(arguments)
+    options = given_options(arguments)
+    given: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in options.items()}
     target = given.pop("target", None)
     if wrong := [OPTIONS[name].flag for name in given if name not in _TAKEN]:
         taken = ", ".join(OPTIONS[name].flag for name in _TAKEN)
@@ -56,11 +59,11 @@ def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result
         _case(arguments.what)
         return _Wanted(arguments.what, target, PipelineOptions(profile="standard", checks=(arguments.what,), **given))
     try:
-        options = PipelineOptions.from_json(report.options).alone(before.check)
+        of_report = PipelineOptions.from_json(report.options).alone(before.check)
     except SelectionError as error:
         msg = f"{arguments.what.rpartition('#')[0]}: {error}"
         raise SelectionError(msg) from error
-    return _Wanted(before.check, target or str(report.target["text"]), replace(options, **given), report, before)
+    return _Wanted(before.check, target or str(report.target["text"]), replace(of_report, **given), report, before)
 
 
 def _case(check: str) -> StepCase:
@@ -96,7 +99,11 @@ def _write_script(wanted: _Wanted, path: str) -> int:
     if options.fixed:
         msg = f"a script runs torch as it is, and {wanted.check} ran with --fixed. Replay it without --script"
         raise SelectionError(msg)
-    device_named(options.device)
+    device_named(options.device, options.device_plugins)
+    if backend_for(options.device, 1, share=options.ranks_share_device) == HOST_COPIES:
+        how = "Replay it without --script"
+        msg = f"a script runs with torch alone, which has no communication backend for {options.device!r}. {how}"
+        raise SelectionError(msg)
     said = looked_at(wanted.target, steps=True)
     refuse_unwritten(case, said["claims"])
     name = " ".join(filter(None, (said["described"]["name"], said["described"]["version"])))

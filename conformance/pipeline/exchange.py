@@ -31,6 +31,7 @@ class Job:
 
     ``timeout`` is in seconds, per case; :meth:`limit` says which case may take longer. The target is torch's three
     functions, or, as ``runtime`` says, what runs whole steps. Where ``fixed``, the right split is put into torch.
+    ``plugins`` are modules that make the device usable, ``backend`` is what ranks communicate with.
     """
 
     target: str
@@ -41,6 +42,8 @@ class Job:
     timeout: float
     runtime: bool = False
     fixed: bool = False
+    plugins: tuple[str, ...] = ()
+    backend: str = "gloo"
 
     def limit(self, case: Case | StepCase) -> float:
         """Return what a case may take, in seconds."""
@@ -55,7 +58,8 @@ class Job:
     def from_json(cls, text: str) -> Job:
         """Return the job that :meth:`to_json` wrote."""
         values = json.loads(text)
-        return cls(**{**values, "cases": tuple(map(_case_of, values["cases"]))})
+        several = {"cases": tuple(map(_case_of, values["cases"])), "plugins": tuple(values["plugins"])}
+        return cls(**{**values, **several})
 
 
 def _case_of(values: dict[str, Any]) -> Case | StepCase:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gradconform.naming import STEP_PROFILES, SelectionError
-from gradconform.option_words import DEFAULT_SEED
+from gradconform.option_words import DEFAULT_SEED, RUN_OPTION_WORDS
 
 from .cases import word_of
 
@@ -30,6 +30,8 @@ class PipelineOptions:
     stages_per_rank: int | None = None
     microbatches: int | None = None
     device: str = "cpu"
+    device_plugins: tuple[str, ...] = ()
+    ranks_share_device: bool = False
     dtype: str = "float32"
     seed: int = DEFAULT_SEED
     timeout: float = 60
@@ -64,10 +66,17 @@ class PipelineOptions:
         own = tuple(name for name, word in named.items() if check.startswith(f"pipeline.{word_of(word)}."))
         return replace(self, schedule=own or self.schedule, checks=(check,))
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> PipelineOptions:
+        """Return the options as a command line has parsed them: what may be given several times is None without any."""
+        values = {one.name: given[one.name] for one in fields(cls)}
+        several = {one.name: tuple(values[one.name] or ()) for one in fields(cls) if isinstance(one.default, tuple)}
+        return cls(**{**values, **several})
+
     @property
     def of_values(self) -> PipelineOptions:
         """Only what changes the values of a training step, which is what ``gradconform replay`` takes."""
-        return PipelineOptions(device=self.device, dtype=self.dtype, seed=self.seed)
+        return PipelineOptions(device=self.device, device_plugins=self.device_plugins, dtype=self.dtype, seed=self.seed)
 
     @property
     def words(self) -> list[str]:
@@ -77,12 +86,18 @@ class PipelineOptions:
     def _words(self) -> Iterator[str]:
         plain = PipelineOptions()
         for one in fields(self):
-            value = getattr(self, one.name)
+            value, flag = getattr(self, one.name), _flag(one.name)
             if value is True:
-                yield f"--{one.name}"
+                yield flag
             elif value != getattr(plain, one.name):
                 told = value if isinstance(value, tuple) else (value,)
-                yield from (word for each in told for word in (f"--{one.name.replace('_', '-')}", str(each)))
+                yield from (word for each in told for word in (flag, str(each)))
+
+
+def _flag(name: str) -> str:
+    """Return the name of an option on the command line."""
+    known = RUN_OPTION_WORDS.get(name)
+    return known.flag if known else f"--{name.replace('_', '-')}"
 
 
 def _fits(one: Field[Any], value: object) -> bool:

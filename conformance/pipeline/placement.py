@@ -1,4 +1,4 @@
-"""Whether the ranks of a pipeline fit on a device: an index each, and a backend that they can communicate with."""
+"""Where the ranks of a pipeline are and what they communicate with: an index each, and the device's own backend."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ import torch
 import torch.distributed as dist
 
 from gradconform.devices.device import device_of
-from gradconform.naming import SelectionError, UnusableDeviceError
+from gradconform.naming import SelectionError
+
+from .host_copies import HOST_COPIES
 
 
-def refuse_misplaced(name: str, ranks: int) -> None:
-    """Raise before any process starts if ``ranks`` of this machine cannot run on the device ``name``.
+def backend_for(name: str, ranks: int, *, share: bool = False) -> str:
+    """Return the backend with which ``ranks`` of this machine communicate on the device ``name``.
 
-    A name with an index stands for that one, and one without for all of its type; the CPU takes any number of ranks.
-    Raises :class:`~gradconform.naming.UnusableDeviceError` where torch.distributed has no communication backend for the
-    type of device, and :class:`~gradconform.naming.SelectionError` where there are more ranks than indices.
+    It is the one that torch.distributed names for the type of device, and gloo over copies on the host where it names
+    none or where ranks ``share`` an index. A name with an index stands for that one, and one without for all of its
+    type; the CPU takes any number of ranks. Raises :class:`~gradconform.naming.SelectionError` before any process
+    starts if there are more ranks than indices and they do not share.
     """
     device = torch.device(name)
     if device.type == "cpu":
-        return
-    try:
-        backend = dist.get_default_backend_for_device(device)
-    except ValueError as error:
-        msg = (
-            f"device {name!r} cannot run a pipeline: torch.distributed has no communication backend for "
-            f"{device.type!r}; expected one that its package registers, as nccl is for 'cuda'. Use --device cpu"
-        )
-        raise UnusableDeviceError(msg) from error
+        return dist.get_default_backend_for_device(device)
     indices = 1 if ":" in name else device_of(device).device_count()
-    if ranks > indices:
+    if ranks > indices and not share:
         msg = (
             f"{ranks} ranks on this machine are too many for device {name!r}: it has {indices} "
-            f"{'index' if indices == 1 else 'indices'}, and {backend} needs one for each rank. Use fewer ranks, "
-            "more machines by --nnodes, or --device cpu"
+            f"{'index' if indices == 1 else 'indices'}. Use fewer ranks, more machines by --nnodes, or "
+            "--ranks-share-device, with which they communicate by gloo over copies on the host"
         )
         raise SelectionError(msg)
+    if share:
+        return HOST_COPIES
+    try:
+        return dist.get_default_backend_for_device(device)
+    except ValueError:
+        return HOST_COPIES

@@ -38,6 +38,7 @@ from gradconform.torch_releases.pipelining import EVALUATION, connect, wait_for_
 
 from .cases import BY_NAME, Case
 from .exchange import Job, Marker, Outcome
+from .host_copies import HOST_COPIES, register_host_copies
 from .runtime import make_schedule, make_stages, put_under_test
 from .starts import JOB, Start
 from .training_step.composition import StepCase, withheld
@@ -58,12 +59,14 @@ class RankProcess:
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.marker = Marker(self.folder / f"rank-{self.rank}.mark")
         self.marker.note("joining the process group")
-        self.device = _device_of(job.device, int(os.environ["LOCAL_RANK"]))
+        self.device = _device_of(job.device, job.plugins, int(os.environ["LOCAL_RANK"]))
         self.dtype = dtype_named(job.dtype)
         patience = timedelta(seconds=max(map(job.limit, job.cases)) + _PATIENCE_S)
         store, rank, ranks = next(rendezvous("env://", timeout=patience))
+        if job.backend == HOST_COPIES:
+            register_host_copies(self.device.type)
         dist.init_process_group(
-            dist.get_default_backend_for_device(self.device),
+            job.backend,
             # The store holds what the ranks of earlier starts have written.
             store=dist.PrefixStore(start.folder.name, store),  # type: ignore[attr-defined] # torch's documentation has it
             rank=rank,
@@ -153,6 +156,11 @@ class RankProcess:
             return runtime_named(case.target)
         return self.runtime or runtime_named(TORCH)
 
+    @property
+    def _carrier(self) -> str:
+        """The backend that carries what ranks send."""
+        return "gloo" if self.job.backend == HOST_COPIES else self.job.backend
+
     def _missing(self, case: Case | StepCase) -> str:
         """Return what the case asks for that the target, or the runtime that it is put into, has not."""
         if isinstance(case, StepCase):
@@ -174,7 +182,7 @@ class RankProcess:
     def _judged(self, case: Case) -> list[Finding | Measured]:
         scenario = BY_NAME[case.scenario]
         if not scenario.alone:
-            wait_for_all(dist.get_backend())
+            wait_for_all(self._carrier)
         stages = 1 + max(stage for row in case.rows for stage in _stages_in(row))
         sizes, seed = (scenario, stages, case.microbatches), self.job.seed
         plain = run_whole_model(*sizes, dtype=self.dtype, device=self.device, seed=seed)
@@ -185,7 +193,7 @@ class RankProcess:
         group = self.alone if scenario.alone else None
         made = make_stages(modules, stages, self.device, group, self.marker.note)
         schedule = make_schedule(case, scenario, made)
-        connect(made, dist.get_backend())
+        connect(made, self._carrier)
         steps = {"train": schedule.step}
         if "eval" in scenario.steps:
             steps["eval"] = EVALUATION.find(schedule)
@@ -216,14 +224,18 @@ def _stages_in(row: tuple[str, ...]) -> list[int]:
     return sorted({placed.action.stage for placed in placed_actions([row])[0]})
 
 
-def _device_of(name: str, local_rank: int) -> torch.device:
+def _device_of(name: str, plugins: tuple[str, ...], local_rank: int) -> torch.device:
     """Return this rank's device: where a user names no index, ranks of one machine take one each in turn."""
-    load_plugins((), tuple({name.partition(":")[0]} - {"cpu"}))
+    load_plugins(plugins, tuple({name.partition(":")[0]} - {"cpu"}))
     device = torch.device(name)
-    index: int | None = device.index  # torch types it as an int
-    if device.type == "cpu" or index is not None:
+    if device.type == "cpu":
         return device
-    return torch.device(device.type, local_rank % torch.get_device_module(device).device_count())
+    index: int | None = device.index  # torch types it as an int
+    module = torch.get_device_module(device)
+    here = torch.device(device.type, local_rank % module.device_count() if index is None else index)
+    if hasattr(module, "set_device"):  # what names no index means this one, as under torchrun
+        module.set_device(here)
+    return here
 
 
 def run_rank(start: Start) -> None:

@@ -84,11 +84,24 @@ _TOLD = {"device_count": 1, "is_available": True, "is_initialized": True, "curre
 MODULE = SimpleNamespace(
     manual_seed_all=lambda _: None,
     synchronize=lambda _=None: None,
+    get_rng_state=lambda _=None: torch.get_rng_state(),
+    set_rng_state=lambda state, _=None: torch.set_rng_state(state),
     get_amp_supported_dtype=lambda: [torch.bfloat16],
     **{name: lambda value=value: value for name, value in _TOLD.items()},
 )
 setup("pebble", backend_module=MODULE)
 _LIBRARY = torch.library.Library("aten", "IMPL")
+
+
+def _copy_from(source: Tensor, destination: Tensor, *_: Any) -> Tensor:
+    """Copy from or to the device, as ``torch.tensor(values, device="pebble")`` asks below autograd."""
+    (destination.host if isinstance(destination, Pebble) else destination).copy_(
+        source.host if isinstance(source, Pebble) else source
+    )
+    return destination
+
+
+_LIBRARY.impl("_copy_from", _copy_from, "PrivateUse1")
 for _name in ("empty.memory_format", "empty_strided"):
     _packet, _, _overload = _name.partition(".")
     _op = getattr(getattr(torch.ops.aten, _packet), _overload or "default")

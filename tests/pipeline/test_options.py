@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -44,9 +43,7 @@ def failed(check: str, **how: Any) -> Result:
 
 def asked(words: str) -> PipelineOptions:
     """Return the options that are typed, as the command takes them."""
-    given = parser().parse_args(["pipeline", "torch", *shlex.split(words)])
-    values = {one.name: getattr(given, one.name) for one in fields(PipelineOptions)}
-    return PipelineOptions(**{**values, **{name: tuple(values[name] or ()) for name in ("schedule", "checks")}})
+    return PipelineOptions.of(vars(parser().parse_args(["pipeline", "torch", *shlex.split(words)])))
 
 
 def test_the_command_and_a_report_have_the_same_defaults() -> None:
@@ -80,6 +77,11 @@ def test_the_command_and_a_report_have_the_same_defaults() -> None:
             "--schedule 1F1B --checks pipeline.1f1b.tied --ranks 4 --nnodes 2 --rdzv-endpoint node0:29500 --rdzv-id a",
         ),
         ("--fixed", "step.plain", "--checks step.plain --fixed"),
+        (
+            "--device mine --device-plugin my.device,other --ranks-share-device",
+            "step.plain",
+            "--checks step.plain --device mine --device-plugin my.device --device-plugin other --ranks-share-device",
+        ),
     ],
 )
 def test_a_failure_is_told_with_the_command_that_shows_it_alone(words: str, check: str, again: str) -> None:

@@ -1,4 +1,4 @@
-"""Ranks that do not fit on a device are refused before any process starts."""
+"""Where ranks are and what they communicate with: decided, or refused, before any process starts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gradconform.devices.device import Device
-from gradconform.naming import SelectionError, UnusableDeviceError
-from gradconform.pipeline.placement import refuse_misplaced
+from gradconform.naming import SelectionError
+from gradconform.pipeline.host_copies import HOST_COPIES
+from gradconform.pipeline.placement import backend_for
 
 
 @pytest.fixture
@@ -20,26 +21,31 @@ def one_index(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_cpu_takes_any_number_of_ranks() -> None:
-    refuse_misplaced("cpu", 64)
+    assert backend_for("cpu", 64) == "gloo"
 
 
 @pytest.mark.usefixtures("one_index")
-@pytest.mark.parametrize("name", ["cuda", "cuda:0"])
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "xla"])
 def test_more_ranks_than_indices_are_refused_with_both_numbers(name: str) -> None:
-    refuse_misplaced(name, 1)
-    with pytest.raises(SelectionError, match=rf"^2 ranks on this machine are too many for device '{name}': it has 1 "):
-        refuse_misplaced(name, 2)
+    backend_for(name, 1)
+    told = rf"^2 ranks on this machine are too many for device '{name}': it has 1 index\. .* --ranks-share-device"
+    with pytest.raises(SelectionError, match=told):
+        backend_for(name, 2)
+    assert backend_for(name, 2, share=True) == HOST_COPIES
 
 
-def test_a_device_without_a_communication_backend_is_refused_by_name() -> None:
-    with pytest.raises(UnusableDeviceError, match=r"torch\.distributed has no communication backend for 'xla'"):
-        refuse_misplaced("xla", 2)
+@pytest.mark.usefixtures("one_index")
+@pytest.mark.parametrize(("name", "backend"), [("cuda", "nccl"), ("xpu", "xccl"), ("xla", HOST_COPIES)])
+def test_torch_names_the_backend_and_without_one_it_is_gloo_over_copies(name: str, backend: str) -> None:
+    assert backend_for(name, 1) == backend
 
 
 @pytest.mark.parametrize("what", [("--schedule", "GPipe", "--ranks", "2"), ()], ids=["schedules", "training steps"])
 def test_the_command_says_so_in_one_sentence_and_starts_nothing(what: tuple[str, ...], tmp_path: Path) -> None:
     words = [sys.executable, "-m", "gradconform", "pipeline", "reference-split" if what else "torch", *what]
     done = subprocess.run([*words, "--device", "simpy"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr.startswith("gradconform: device 'simpy' cannot run a pipeline: torch.distributed has no")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        "gradconform: 2 ranks on this machine are too many for device 'simpy': it has 1 index"
+    )
     assert len(done.stderr.splitlines()) == 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ from .model import (
     shared_layers,
     tied_names,
 )
-from .oracle import LR, Plain, PlainRun, run_plain
+from .oracle import LR, Plain, PlainRun, on_cpu, run_plain
 
 #: By how much more than plain autograd, which rounds once as well, a right runtime in bfloat16 may err.
 _MORE = 12.0
@@ -73,10 +74,11 @@ def judged_step(composition: Composition, runtime: Runtime, place: Place) -> Jud
     """Run a composition on this rank; yield what it gave that one plain process does not, act by act."""
     wide = run_plain(composition, dtype=place.dtype, seed=place.seed, wide=True)
     max_norms = [act.max_norm for act in wide.acts]
-    plain = run_plain(composition, dtype=place.dtype, seed=place.seed, max_norms=max_norms)
+    run_here = partial(run_plain, composition, dtype=place.dtype, seed=place.seed, device=place.device)
+    plain = run_here(max_norms=max_norms)
     # How far roundings of parameters move what comes behind a step of SGD: as one of the norm that is clipped to does.
     nudged = [max_norm * (1.0 + torch.finfo(place.dtype).eps) for max_norm in max_norms]
-    moved = run_plain(composition, dtype=place.dtype, seed=place.seed, max_norms=nudged) if any(nudged) else plain
+    moved = run_here(max_norms=nudged) if any(nudged) else plain
     spec = spec_of(composition, place)
     replicas = Replicas(spec, place.rank)
     made = make_stages(composition, dtype=place.dtype, seed=place.seed)
@@ -149,6 +151,8 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, what it is of, and what it is h
             seen.held = session.held()
         seen.grads, seen.params = _grads(act, replicas, kept[0]), replicas.whole(kept[1])
         seen.buffers = {name: None if value is None else value.detach().clone() for name, value in kept[2].items()}
+        yield from _first_seen(_elsewhere(seen, label, place.device), told)
+        seen = _on_cpu(seen)
         others = replicas.of_others(seen.grads)
         # What each micro-batch gives rounds as the stages do, or what adds up would not be known from it.
         summed = wide if composition.precision == "unmixed" else plain
@@ -187,6 +191,35 @@ def _grads(act: Act, replicas: Replicas, kept: Mapping[str, Kept]) -> dict[str, 
     if act != "zero_grad":
         return found
     return {name: None if grad is None or not grad.any() else grad for name, grad in found.items()}
+
+
+def _elsewhere(seen: _Seen, label: str, device: torch.device) -> Judged:
+    """Yield what is not on the device of the stages."""
+    sorts: Mapping[Sort, Mapping[str, Tensor | None]] = {
+        "parameter gradient": seen.grads, "parameter": seen.params, "buffer": seen.buffers,
+    }  # fmt: skip
+    for sort, named in sorts.items():
+        for name, value in named.items():
+            if value is not None and value.device != device:
+                stage, _, short = name.partition(".")
+                text = f"expected device {device}, got {value.device}"
+                yield Finding("device", f"stage {stage} {short}", label, text, sort=sort)
+    for mb, loss in enumerate(seen.losses or ()):
+        if loss.device != device:
+            text = f"expected device {device}, got {loss.device}"
+            yield Finding("device", f"the loss of micro-batch {mb}", label, text)
+
+
+def _on_cpu(seen: _Seen) -> _Seen:
+    """Return what was seen with its tensors on the CPU, where they are held against the oracle's."""
+
+    def copied(named: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
+        return {name: None if value is None else on_cpu(value) for name, value in named.items()}
+
+    losses = None if seen.losses is None else [on_cpu(loss) for loss in seen.losses]
+    return replace(
+        seen, losses=losses, grads=copied(seen.grads), params=copied(seen.params), buffers=copied(seen.buffers)
+    )
 
 
 def _first_seen(judged: Judged, told: set[tuple[str, str]]) -> Judged:
@@ -247,7 +280,7 @@ class _Judge:
         for mb, (got, expected, exact) in enumerate(zip(losses, plain, wide, strict=False)):
             where = f"the loss of micro-batch {mb}"
             room = self._room(expected, exact)
-            yield from compare("thing", where, self.label, got.detach(), expected, given(exact), spread=room)
+            yield from compare("thing", where, self.label, got, expected, given(exact), spread=room)
 
     def _named(
         self,

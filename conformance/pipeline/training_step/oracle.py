@@ -63,26 +63,37 @@ class PlainRun:
     shares: Mapping[Part, Share] = field(default_factory=dict)
 
 
-def run_plain(
-    composition: Composition, *, dtype: torch.dtype, seed: int, wide: bool = False, max_norms: Sequence[float] = ()
-) -> PlainRun:
-    """Return what plain autograd gives on the CPU, in ``dtype`` or ``wide``: in float64, once rounded to ``dtype``.
+_CPU = torch.device("cpu")
 
-    ``max_norms`` are those that gradients are clipped to, act by act; a half of the norm where none are given.
+
+def run_plain(  # noqa: PLR0913 (what is run, and where)
+    composition: Composition,
+    *,
+    dtype: torch.dtype,
+    seed: int,
+    device: torch.device = _CPU,
+    wide: bool = False,
+    max_norms: Sequence[float] = (),
+) -> PlainRun:
+    """Return what plain autograd gives on ``device``, in ``dtype`` or ``wide``: in float64, once rounded to ``dtype``.
+
+    What it returns is on the CPU. ``max_norms`` are those that gradients are clipped to, act by act; a half of the norm
+    where none are given.
     """
-    return _Run(composition, dtype, seed, wide, max_norms).result()
+    return _Run(composition, dtype, seed, device, wide, max_norms).result()
 
 
 class _Run:
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (as run_plain is given it)
         self,
         composition: Composition,
         dtype: torch.dtype,
         seed: int,
+        device: torch.device,
         wide: bool,  # noqa: FBT001 (as run_plain is given it)
         max_norms: Sequence[float],
     ) -> None:
-        self.composition, self.dtype, self.seed, self.wide = composition, dtype, seed, wide
+        self.composition, self.dtype, self.seed, self.device, self.wide = composition, dtype, seed, device, wide
         self.max_norms = max_norms
         # Each replica has buffers of its own; parameters and gradients are those of the first one.
         self.replicas = [self._stages() for _ in range(composition.replicas)]
@@ -94,6 +105,8 @@ class _Run:
         made = make_stages(self.composition, dtype=self.dtype, seed=self.seed)
         if self.wide:
             return [stage.double() for stage in made.values()]
+        for stage in made.values():
+            stage.to(self.device)
         return [lowered(stage) if self.composition.precision == "mixed" else stage for stage in made.values()]
 
     @staticmethod
@@ -130,10 +143,10 @@ class _Run:
             act=act,
             losses=losses,
             grads={name: _copy(parameter.grad) for name, parameter in self.named.items()},
-            params={name: parameter.detach().clone() for name, parameter in self.named.items()},
+            params={name: on_cpu(parameter) for name, parameter in self.named.items()},
             buffers=[self._buffers(stages) for stages in self.replicas],
             partials=dict(self.partials),
-            norm=norm,
+            norm=None if norm is None else on_cpu(norm),
             max_norm=max_norm,
             weights=weights,
         )
@@ -149,7 +162,9 @@ class _Run:
 
     def _batch(self, number: int, replica: int) -> Batch:
         batch = make_batch(self.composition, number, replica, dtype=self.dtype, seed=self.seed)
-        return batch.map(lambda value: value.double() if self.wide and value.is_floating_point() else value)
+        if not self.wide:
+            return batch.map(lambda value: value.to(self.device))
+        return batch.map(lambda value: value.double() if value.is_floating_point() else value)
 
     def _weights(self, batches: Sequence[Batch]) -> tuple[float, float]:
         """Return what the losses of one micro-batch count in the loss of the step."""
@@ -169,7 +184,7 @@ class _Run:
                 self.shares[number, replica, mb] = self._share(stages, chunk)
             with torch.set_grad_enabled(trains):
                 loss = self._loss(stages, chunk, weights[1])
-            losses.append(loss.detach())
+            losses.append(on_cpu(loss))
             if trains:
                 self._accumulate(stages, loss * weights[0])
         return losses
@@ -177,7 +192,7 @@ class _Run:
     def _loss(self, stages: Sequence[nn.Module], chunk: Batch, auxiliary: float) -> Tensor:
         scale_auxiliary(stages, auxiliary)
         lower = self.composition.precision == "autocast" and not self.wide
-        with torch.autocast("cpu", LOWER, enabled=lower):
+        with torch.autocast(self.device.type, LOWER, enabled=lower):
             output = run_forward(stages, (chunk.x,), chunk.kwargs)[-1].outputs
             return loss_of(self.composition)(output, chunk.target)
 
@@ -216,7 +231,7 @@ class _Run:
             added = accumulate(of_loss * self._loss(stages, chunk, auxiliary), dict.fromkeys(own.values()))
             for parameter, grad in kept.items():
                 parameter.grad = grad
-            found.append({name: added[id(one)] for name, one in own.items() if id(one) in added})
+            found.append({name: on_cpu(added[id(one)]) for name, one in own.items() if id(one) in added})
         for stage, buffers in zip(stages, before, strict=True):
             for name, value in stage.named_buffers():
                 value.copy_(buffers[name])
@@ -243,11 +258,16 @@ class _Run:
     @staticmethod
     def _buffers(stages: Sequence[nn.Module]) -> dict[str, Tensor]:
         return {
-            f"{index}.{name}": value.detach().clone()
+            f"{index}.{name}": on_cpu(value)
             for index, stage in enumerate(stages)
             for name, value in stage.named_buffers()
         }
 
 
+def on_cpu(value: Tensor) -> Tensor:
+    """Return a copy on the CPU."""
+    return value.detach().cpu() if not value.is_cpu else value.detach().clone()
+
+
 def _copy(grad: Tensor | None) -> Tensor | None:
-    return None if grad is None else grad.detach().clone()
+    return None if grad is None else on_cpu(grad)
