@@ -86,7 +86,8 @@ class Result:
     Off the CPU: ``off_device_share`` is the share of the implementation's operations that did not run on the device;
     ``memory`` its peak there in bytes, plain autograd's, and plain autograd's with B in place of I and W
     (``undeferred``), of the trial that takes most beside plain autograd; ``oracle_spread`` how far two runs of plain
-    autograd were apart, as a part of the largest element, None where they were bit-equal.
+    autograd were apart, as a part of the largest element, None where they were bit-equal; ``imprecise`` by how many eps
+    of its dtype and scale each operation errs that is not wrong, None where none is imprecise.
     """
 
     check: str
@@ -104,6 +105,7 @@ class Result:
     off_device_share: float | None = None
     memory: Mapping[str, int] | None = None
     oracle_spread: float | None = None
+    imprecise: Mapping[str, float] | None = None
     waiver: Mapping[str, Any] | None = None
     findings: tuple[Mapping[str, Any], ...] = ()
     programs: tuple[str, ...] = ()
@@ -146,6 +148,7 @@ class Result:
         values["findings"] = [dict(finding) for finding in self.findings]
         values |= {"programs": list(self.programs), "unclaimed": list(self.unclaimed)}
         values["memory"] = None if self.memory is None else dict(self.memory)
+        values["imprecise"] = None if self.imprecise is None else dict(self.imprecise)
         values["waiver"] = None if self.waiver is None else dict(self.waiver)
         return values
 

@@ -153,12 +153,16 @@ def sizes(grads: Iterable[Tensor | None]) -> Partials:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the rule says of one tensor. ``worst`` is the index of the largest error, as :func:`_first_of_the_worst`."""
+    """What the rule says of one tensor. ``worst`` is the index of the largest error, as :func:`_first_of_the_worst`.
+
+    ``in_eps`` is that error in eps of the dtype times the scale.
+    """
 
     error: float
     bound: float
     headroom: float
     worst: tuple[int, ...]
+    in_eps: float = 0.0
 
     @property
     def passed(self) -> bool:
@@ -200,7 +204,8 @@ def judge(  # noqa: PLR0913 (a tensor, what it is held against, and how much roo
         bound = factor * (2.0 * _max(oracle_error) + unit * scale.peak + least)
         bound_rms = factor * (2.0 * _rms(oracle_error) + unit * scale.rms + least)
         headroom = max(_ratio(_max(error), bound), _ratio(_rms(error), bound_rms))
-        return Judgement(_max(error), bound, headroom, _first_of_the_worst(error, eps * scale.peak))
+        worst, in_eps = _first_of_the_worst(error, eps * scale.peak), _ratio(_max(error), eps * scale.peak)
+        return Judgement(_max(error), bound, headroom, worst, in_eps)
 
     scale = scale.with_(reference)
     judged = by(scale)

@@ -26,7 +26,8 @@ class Evidence:
     materials. ``observations`` has one entry per repeat of the trial. ``oracle_again`` is a second run of plain
     autograd, where a trial has repeats. ``diagnose``: look for the likely cause of a wrong value. ``device``: set where
     it is the device that is judged; what it showed are the observations, and the oracle is the CPU. ``spread`` is how
-    far two runs of plain autograd are apart, by the id of the oracle's tensor; ``undeferred_peak`` the memory that
+    far two runs of plain autograd are apart, by the id of the oracle's tensor; ``imprecise`` by how many eps operations
+    of the device err that are not wrong; ``undeferred_peak`` the memory that
     plain autograd takes with B in place of I and W; ``recomputed`` what the diagnosis has tried.
     """
 
@@ -38,6 +39,7 @@ class Evidence:
     diagnose: bool = True
     device: torch.device | None = None
     spread: Mapping[int, float] = field(default_factory=dict)
+    imprecise: Mapping[str, float] = field(default_factory=dict)
     undeferred_peak: int | None = None
     recomputed: Computed = field(default_factory=Computed)
 

@@ -1,32 +1,54 @@
-"""How much less precise than IEEE a trial is on a device, by the device's numeric profile."""
+"""How much less precise than IEEE a trial is on a device: by its numeric profile, and by what its operations show."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
 
-from gradconform.devices.device import device_of
+import torch
+
 from gradconform.devices.numeric_profile import NumericProfile
-from gradconform.drive.driver import drive
-from gradconform.drive.reference64 import References
-from gradconform.reference.autograd import AutogradAdapter
 from gradconform.tolerance import Room, rooms_of
-from gradconform.torch_releases.dispatch import DispatchMode
+
+#: The errors of so many calls of an imprecise operation may add up: the steps of a short network.
+_CALLS = 8
+#: An imprecise operation errs by no more eps than this in float32, or in 16 bits; a format of fewer bits does.
+_MOST_EPS, _MOST_EPS_IN_16_BITS = 512.0, 8.0
 
 
-def room_of(references: References) -> Room:
-    """Return the errors of float32 that the device's numeric profile explains in the operations of a trial.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imprecise:
+    """An operation that errs by ``eps`` times eps of ``dtype`` and scale, and by no more in a wider dtype."""
 
-    Only a trial that plain autograd seems to get wrong needs this: it runs plain autograd there once more.
+    operation: str
+    dtype: str
+    eps: float
+
+
+def most_eps(dtype: torch.dtype) -> float:
+    """Return by how many eps an imprecise operation may err; 0 where no wider dtype could show that it is no worse."""
+    real = dtype.to_real() if dtype.is_complex else dtype
+    if real is torch.float64 or not real.is_floating_point:
+        return 0.0
+    return _MOST_EPS if real is torch.float32 else _MOST_EPS_IN_16_BITS
+
+
+def rooms_for(
+    profile: NumericProfile | None, operations: Sequence[str], imprecise: Iterable[Imprecise]
+) -> Mapping[str, Room]:
+    """Return by dtype the errors that the profile and the imprecise operations explain in a trial.
+
+    ``operations`` has one name for each call.
     """
-    materials = references.materials
-    profile = device_of(materials.device).numerics
-    if profile is None or not (profile.sentences or profile.smallest_error):
-        return Room()
-    names = _Names()
-    drive(AutogradAdapter(), materials, loss_scale=references.loss_scale, log=names)
-    return room_in(profile, names.found)
+    rooms, calls = {"float32": room_in(profile, operations)}, Counter(operations)
+    for one in imprecise:
+        eps = torch.finfo(getattr(torch, one.dtype)).eps
+        before = rooms.get(one.dtype, Room())
+        relative = min(calls[one.operation], _CALLS) * one.eps * eps
+        rooms[one.dtype] = Room(relative=max(before.relative, relative), absolute=before.absolute)
+    return rooms
 
 
 def room_in(profile: NumericProfile | None, operations: Iterable[str]) -> Room:
@@ -41,17 +63,3 @@ def judged_with(room: Room) -> Iterator[None]:
     """Judge float32 with this much more room meanwhile."""
     with rooms_of({"float32": room}):
         yield
-
-
-class _Names(DispatchMode):
-    """Collects the name of each operation that runs."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
-        self.found: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and keep its name."""
-        del types
-        self.found.append(func.name().partition(".")[0])
-        return func(*args, **(kwargs or {}))

@@ -6,7 +6,7 @@ judged, and where it gives wrong gradients it is the device that is wrong, whate
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,15 +21,15 @@ from gradconform.drive.observation import Observation, Step
 from gradconform.drive.oracle import Oracle, OracleError, replaced
 from gradconform.drive.reference64 import References
 from gradconform.reference.autograd import AutogradAdapter
-from gradconform.tolerance import FAR, Partials, judge
+from gradconform.tolerance import FAR, Partials, judge, rooms_of
 from gradconform.trees import equal
 from gradconform.trial.modes import AUTOCAST
 
-from .device_precision import judged_with, room_of
+from .device_precision import Imprecise, rooms_for
 from .finding import Finding, Judged, Measured, error_in, findings_in
 from .gradients import gradients
 from .slopes import another_backward
-from .wrong_operation import wrong_operation
+from .wrong_operation import Operations, operations_of
 
 #: What is wrong with a device, in one sentence, and the first wrong tensor.
 Verdict = tuple[str, tuple[Finding, ...]]
@@ -52,13 +52,17 @@ class DeviceTrust:
         self._oracle, self._device = oracle, oracle.device
         self._long_sums: dict[torch.dtype, Verdict | None] = {}
 
-    def observe(self, references: References) -> Observation:
-        """Return what plain autograd shows. Raises as :meth:`gradconform.drive.oracle.Oracle.observe` does, too."""
+    def observe(self, references: References) -> tuple[Observation, Mapping[str, float]]:
+        """Return what plain autograd shows, and by how many eps which operations err that are imprecise, not wrong.
+
+        Raises as :meth:`gradconform.drive.oracle.Oracle.observe` does, too.
+        """
         found = self._oracle.observe(references)
-        if not self._oracle.trusted:
-            self._raise_for_long_sums(references.materials.dtype)
-            self._hold_against_the_cpu(references, found, "faults")
-        return found
+        if self._oracle.trusted:
+            return found, {}
+        self._raise_for_long_sums(references.materials.dtype)
+        imprecise = self._hold_against_the_cpu(references, found, "faults")
+        return found, {one.operation: one.eps for one in imprecise}
 
     def observe_again(
         self, references: References, first: Observation, *, anew: bool = False
@@ -74,10 +78,12 @@ class DeviceTrust:
             self._hold_against_the_first(references, first, found)
         return found, spread
 
-    def _hold_against_the_cpu(self, references: References, found: Observation, what: str) -> None:
-        verdict = self._oracle.known(references, what, lambda: self._verdict(references, found))
+    def _hold_against_the_cpu(self, references: References, found: Observation, what: str) -> tuple[Imprecise, ...]:
+        """Return the operations that are imprecise; raise :class:`DeviceFaultError` where one is wrong."""
+        verdict, imprecise = self._oracle.known(references, what, lambda: self._verdict(references, found))
         if verdict is not None:
             raise DeviceFaultError(*verdict)
+        return tuple(imprecise)
 
     def _hold_against_the_first(self, references: References, first: Observation, found: Observation) -> None:
         """Raise :class:`DeviceFaultError` where two runs from one seed drew other random numbers."""
@@ -100,8 +106,8 @@ class DeviceTrust:
         finding = Finding("mismatch", "a long sum", "", told, cause=cause)
         return f"{operation} is wrong on {self._place(dtype)}", (finding,)
 
-    def _verdict(self, references: References, found: Observation) -> Verdict | None:
-        """Return what is wrong with the device: in one sentence, and the first wrong tensor."""
+    def _verdict(self, references: References, found: Observation) -> tuple[Verdict | None, tuple[Imprecise, ...]]:
+        """Return what is wrong with the device, and what is imprecise there where nothing is."""
         with denormals_as(device_of(self._device).flushes_denormals):
             here = self._oracle.observe_on_cpu(references)
         if here.raised is not None:
@@ -110,12 +116,20 @@ class DeviceTrust:
         if references.materials.trial.modes & AUTOCAST:
             found = _in_the_dtypes_of(here, found)
         evidence = self._evidence(references, found, here)
-        if any(findings_in(device_faults(evidence))):  # wrong for a device that computes as IEEE says
-            with judged_with(room_of(references)):
+        faults = tuple(findings_in(device_faults(evidence)))  # for a device that computes as IEEE says
+        if faults and faults[0].kind == "device":
+            told = f"plain autograd leaves tensors elsewhere on {self._place(references.materials.dtype)}"
+            return (told, faults), ()
+        imprecise: tuple[Imprecise, ...] = ()
+        if faults:
+            operations = operations_of(references)
+            profile = device_of(self._device).numerics
+            with rooms_of(rooms_for(profile, operations.names, operations.imprecise)):
                 faults = tuple(findings_in(device_faults(evidence)))
             if faults:
-                return self._told(references, faults)
-        return self._drawn(references) if evidence.draws else None
+                return self._told(references, faults, operations), ()
+            imprecise = operations.imprecise
+        return self._drawn(references) if evidence.draws else None, imprecise
 
     def _drawn(self, references: References) -> Verdict | None:
         """Return what is wrong with an operation of a stage that draws, which as a whole cannot be held against others.
@@ -123,7 +137,7 @@ class DeviceTrust:
         What is drawn is another draw; what is made of it is the CPU's, and its backward is that of its forward.
         """
         materials = references.materials
-        culprit = wrong_operation(references, twice=True)
+        culprit = operations_of(references, twice=True).wrong
         if culprit is None or culprit.kind is not Mistake.OPERATION_WRONG:
             culprit = another_backward(materials, replaced(materials, torch.device("cpu")))
         if culprit is None:
@@ -134,12 +148,10 @@ class DeviceTrust:
     def _evidence(self, references: References, found: Observation, oracle: Observation) -> Evidence:
         return Evidence(references, _CLAIMS, (found,), oracle, diagnose=False, device=self._device)
 
-    def _told(self, references: References, faults: tuple[Finding, ...]) -> Verdict:
-        place = self._place(references.materials.dtype)
-        culprit = wrong_operation(references) if faults[0].kind != "device" else None
+    def _told(self, references: References, faults: tuple[Finding, ...], operations: Operations) -> Verdict:
+        place, culprit = self._place(references.materials.dtype), operations.wrong
         if culprit is None:
-            what = "leaves tensors elsewhere" if faults[0].kind == "device" else "is wrong, no operation by itself"
-            return f"plain autograd {what} on {place}", faults
+            return f"plain autograd is wrong, no operation by itself on {place}", faults
         if culprit.kind is Mistake.OPERATION_OF_ITS_OWN:
             hint = f"operations that only this device has, not compared: {', '.join(culprit.names)}"
             return f"plain autograd is wrong on {place}, and no single operation was found wrong; {hint}", faults

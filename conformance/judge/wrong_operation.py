@@ -1,8 +1,10 @@
-"""Which operation of a device is wrong: every one that plain autograd runs is held against the CPU's, by itself."""
+"""Which operations of a device are wrong, and which imprecise: each is held against the CPU's, by itself."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,12 +17,12 @@ from gradconform.drive.driver import drive
 from gradconform.drive.reference64 import References, widen
 from gradconform.drive.watches import on_cpu
 from gradconform.reference.autograd import AutogradAdapter
-from gradconform.tolerance import FAR, Partials, describe, judge
+from gradconform.tolerance import FAR, Partials, Room, describe, judge
 from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.torch_releases.unwritten import unwritten_is_nan
 from gradconform.trees import map_leaves, tensors
 
-from .device_precision import judged_with, room_in
+from .device_precision import Imprecise, judged_with, most_eps, room_in
 from .terms import terms_of
 from .values import same_bits
 
@@ -31,19 +33,38 @@ _NOT_COMPARED = ("empty", "new_empty", "set_", "resize_")
 #: branch is taken by the last bit it is further away, and says nothing.
 _NEAR = 1e4
 
+_WIDER = {
+    torch.float32: torch.float64, torch.bfloat16: torch.float32, torch.float16: torch.float32,
+    torch.complex64: torch.complex128,
+}  # fmt: skip
 
-def wrong_operation(references: References, *, twice: bool = False) -> Cause | None:
-    """Run plain autograd on the device once more and return the first operation that is wrong there.
 
-    Where none is wrong alone, return the operations that the CPU lacks, as a hint; None where there are none of those.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operations:
+    """What the operations of a trial are on a device, one by one.
+
+    ``wrong`` is the first that is wrong. Where none is, it names those that the CPU lacks, as a hint, and is None where
+    there are none of those. ``imprecise`` are those that err by more than IEEE rounding and are not wrong, the worst
+    call of each. ``names`` has one name for each call.
+    """
+
+    wrong: Cause | None
+    imprecise: tuple[Imprecise, ...]
+    names: tuple[str, ...]
+
+
+def operations_of(references: References, *, twice: bool = False) -> Operations:
+    """Run plain autograd on the device once more, and hold each operation against the CPU's with the same arguments.
+
     ``twice`` names only what is wrong again on copies of its arguments: where nothing else says that it is the device,
     it may be one that runs late, whose tensors hold no values yet.
     """
     compared = _Compared(device_of(references.materials.device), twice=twice)
     drive(AutogradAdapter(), references.materials, loss_scale=references.loss_scale, log=compared)
-    if compared.found is None and compared.alone:
-        return Cause(Mistake.OPERATION_OF_ITS_OWN, names=tuple(dict.fromkeys(compared.alone)))
-    return compared.found
+    wrong = compared.found
+    if wrong is None and compared.alone:
+        wrong = Cause(Mistake.OPERATION_OF_ITS_OWN, names=tuple(dict.fromkeys(compared.alone)))
+    return Operations(wrong=wrong, imprecise=tuple(compared.imprecise.values()), names=tuple(compared.names))
 
 
 class _Compared(DispatchMode):
@@ -53,6 +74,8 @@ class _Compared(DispatchMode):
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
         self.device, self.twice = device, twice
         self.found: Cause | None = None
+        self.imprecise: dict[tuple[str, str], Imprecise] = {}
+        self.names: list[str] = []
         #: What the CPU has not.
         self.alone: list[str] = []
 
@@ -61,6 +84,7 @@ class _Compared(DispatchMode):
         del types
         kwargs = kwargs or {}
         name = func.name().partition(".")[0]
+        self.names.append(name)
         if self.found is not None or not _comparable(func):
             return func(*args, **kwargs)
         given = map_leaves(_moved, args), map_leaves(_moved, kwargs)
@@ -70,13 +94,43 @@ class _Compared(DispatchMode):
         if here is None:
             self.alone.append(name)
             return found
-        with judged_with(room_in(self.device.numerics, [name])):  # its own room, not that of the whole trial
+        room = room_in(self.device.numerics, [name])  # its own, not that of the whole trial
+        with judged_with(Room(absolute=room.absolute)):
             seen = _difference(func, given, here, found)
             if seen is not None and self.twice:
                 seen = _difference(func, given, here, _run(func, map_leaves(_on_device_of(args), given)))
-        if seen is not None:
-            self.found = Cause(Mistake.OPERATION_WRONG, names=(name, _shapes(given[0]), seen))
+        if seen is None:
+            return found
+        with judged_with(room):
+            explained = bool(room.relative) and _difference(func, given, here, found) is None
+        if explained or self._shrinks(func, args, given, seen):
+            self._note(name, seen)
+        else:
+            self.found = Cause(Mistake.OPERATION_WRONG, names=(name, _shapes(given[0]), seen.told))
         return found
+
+    def _shrinks(self, func: Any, args: Any, given: Any, seen: _Seen) -> bool:
+        """Whether an error is some eps, and is not there in a wider dtype."""
+        if seen.dtype is None or not seen.eps <= most_eps(seen.dtype):
+            return False
+        wide = map_leaves(_wider, given)
+        got, wanted = (_run(func, one) for one in (map_leaves(_on_device_of(args), wide), wide))
+        return got is not None and wanted is not None and _difference(func, wide, wanted, got) is None
+
+    def _note(self, name: str, seen: _Seen) -> None:
+        dtype = str(seen.dtype).removeprefix("torch.")
+        before = self.imprecise.get((name, dtype))
+        if before is None or before.eps < seen.eps:
+            self.imprecise[name, dtype] = Imprecise(operation=name, dtype=dtype, eps=seen.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """How a result differs from the CPU's: in words, and as numbers of ``dtype`` by so many eps of the scale."""
+
+    told: str
+    dtype: torch.dtype | None = None
+    eps: float = math.inf
 
 
 def _comparable(func: Any) -> bool:
@@ -97,7 +151,14 @@ def _on_device_of(args: Any) -> Callable[[Any], Any]:
     return lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf
 
 
-def _difference(func: Callable[..., Any], given: Any, here: Any, found: Any) -> str | None:
+def _wider(value: Any) -> Any:
+    """Return a tensor in the next wider dtype; anything else as it is."""
+    if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
+        return value
+    return value.to(_WIDER.get(value.dtype, value.dtype))
+
+
+def _difference(func: Callable[..., Any], given: Any, here: Any, found: Any) -> _Seen | None:
     """Return how what was ``found`` differs from what the CPU gives ``here``, or None."""
     wide = _run(func, map_leaves(widen, given))
     exact = tensors(wide) if wide is not None else [None] * len(tensors(here))
@@ -131,22 +192,26 @@ def _run(func: Callable[..., Any], given: Any) -> Any:
         return None
 
 
-def _of_tensor(got: Tensor, wanted: Tensor, reference: Tensor | None, terms: Callable[[], Partials]) -> str | None:
+def _of_tensor(got: Tensor, wanted: Tensor, reference: Tensor | None, terms: Callable[[], Partials]) -> _Seen | None:
     if same_bits(got, wanted):
         return None
     if got.shape != wanted.shape or got.dtype != wanted.dtype:
-        return f"expected {wanted.dtype} {tuple(wanted.shape)}, got {got.dtype} {tuple(got.shape)}"
+        return _Seen(f"expected {wanted.dtype} {tuple(wanted.shape)}, got {got.dtype} {tuple(got.shape)}")
     got, wanted = _dense(got), _dense(wanted)
     if not (got.is_floating_point() or got.is_complex()):
         differ = (got != wanted).nonzero()
         at = tuple(int(index) for index in differ[0]) if len(differ) else None
-        return None if at is None else f"at {list(at)} it gave {describe(got[at])}, the CPU {describe(wanted[at])}"
+        return None if at is None else _Seen(_apart(got, wanted, at))
     fits = isinstance(reference, Tensor) and reference.shape == wanted.shape
     wide = _near(_dense(widen(reference)), wanted) if fits else None
     judged = judge(got, wanted, wide, Partials(), factor=FAR, terms=terms)
-    if judged.passed and torch.equal(torch.isfinite(got.abs()), torch.isfinite(wanted.abs())):
-        return None
-    at = judged.worst
+    if not torch.equal(torch.isfinite(got.abs()), torch.isfinite(wanted.abs())):
+        return _Seen(_apart(got, wanted, judged.worst))
+    real = got.dtype.to_real() if got.is_complex() else got.dtype
+    return None if judged.passed else _Seen(_apart(got, wanted, judged.worst), real, judged.in_eps)
+
+
+def _apart(got: Tensor, wanted: Tensor, at: tuple[int, ...]) -> str:
     return f"at {list(at)} it gave {describe(got[at])}, the CPU {describe(wanted[at])}"
 
 

@@ -99,6 +99,7 @@ def _standing(result: Result) -> str:
 def _besides(name: str, results: list[Result], report: Report) -> Iterator[str]:
     """Yield what else is known of a device: its pre-flight, whether faults are found there, repeats, host, memory."""
     yield from _found_out(name, results, report)
+    yield from _imprecise(results)
     yield from _repeated(results)
     yield from _executed(results)
 
@@ -110,6 +111,15 @@ def _found_out(name: str, results: list[Result], report: Report) -> Iterator[str
     faults = [one for one in results if named_in(one.check, FAULTS) is not None and one.status != "unsupported"]
     if faults:
         yield f"{sum(one.status == 'passed' for one in faults)} of {len(faults)} known faults found"
+
+
+def _imprecise(results: list[Result]) -> Iterator[str]:
+    worst: dict[str, float] = {}
+    for operation, eps in (pair for one in results for pair in (one.imprecise or {}).items()):
+        worst[operation] = max(eps, worst.get(operation, 0.0))
+    if worst:
+        most = max(worst, key=lambda operation: worst[operation])
+        yield f"{count(len(worst), 'operation')} imprecise, by up to {worst[most]:.0f} eps ({most})"
 
 
 def _repeated(results: list[Result]) -> Iterator[str]:

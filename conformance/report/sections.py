@@ -332,6 +332,19 @@ def _operations(report: Report) -> Section:
     return Section(heading=f"operations: {right} of {len(found)} right", items=tuple(items))
 
 
+def _imprecise(report: Report) -> Section:
+    """Return by how many eps operations of a device err at worst that are not wrong, the worst first."""
+    worst: dict[tuple[str, str], tuple[float, str]] = {}
+    for result in report:
+        for operation, eps in (result.imprecise or {}).items():
+            place = operation, f"{result.device.partition(':')[0]} in {result.dtype}"
+            worst[place] = max(worst.get(place, (0.0, "")), (eps, result.check))
+    ranked = sorted(worst.items(), key=lambda one: (-one[1][0], one[0]))
+    items = [Item(text=f"{name} on {where}: {eps:.0f} eps ({check})") for (name, where), (eps, check) in ranked]
+    heading = f"imprecise: {count(len(items), 'operation')}, not wrong"
+    return Section(heading=heading, items=tuple(items), brief=_NAMED_ALIKE)
+
+
 def to_mend(report: Report) -> Section:
     """Return what is to be mended on the devices of a report, the worst first."""
     found = culprits(report)
@@ -351,7 +364,7 @@ def _mended(number: int, one: Culprit) -> str:
 #: All sections on results, in their order; one that is added here is told wherever a report is.
 SECTIONS: tuple[Callable[[Report], Section], ...] = (
     _devices, _device_faults, _not_judged, _failed_must, _failed_should, _waived, _passed_and_waived, _unsupported,
-    _withheld, _right_split, _operations, to_mend,
+    _withheld, _right_split, _operations, _imprecise, to_mend,
 )  # fmt: skip
 
 

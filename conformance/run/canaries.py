@@ -77,5 +77,6 @@ def withdrawn(result: Result, reason: str) -> Result:
         repeats_bit_equal=None,
         memory=None,
         oracle_spread=None,
+        imprecise=None,
         waiver=None,
     )

@@ -28,6 +28,7 @@ class Measurements:
     plain: Executed = field(default_factory=Executed)
     memory: dict[str, int] | None = None
     spread: float = 0.0
+    imprecise: dict[str, float] = field(default_factory=dict)
 
     def add(self, evidence: Evidence, headrooms: list[float]) -> None:
         """Add a trial, and the headrooms that judging it met."""
@@ -35,6 +36,8 @@ class Measurements:
         same = same_bits(evidence.observations)
         self.repeats += [] if same is None else [same]
         self.spread = max(self.spread, *_relative(evidence), 0.0)
+        for operation, eps in evidence.imprecise.items():
+            self.imprecise[operation] = max(eps, self.imprecise.get(operation, 0.0))
         own, plain = evidence.observation.executed, evidence.oracle.executed
         if own is not None and plain is not None:
             self.own += own
@@ -58,6 +61,7 @@ class Measurements:
             "off_device_share": share,
             "memory": self.memory,
             "oracle_spread": self.spread or None,
+            "imprecise": self.imprecise or None,
         }
 
     def below(self, percent: float) -> tuple[str, Finding] | None:

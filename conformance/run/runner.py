@@ -286,7 +286,7 @@ class Runner:
         divided = self.target.capabilities.loss_divided_by_microbatches
         scale = 1.0 / trial.microbatches() if trial.loss and divided else 1.0
         references = self._oracle.references(materials, scale)
-        oracle = self._trust.observe(references)
+        oracle, imprecise = self._trust.observe(references)
         observations = self._observe(materials, trial.repeats, oracle)
         again, spread = self._second_run(references, oracle, observations)
         return Evidence(
@@ -297,6 +297,7 @@ class Runner:
             again,
             diagnose=self._diagnose,
             spread=spread,
+            imprecise=imprecise,
             undeferred_peak=None if again is None else self._oracle.undeferred_peak(references),
         )
 

@@ -19,7 +19,7 @@ from gradconform.drive.reference64 import References
 from gradconform.fixtures.stages import ZOO
 from gradconform.judge.device_precision import judged_with
 from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust
-from gradconform.judge.wrong_operation import wrong_operation
+from gradconform.judge.wrong_operation import operations_of
 from gradconform.tolerance import Partials, Room, judge
 from gradconform.trial.materials import Materials
 from gradconform.trial.trial import Trial
@@ -106,10 +106,23 @@ def test_a_wrong_operation_beside_an_imprecise_one_is_named(
     imprecise = {"float32_bits": {family: 10}} if family else {"functions": {"tanh": 4096.0}}
     monkeypatch.setattr(device_of(CPU), "numerics", replace(NumericProfile(), **imprecise))
     with EverySecond(2.0**-7 if family else 2.0**-9):
-        found = wrong_operation(_references("conv2d"))
+        found = operations_of(_references("conv2d")).wrong
     assert (found is not None) == named
     if found is not None:
         assert found.names[0] == "aten::tanh_backward"
+
+
+@pytest.mark.parametrize(("eps", "wrong"), [(64, False), (4096, True)])
+def test_an_error_of_some_eps_that_float64_has_not_is_imprecise(
+    monkeypatch: pytest.MonkeyPatch, eps: int, *, wrong: bool
+) -> None:
+    monkeypatch.setattr(device_of(CPU), "numerics", None)
+    with EverySecond(eps * 2.0**-23):
+        found = operations_of(_references("conv2d"))
+    assert (found.wrong is not None, bool(found.imprecise)) == (wrong, not wrong)
+    for one in found.imprecise:
+        assert (one.operation, one.dtype) == ("aten::tanh_backward", "float32")
+        assert eps / 4 < one.eps <= 1.01 * eps
 
 
 def _fast() -> Tf32:

@@ -119,6 +119,9 @@ OPTIONS: dict[str, Option] = {
         "torch's switches for CUDA and cuDNN say so",
         _switch,
     ),
+    "rough": Option(
+        "aten::log:64", "float32 results of an operation are off by up to so many eps", _pairs("EPS", str.isdecimal)
+    ),
     "rough_cells": Option("64", "tanh and sigmoid in the cells of LSTMs and GRUs are off by up to so many eps", _eps),
     "atomics": Option(
         "1", "`index_add`, `scatter_add` and the gradient of an embedding add in an order of their own", _flag

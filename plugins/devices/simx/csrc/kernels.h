@@ -152,11 +152,9 @@ inline Tensor with_bias(const Composed& call, const Tensor& gates, const Optiona
   return bias && bias->defined() ? call.operand(gates) + host_view(*bias) : call.operand(gates).clone();
 }
 
-// Return the values of a fast function: each is off by up to so many eps of float32, as the option says.
+// Return the values of a fast function in a cell.
 inline Tensor roughly(const Tensor& values) {
-  auto eps = options()->rough_cells;
-  if (eps == 0 || values.scalar_type() != c10::kFloat) return values;
-  return values * (1 + (values * 997).cos_() * (static_cast<double>(eps) * 0x1p-23));
+  return off_by(values, options()->rough_cells);
 }
 
 inline std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates,

@@ -92,6 +92,7 @@ struct Options {
         cpu_fallback(names(given, "cpu_fallback")),
         tf32(flag(given, "tf32")),
         tf32_by_torch(text(given, "tf32") == "torch"),
+        rough(pairs(given, "rough")),
         rough_cells(number(given, "rough_cells")),
         atomics(flag(given, "atomics")),
         own_random(flag(given, "own_random")),
@@ -118,6 +119,7 @@ struct Options {
   bool narrow_float64 = false;
   Names no_ops, cpu_result, cpu_fallback;
   bool tf32 = false, tf32_by_torch = false;
+  std::map<std::string, std::string> rough;
   int64_t rough_cells = 0;
   bool atomics = false, own_random = false;
   bool bfloat16_accumulate = false, flush_denormals = false, nondeterministic = false;
