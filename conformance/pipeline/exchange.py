@@ -128,7 +128,7 @@ class Marker:
     def __init__(self, path: Path) -> None:
         """Open the file; it stays open as long as the process lives."""
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        self._now = Mark(process=os.getpid())
+        self._now = Mark(process=os.getpid(), since=time.monotonic())
 
     def begin(self, case: str) -> None:
         """Mark that a case begins."""

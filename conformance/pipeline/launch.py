@@ -176,6 +176,8 @@ def _run_all(
         if not left:
             return None
         ended = ended + 1 if before - len(left) == 1 else 1
+        if launcher.never_met:
+            return f"ranks hang before their first case, at {launcher.never_met}"
         if launcher.machines.machines > 1:
             return "a rank ended; runs on several machines are not started afresh"
     return f"ranks ended early in {in_a_row} cases in a row"
@@ -212,6 +214,11 @@ class _Launcher:
             start.begin(job.to_json())
             self._ranks = replace(self._ranks, start=start, limits=_limits(job))
         return self._ranks
+
+    @property
+    def never_met(self) -> str:
+        """What a rank of the last start did that hung before the first case; empty where none has."""
+        return "" if self._ranks is None else self._ranks.never_met
 
     def _launch(self, job: Job) -> _Ranks:
         folder = Path(tempfile.gettempdir(), f"gradconform-{uuid.uuid4().hex}")
@@ -257,6 +264,11 @@ class _Ranks:
     def hung(self) -> bool:
         """Whether a rank took too long, though it may have come to an end since: asking for stacks wakes a sleeper."""
         return bool(self._hung)
+
+    @property
+    def never_met(self) -> str:
+        """What a rank did that hung before the first case; empty where none has."""
+        return next((mark.action for mark, _ in self._hung.values() if not mark.case), "")
 
     def follow(self, case: Case | StepCase) -> list[Outcome]:
         """Return the outcomes of a case once every rank has one; fewer where ranks ended or hung, or one raised."""
@@ -319,9 +331,7 @@ class _Ranks:
             return file.read().decode(errors="replace")
 
     def _is_late(self, mark: Mark) -> bool:
-        limit = self.limits.get(mark.case)
-        if limit is None:  # between cases
-            return False
+        limit = self.limits.get(mark.case, max(self.limits.values(), default=0.0))  # no case: they meet, or leave
         return time.monotonic() - mark.since > limit + (0.0 if mark.inside else _GRACE_S)
 
     def _marks(self) -> dict[int, Mark]:

@@ -77,6 +77,7 @@ class RankProcess:
         self.alone = [dist.new_group([rank]) for rank in range(self.ranks)][self.rank]
         self.functions: Mapping[str, Callable[..., Any]] = {}
         self.runtime: Runtime | None = None
+        self.marker.note("importing the target")
         with current_folder_first():
             if job.runtime:
                 self.runtime = runtime_named(job.target)

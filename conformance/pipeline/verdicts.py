@@ -194,7 +194,11 @@ def _first(ended: Ended, timeout: float) -> _First:
     # What a rank raises outside the implementation may be only that another one is gone, so it comes behind.
     earliest = sorted(raised, key=lambda rank: raised[rank].at)
     raised_inside = [rank for rank in earliest if rank in inside]
-    for rank in [*raised_inside, *_inside_first(ended.hung, inside), *_inside_first(died, inside)]:
+    # Others wait for a rank that has not come to the case.
+    hung = sorted(
+        _inside_first(ended.hung, inside), key=lambda rank: rank in ended.marks and bool(ended.marks[rank].case)
+    )
+    for rank in [*raised_inside, *hung, *_inside_first(died, inside)]:
         if rank in raised:
             return _raised(raised[rank])
         if rank in ended.hung:

@@ -118,6 +118,21 @@ def test_the_verdict_names_rank_action_and_error(does: str, what: str, tmp_path:
     assert nothing_left(tmp_path)
 
 
+@pytest.mark.slow
+def test_ranks_that_hang_before_their_first_case_stop_the_run_after_one_limit(tmp_path: Path) -> None:
+    hang = "import os, time\nif os.environ.get('RANK') == '1':\n    time.sleep(1e6)\n"
+    (tmp_path / "target.py").write_text(hang + "from gradconform.reference.split import *\n", encoding="utf-8")
+    words = ("--schedule", "1F1B,GPipe", "--timeout", "10", "--json", "report.json")
+    run = started("target.py", *words, folder=tmp_path)
+    told, _ = run.communicate()
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert len(report["results"]) == 1, told
+    assert "rank 1 took longer than 10 s at importing the target" in report["results"][0]["message"]
+    assert report["results"][0]["kind"] == "environment"
+    assert "The run was stopped: ranks hang before their first case, at importing the target" in " ".join(told.split())
+    assert nothing_left(tmp_path)
+
+
 @pytest.mark.nightly
 def test_ranks_killed_at_ten_random_moments_cost_a_verdict_on_their_case_and_no_more(tmp_path: Path) -> None:
     shared = shared_memory()
