@@ -211,6 +211,17 @@ class Device:
         """
         return getattr(self._module, "manual_seed_all", None) or torch.manual_seed
 
+    @cached_property
+    def has_streams(self) -> bool:
+        """Whether work of this device is put on streams that torch knows, each of which others have to wait for."""
+        if self.is_cpu or not self._is_accelerator:
+            return False
+        try:
+            torch.accelerator.current_stream(self.torch_device)
+        except (RuntimeError, NotImplementedError):
+            return False
+        return True
+
     @property
     def _is_accelerator(self) -> bool:
         """Whether torch.accelerator speaks of this type: in a build for another one it does not."""

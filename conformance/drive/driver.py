@@ -33,6 +33,7 @@ from .caller_acts import CALLER_ACTS
 from .changes import tie
 from .lane import Lane
 from .observation import UNKNOWN, Observation, Raised, Sight, Step
+from .streams import CallerReads
 from .surroundings import Handed, put_back
 from .watches import (
     Surroundings,
@@ -130,6 +131,9 @@ class _Run:
         self.kept: list[tuple[str, Tensor, Tensor]] = []
         self.collections = collections() if "growth" in self.trial.watch else 0
         self.overwrites = "overwrite" in self.trial.program
+        # Where lives are counted, a copy would be one.
+        self.has_streams = self.device.has_streams and not self.trial.watch & {"lifetime", "growth"}
+        self.reads = CallerReads()
 
     def observe(self, known: Mapping[int, Step]) -> tuple[str, ...]:
         """Run the program, of which steps are ``known``; return the names of gradients that changed later."""
@@ -208,8 +212,12 @@ class _Run:
                 CALLER_ACTS[action.kind](lane, action.mb)
             else:
                 _SESSION_ACTS[action.kind](self, lane, action.mb, sight)
+            if self.has_streams and action.kind in {"B", "W", "finish"} and not lane.closed:
+                self.reads.read("parameter gradient", lane.session.param_grads().items())
             if not self.is_cpu:  # what the device reports late belongs to the action that it was asked in
                 self.device.synchronize()
+            if self.has_streams and (late := self.reads.late()):
+                sight.seen["late"] = late
         except UnsupportedError:
             raise
         except BaseException as error:  # noqa: BLE001 (what the implementation raises is an observation)
@@ -269,6 +277,8 @@ class _Run:
         if "state" in self.trial.watch:
             lane.handed[mb] = Handed(grads)
         returned = self._call(sight.action.kind, getattr(lane.session, method), mb, grads)
+        if self.has_streams:
+            self.reads.read("input gradient", ((f"input {slot}", grad) for slot, grad in enumerate(returned)))
         known = sight.known.input_grads
         sight.seen["input_grads"] = copies = copies_of(returned, known)
         if not (self.is_cpu and copies is known):

@@ -150,8 +150,9 @@ class Step:
     accumulated gradient of every parameter afterwards. ``loss``: what the loss function gives of the
     outputs of F, before any scale. ``shared``: pairs of names whose tensors share storage.
     ``grad_addresses``: the storage of every parameter gradient. ``alive`` and ``live_tensors``: what lives on, where
-    that is watched. ``misplaced``: the device of every tensor that does not sit on the trial's, by sort and name; all
-    copies sit on the CPU.
+    that is watched. ``late``: the gradients that were not there yet for work on the caller's stream when the action had
+    returned, by sort and name. ``misplaced``: the device of every tensor that does not sit on the trial's, by sort and
+    name; all copies sit on the CPU.
     """
 
     action: Action
@@ -171,6 +172,7 @@ class Step:
     grad_addresses: Mapping[str, int] = field(default_factory=dict)
     alive: Mapping[int, Alive] = field(default_factory=dict)
     live_tensors: int | None = None
+    late: tuple[tuple[Sort, str], ...] = ()
     misplaced: Mapping[tuple[Sort, str], str] = field(default_factory=dict)
 
     @classmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from torch import Tensor
 from gradconform.adapter import Adapter
 from gradconform.devices.device import device_of
 from gradconform.devices.memory import address_of, storage_of
+from gradconform.torch_releases.accelerator import sleep_of
 from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import tensors
 from gradconform.trial.materials import Materials
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 #: Operations that move or allocate values and compute none.
 _NOT_COUNTED = ("empty", "new_empty", "_to_copy", "copy_", "clone", "set_", "resize_", "_copy_from", "lift_fresh")
+
+#: How long another stream is kept busy, in cycles: some milliseconds.
+_CYCLES = 5_000_000
 
 
 def is_logged(materials: Materials) -> bool:
@@ -63,6 +68,9 @@ class OperationLog(DispatchMode):
         self._live: dict[int, weakref.ref[Any]] = {}
         self._bytes = 0
         self._fell_back: list[bool] = []
+        self._sleep = sleep_of(device.type) if self._counter.has_streams else None
+        self._home = 0
+        self._slowed: set[int] = set()
         self._counter.reset_peak_memory()
         self._before = self._counter.peak_memory()
         _watch_fall_back(device.type)
@@ -76,6 +84,9 @@ class OperationLog(DispatchMode):
     def __enter__(self) -> Self:
         """Log from here on."""
         _ENTERED.append(self)
+        if self._sleep is not None:
+            self._home = torch.accelerator.current_stream(self._device).stream_id
+            self._slowed.clear()
         super().__enter__()  # type: ignore[no-untyped-call] # as above
         return self
 
@@ -87,6 +98,8 @@ class OperationLog(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and count it."""
         del types
+        if self._sleep is not None:
+            self._slow_down(self._sleep)
         self._fell_back.append(False)
         try:
             found = func(*args, **(kwargs or {}))
@@ -100,6 +113,13 @@ class OperationLog(DispatchMode):
             for tensor in made:
                 self._weigh(tensor)
         return found
+
+    def _slow_down(self, sleep: Callable[[int], object]) -> None:
+        """Keep a stream other than the caller's busy before its first work, so that who does not wait for it errs."""
+        stream = torch.accelerator.current_stream(self._device).stream_id
+        if stream != self._home and stream not in self._slowed:
+            self._slowed.add(stream)
+            sleep(_CYCLES)
 
     def falls_back(self) -> None:
         """Write down that the operation that runs right now handed its tensors to the CPU."""

@@ -79,7 +79,7 @@ def of_step(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) -> Judg
                 return
         return
     stored = chain(_recorded(step, wanted), _param_grads(evidence, step, wanted, so_far))
-    for seen in chain(returned_values(evidence, step, wanted), stored):
+    for seen in chain(_late(step, wanted), returned_values(evidence, step, wanted), stored):
         if isinstance(seen, Finding):
             key = (step.action.stage, seen.where)
             if key in so_far.told:
@@ -98,6 +98,7 @@ def _same_copies(step: Step, wanted: Step) -> bool:
         and not step.tracked
         and not step.recorded
         and step.misplaced == wanted.misplaced
+        and not step.late
     )
 
 
@@ -150,6 +151,18 @@ def returned_values(evidence: Evidence, step: Step, wanted: Step) -> Judged:
     judged = not step.action.misuse and _handed_on(evidence, step)
     if step.input_grads is not None and wanted.input_grads is not None and judged:
         yield from _input_grads(evidence, step, wanted)
+
+
+def _late(step: Step, wanted: Step) -> Iterator[Finding]:
+    """Yield gradients that an action leaves to another stream, for which nothing makes the caller's wait."""
+    for sort, where in step.late:
+        if (sort, where) not in wanted.late:
+            text = (
+                f"another stream still writes it when {step.action} returns: the caller's stream reads other values "
+                "than once the device is waited for. Let the caller's stream wait before returning: "
+                "torch.accelerator.current_stream().wait_stream(side)"
+            )
+            yield Finding("race", where, str(step.action), text, sort=sort)
 
 
 def _misplaced(step: Step, wanted: Step) -> Iterator[Finding]:

@@ -31,6 +31,7 @@ _OF_TENSORS = {
     "dtype": "has a wrong dtype",
     "device": "is on a wrong device",
     "layout": "has a wrong layout",
+    "race": "is still being written on another stream",
 }
 
 #: What any other kind of finding says where the results of a cause do not say it in the same words.

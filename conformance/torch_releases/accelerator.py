@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from .names import Name
@@ -12,6 +14,15 @@ MEMORY = Name("torch.accelerator", ("max_memory_allocated",), "tells the peak of
 
 #: Not in 2.6: there a device that is lost raises a RuntimeError like any other.
 LOST = Name("torch", ("AcceleratorError",), "says that a device is lost")
+
+
+#: Keeps a stream of CUDA busy for so many cycles; torch's own tests of streams use it. Other devices have none.
+_SLEEP = Name("torch.cuda", ("_sleep",), "keeps a stream busy")
+
+
+def sleep_of(device_type: str) -> Callable[[int], object] | None:
+    """Return what keeps the current stream of a type of device busy for so many cycles, or None."""
+    return _SLEEP.find() if device_type == "cuda" and _SLEEP.there() else None
 
 
 def ends_the_process() -> tuple[type[BaseException], ...]:

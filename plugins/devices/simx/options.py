@@ -144,6 +144,9 @@ OPTIONS: dict[str, Option] = {
     "copying_views": Option("1", "views are copies, so that writes through them are lost", _flag),
     "mix_with_cpu": Option("1", "tensors of the CPU are accepted beside those of the device", _flag),
     "one_index": Option("1", "whatever the index, tensors land on index 0", _flag),
+    "late_streams": Option(
+        "1", "what is computed on a side stream is NaN to other streams until that one is waited for", _flag
+    ),
     "unseeded": Option("1", "random numbers do not depend on the seed", _flag),
     "slow": Option(
         "aten::mm:50", "an operation takes so many milliseconds longer", _pairs("MILLISECONDS", str.isdecimal)

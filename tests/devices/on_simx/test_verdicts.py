@@ -28,6 +28,7 @@ JUDGED = {
     "cpu_fallback": ("aten::mm", SPLIT, "float32 simx:0", "passed"),
     "rough": ("aten::tanh:64", SPLIT, "float32 simx:0", "passed"),
     "atomics": ("1", "full.gradients.embedding", "float32 simx:0", "passed"),
+    "late_streams": ("1", SPLIT, "float32 simx:0", "passed"),
     "own_random": ("1", "state.rng.dropout-split", "float32 simx:0", "passed"),
     "bfloat16_accumulate": ("1", "full.gradients.mlp", "bfloat16 simx:0", "error: device"),
     "flush_denormals": ("1", SPLIT, "float32 simx:0", "passed"),

@@ -1,6 +1,6 @@
-// Indices, streams and events. The device is synchronous: a stream is a number, an event a point in time.
+// Indices, streams and events. The device is synchronous: a stream is a number, an event a point in time on one.
 #pragma once
-#include "memory.h"
+#include "late.h"
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -15,6 +15,11 @@ inline std::atomic<c10::StreamId> next_stream{1};
 inline double now_in_ms() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
+
+struct Event {
+  double time;
+  c10::StreamId stream;
+};
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kSimx; }
@@ -65,19 +70,27 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return before;
   }
   bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override { refuse_if_lost(); }
-  void synchronizeDevice(c10::DeviceIndex) const override { refuse_if_lost(); }
-
-  void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {
-    if (*event == nullptr) *event = new double;
-    *static_cast<double*>(*event) = now_in_ms();
+  void synchronizeStream(const c10::Stream& stream) const override {
+    refuse_if_lost();
+    reveal(stream.id());
   }
-  void block(void*, const c10::Stream&) const override {}
+  void synchronizeDevice(c10::DeviceIndex) const override {
+    refuse_if_lost();
+    reveal_every_stream();
+  }
+
+  void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
+    if (*event == nullptr) *event = new Event;
+    *static_cast<Event*>(*event) = {now_in_ms(), stream.id()};
+  }
+  void block(void* event, const c10::Stream&) const override {
+    if (event != nullptr) reveal(static_cast<Event*>(event)->stream);
+  }
   bool queryEvent(void*) const override { return true; }
-  void synchronizeEvent(void*) const override {}
-  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<double*>(event); }
+  void synchronizeEvent(void* event) const override { block(event, getStream(getDevice())); }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
   double elapsedTime(void* start, void* end, c10::DeviceIndex) const override {
-    return *static_cast<double*>(end) - *static_cast<double*>(start);
+    return static_cast<Event*>(end)->time - static_cast<Event*>(start)->time;
   }
 
  private:
@@ -88,5 +101,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return c10::Stream(c10::Stream::UNSAFE, c10::Device(kSimx, index), id);
   }
 };
+
+// The stream on which this thread works on the current index.
+inline c10::StreamId stream_here() {
+  return current_streams[current_index];
+}
 
 } // namespace simx

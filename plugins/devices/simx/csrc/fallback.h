@@ -26,6 +26,7 @@ class Call {
     auto results = result_tensors();
     spoil(name_, results);
     if (computes_for_device()) give_results();
+    if (options()->late_streams && computes_for_device()) hide_results();
   }
 
  private:
@@ -156,6 +157,18 @@ class Call {
         std::vector<at::Tensor> given;
         for (const at::Tensor& tensor : value.toTensorVector()) given.push_back(device(tensor));
         value = given;
+      }
+    }
+  }
+
+  void hide_results() {
+    for (size_t i = 0; i < schema_.returns().size(); i++) {
+      const auto& value = results()[i];
+      if (value.isTensor() && on_simx(value.toTensor())) hide(stream_here(), value.toTensor().storage());
+      if (value.isTensorList()) {
+        for (const at::Tensor& tensor : value.toTensorVector()) {
+          if (on_simx(tensor)) hide(stream_here(), tensor.storage());
+        }
       }
     }
   }

@@ -61,6 +61,7 @@ inline void before(const std::string& name) {
                               "' with arguments from the 'simx' backend.");
   auto due = count_run(name, *wanted);
   refuse_if_lost();
+  if (wanted->late_streams) reveal(stream_here());
   if (due.abort) std::abort();
   if (due.segfault) std::raise(SIGSEGV);
   while (due.hang) std::this_thread::sleep_for(std::chrono::seconds(1));

@@ -39,6 +39,7 @@ inline Tensor copy_from(const Tensor& source, const Tensor& destination, bool) {
   HostSection section;
   auto written = host_view(destination).copy_(host_view(source));
   make_wrong("aten::_copy_from", {written}); // and never flushed: a copy computes nothing
+  if (on_simx(destination)) hide(stream_here(), destination.storage());
   return destination;
 }
 
@@ -114,7 +115,10 @@ class Composed {
   std::array<Tensor, N> results(std::array<Tensor, N> computed) const {
     spoil(name_, {computed.begin(), computed.end()});
     if (options()->cpu_result.count(name_)) return computed;
-    for (auto& tensor : computed) tensor = on_device(tensor, index_);
+    for (auto& tensor : computed) {
+      tensor = on_device(tensor, index_);
+      if (on_simx(tensor)) hide(stream_here(), tensor.storage());
+    }
     return computed;
   }
 

@@ -104,6 +104,7 @@ struct Options {
         copying_views(flag(given, "copying_views")),
         mix_with_cpu(flag(given, "mix_with_cpu")),
         one_index(flag(given, "one_index")),
+        late_streams(flag(given, "late_streams")),
         unseeded(flag(given, "unseeded")),
         slow(pairs(given, "slow")),
         lost_at(moment(given, "lost_at")),
@@ -125,7 +126,7 @@ struct Options {
   bool bfloat16_accumulate = false, flush_denormals = false, nondeterministic = false;
   std::map<std::string, std::string> wrong;
   int64_t wrong_above = 0;
-  bool copying_views = false, mix_with_cpu = false, one_index = false, unseeded = false;
+  bool copying_views = false, mix_with_cpu = false, one_index = false, late_streams = false, unseeded = false;
   std::map<std::string, std::string> slow;
   Moment lost_at, hang_at, abort_at, segfault_at;
   bool abort_at_exit = false;

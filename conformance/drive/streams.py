@@ -1,0 +1,55 @@
+"""Whether gradients are there for work on the caller's stream, or are still being written on another one.
+
+What an engine does next, such as a send, it asks for on its current stream, and does not wait for the whole device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from gradconform.results import Sort
+from gradconform.trees import equal
+
+from .watches import dense, on_cpu
+
+#: What was read, by the names that findings have.
+Named = tuple[Sort, str]
+
+
+class CallerReads:
+    """Copies of gradients, made on the caller's stream right after a call has returned."""
+
+    def __init__(self) -> None:
+        self._read: list[tuple[Named, Tensor, Tensor]] = []
+
+    def read(self, sort: Sort, named: Iterable[tuple[str, object]]) -> None:
+        """Copy the dense tensors of a device among ``named``."""
+        with torch.no_grad():
+            for name, value in named:
+                if isinstance(value, Tensor) and not value.is_cpu and value.layout is torch.strided:
+                    own = value.detach()
+                    self._read.append(((sort, name), own, own.clone()))
+
+    def late(self) -> tuple[Named, ...]:
+        """Return what was not there yet, once the device was waited for; nothing is read any more then."""
+        read, self._read = self._read, []
+        suspects = _unequal([(own, copy) for _, own, copy in read])
+        # NaN is unequal to itself: what seems to differ is compared on the CPU.
+        return tuple(
+            named
+            for (named, own, copy), differs in zip(read, suspects, strict=True)
+            if differs and not equal(dense(on_cpu(own)), dense(on_cpu(copy)))
+        )
+
+
+def _unequal(pairs: list[tuple[Tensor, Tensor]]) -> list[bool]:
+    """Return which pairs differ, read from the device at once; all may where it cannot compare."""
+    if not pairs:
+        return []
+    try:
+        return [bool(one) for one in torch.stack([(own != copy).any() for own, copy in pairs]).tolist()]
+    except (RuntimeError, NotImplementedError):
+        return [True] * len(pairs)
