@@ -33,7 +33,7 @@ from .caller_acts import CALLER_ACTS
 from .changes import tie
 from .lane import Lane
 from .observation import UNKNOWN, Observation, Raised, Sight, Step
-from .streams import CallerReads
+from .streams import CallerReads, SeesStreams
 from .surroundings import Handed, put_back
 from .watches import (
     Surroundings,
@@ -101,6 +101,9 @@ def _quiet(*, collector: bool) -> Iterator[None]:
                 gc.enable()
 
 
+#: What writes gradients.
+_WRITES = frozenset({"B", "I", "W", "finish"})
+
 #: The micro-batches after which a growth trial counts live tensors: the twentieth, when caches are full, and the last.
 COUNTED = (19, 49)
 
@@ -131,8 +134,7 @@ class _Run:
         self.kept: list[tuple[str, Tensor, Tensor]] = []
         self.collections = collections() if "growth" in self.trial.watch else 0
         self.overwrites = "overwrite" in self.trial.program
-        # Where lives are counted, a copy would be one.
-        self.has_streams = self.device.has_streams and not self.trial.watch & {"lifetime", "growth"}
+        self.streams = log if isinstance(log, SeesStreams) else None
         self.reads = CallerReads()
 
     def observe(self, known: Mapping[int, Step]) -> tuple[str, ...]:
@@ -204,7 +206,7 @@ class _Run:
         return self.modules[index]
 
     def _act(self, lane: Lane, sight: Sight) -> None:
-        action = sight.action
+        action, self.reads = sight.action, CallerReads()
         if self.trial.raising:  # in every action: a forward may be run again in a backward
             vars(lane.stage)["raising"] = action.mb in self.trial.raising
         try:
@@ -212,12 +214,15 @@ class _Run:
                 CALLER_ACTS[action.kind](lane, action.mb)
             else:
                 _SESSION_ACTS[action.kind](self, lane, action.mb, sight)
-            if self.has_streams and action.kind in {"B", "W", "finish"} and not lane.closed:
+            late = (
+                self.streams is not None and self.streams.other_streams and action.kind in _WRITES and not lane.closed
+            )
+            if late:
                 self.reads.read("parameter gradient", lane.session.param_grads().items())
             if not self.is_cpu:  # what the device reports late belongs to the action that it was asked in
                 self.device.synchronize()
-            if self.has_streams and (late := self.reads.late()):
-                sight.seen["late"] = late
+            if late:
+                sight.seen["late"] = self.reads.late()
         except UnsupportedError:
             raise
         except BaseException as error:  # noqa: BLE001 (what the implementation raises is an observation)
@@ -277,7 +282,7 @@ class _Run:
         if "state" in self.trial.watch:
             lane.handed[mb] = Handed(grads)
         returned = self._call(sight.action.kind, getattr(lane.session, method), mb, grads)
-        if self.has_streams:
+        if self.streams is not None and self.streams.other_streams:
             self.reads.read("input gradient", ((f"input {slot}", grad) for slot, grad in enumerate(returned)))
         known = sight.known.input_grads
         sight.seen["input_grads"] = copies = copies_of(returned, known)

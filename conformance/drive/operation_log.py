@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -68,9 +67,10 @@ class OperationLog(DispatchMode):
         self._live: dict[int, weakref.ref[Any]] = {}
         self._bytes = 0
         self._fell_back: list[bool] = []
-        self._sleep = sleep_of(device.type) if self._counter.has_streams else None
-        self._home = 0
-        self._slowed: set[int] = set()
+        self._has_streams, self._sleep = self._counter.has_streams, sleep_of(device.type)
+        self._home, self._slowed = 0, set[int]()
+        #: Whether the last call has put work on another stream than the caller's.
+        self.other_streams = False
         self._counter.reset_peak_memory()
         self._before = self._counter.peak_memory()
         _watch_fall_back(device.type)
@@ -84,8 +84,8 @@ class OperationLog(DispatchMode):
     def __enter__(self) -> Self:
         """Log from here on."""
         _ENTERED.append(self)
-        if self._sleep is not None:
-            self._home = torch.accelerator.current_stream(self._device).stream_id
+        if self._has_streams:
+            self._home, self.other_streams = self._stream(), False
             self._slowed.clear()
         super().__enter__()  # type: ignore[no-untyped-call] # as above
         return self
@@ -98,8 +98,8 @@ class OperationLog(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and count it."""
         del types
-        if self._sleep is not None:
-            self._slow_down(self._sleep)
+        if self._has_streams and (stream := self._stream()) != self._home:
+            self._on_another(stream)
         self._fell_back.append(False)
         try:
             found = func(*args, **(kwargs or {}))
@@ -114,12 +114,15 @@ class OperationLog(DispatchMode):
                 self._weigh(tensor)
         return found
 
-    def _slow_down(self, sleep: Callable[[int], object]) -> None:
+    def _stream(self) -> int:
+        return torch.accelerator.current_stream(self._device).stream_id
+
+    def _on_another(self, stream: int) -> None:
         """Keep a stream other than the caller's busy before its first work, so that who does not wait for it errs."""
-        stream = torch.accelerator.current_stream(self._device).stream_id
-        if stream != self._home and stream not in self._slowed:
+        self.other_streams = True
+        if self._sleep is not None and stream not in self._slowed:
             self._slowed.add(stream)
-            sleep(_CYCLES)
+            self._sleep(_CYCLES)
 
     def falls_back(self) -> None:
         """Write down that the operation that runs right now handed its tensors to the CPU."""

@@ -6,6 +6,7 @@ What an engine does next, such as a send, it asks for on its current stream, and
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,6 +18,13 @@ from .watches import dense, on_cpu
 
 #: What was read, by the names that findings have.
 Named = tuple[Sort, str]
+
+
+@runtime_checkable
+class SeesStreams(Protocol):
+    """A log that tells whether the last call has put work on another stream than the caller's."""
+
+    other_streams: bool
 
 
 class CallerReads:
