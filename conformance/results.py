@@ -148,7 +148,8 @@ class Result:
         values["findings"] = [dict(finding) for finding in self.findings]
         values |= {"programs": list(self.programs), "unclaimed": list(self.unclaimed)}
         values["memory"] = None if self.memory is None else dict(self.memory)
-        values["imprecise"] = None if self.imprecise is None else dict(self.imprecise)
+        if values.pop("imprecise"):  # an older kit's report has none
+            values["imprecise"] = dict(self.imprecise or {})
         values["waiver"] = None if self.waiver is None else dict(self.waiver)
         return values
 

@@ -223,6 +223,11 @@ class Device:
         return True
 
     @property
+    def stream(self) -> int:
+        """The number of this thread's stream, of a device that has streams."""
+        return torch.accelerator.current_stream(self.torch_device).stream_id
+
+    @property
     def _is_accelerator(self) -> bool:
         """Whether torch.accelerator speaks of this type: in a build for another one it does not."""
         current = accelerator()

@@ -115,7 +115,7 @@ class OperationLog(DispatchMode):
         return found
 
     def _stream(self) -> int:
-        return torch.accelerator.current_stream(self._device).stream_id
+        return self._counter.stream
 
     def _on_another(self, stream: int) -> None:
         """Keep a stream other than the caller's busy before its first work, so that who does not wait for it errs."""

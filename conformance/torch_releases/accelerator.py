@@ -17,12 +17,12 @@ LOST = Name("torch", ("AcceleratorError",), "says that a device is lost")
 
 
 #: Keeps a stream of CUDA busy for so many cycles; torch's own tests of streams use it. Other devices have none.
-_SLEEP = Name("torch.cuda", ("_sleep",), "keeps a stream busy")
+SLEEP = Name("torch.cuda", ("_sleep",), "keeps a stream busy")
 
 
 def sleep_of(device_type: str) -> Callable[[int], object] | None:
     """Return what keeps the current stream of a type of device busy for so many cycles, or None."""
-    return _SLEEP.find() if device_type == "cuda" and _SLEEP.there() else None
+    return SLEEP.find() if device_type == "cuda" and SLEEP.there() else None
 
 
 def ends_the_process() -> tuple[type[BaseException], ...]:

@@ -129,7 +129,7 @@ def test_shards_are_merged_and_compared(repository: Callable[..., Repository]) -
 def test_a_target_that_cannot_be_judged_is_red_and_told_in_the_log(repository: Callable[..., Repository]) -> None:
     made = repository()
     job = made.happens("push", "main", "import no_such_module\n")["stage-backward"]
-    assert job.failed == ["Judge"]
+    assert job.failed == ["Judge"], job.logs
     assert "no_such_module" in job.logs["Judge"]
     assert (job.summary, made.hub.caches) == ("", [])
     assert not made.hub.artifacts.exists()

@@ -47,8 +47,8 @@ IN_PART: dict[tuple[Name, ...], tuple[str, ...]] = {
 }
 #: Tried by tests of their own.
 APART = {
-    *precision.PRECISIONS.values(), accelerator.MEMORY, accelerator.LOST, dispatch.MODE, saved.PACKED,
-    saved.ASKED_FIRST, *private_use.IN_PYTHON, *private_use.IN_CPP, private_use.HAS_KERNEL, pipelining.EVALUATION,
+    *precision.PRECISIONS.values(), accelerator.MEMORY, accelerator.LOST, accelerator.SLEEP, dispatch.MODE,
+    saved.PACKED, saved.ASKED_FIRST, *private_use.IN_PYTHON, *private_use.IN_CPP, private_use.HAS_KERNEL, pipelining.EVALUATION,
     pipelining.WAIT_FOR_ALL, pipelining.CONNECTS, pipelining.VOTES, settings.TOP, settings.POP, edges.EDGE,
 }  # fmt: skip
 
@@ -144,6 +144,12 @@ def test_schedules_that_wait_for_the_last_transfer_alone_are_unavailable_where_t
     pipelining.wait_for_all("nccl")
     with pytest.raises(UnavailableError, match="hang without it"):
         pipelining.wait_for_all("gloo")
+
+
+def test_a_torch_that_keeps_no_stream_busy_does_without(take_away: Callable[[Name], None]) -> None:
+    assert accelerator.sleep_of("cpu") is None
+    take_away(accelerator.SLEEP)
+    assert accelerator.sleep_of("cuda") is None
 
 
 def test_a_torch_without_an_error_for_a_lost_device_has_that_of_memory(take_away: Callable[[Name], None]) -> None:

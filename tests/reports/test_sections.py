@@ -33,7 +33,13 @@ def test_every_layout_tells_every_section_by_its_heading(real: Report) -> None:
         {"status": "unsupported", "findings": ()},
         {"status": "unsupported", "kind": "withheld", "findings": ()},
         {"level": "MUST"},
-        {"status": "passed", "findings": (), "check": "ops.full.sin", "as_it_is": "failed"},
+        {
+            "status": "passed",
+            "findings": (),
+            "check": "ops.full.sin",
+            "as_it_is": "failed",
+            "imprecise": {"aten::sin": 9},
+        },
     )
     results = [replace(failed[0], **{"check": f"a.b.{n}", **change}) for n, change in enumerate(changes)]
     of_devices = {
@@ -43,8 +49,8 @@ def test_every_layout_tells_every_section_by_its_heading(real: Report) -> None:
     report = replace(real, results=results, **of_devices)
     found = sections.sections(report)
     # What is wrong on the device is a fault of it, to be mended, and the standing of the device; what passed is an
-    # operation, and mended in torch.
-    assert len(found) == len(sections.SECTIONS) == len(changes) + 3
+    # operation, imprecise, and mended in torch.
+    assert len(found) == len(sections.SECTIONS) == len(changes) + 4
     for made in layouts(report):
         assert [section.heading for section in found if section.heading not in made] == []
 
