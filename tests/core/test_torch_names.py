@@ -49,7 +49,8 @@ IN_PART: dict[tuple[Name, ...], tuple[str, ...]] = {
 APART = {
     *precision.PRECISIONS.values(), accelerator.MEMORY, accelerator.LOST, accelerator.SLEEP, dispatch.MODE,
     saved.PACKED, saved.ASKED_FIRST, *private_use.IN_PYTHON, *private_use.IN_CPP, private_use.HAS_KERNEL,
-    pipelining.EVALUATION, pipelining.WAIT_FOR_ALL, pipelining.CONNECTS, pipelining.VOTES, settings.TOP, settings.POP, edges.EDGE,
+    pipelining.EVALUATION, pipelining.WAIT_FOR_ALL, pipelining.CONNECTS, pipelining.VOTES, settings.TOP, settings.POP,
+    edges.EDGE,
 }  # fmt: skip
 
 
