@@ -17,7 +17,7 @@ USUAL_BITS = 19
 USUAL_EPS = 8.0
 #: No format for the factors of float32 products has fewer bits than bfloat16; a network of them may keep one less.
 _FEWEST_BITS = 6
-#: tanh.approx.f32, the least precise that is documented, errs by 2^-11 (PTX ISA 9.0, section 9.7.3.22).
+#: tanh.approx.f32, the least precise that is documented, errs by 2^-11 (NVIDIA's PTX ISA, instruction ``tanh``).
 _LARGEST_EPS = 2.0 ** (FLOAT32_BITS - 11)
 #: TF32 keeps 10 bits of each factor; a network of several products may keep one less or some more.
 _TF32_BITS = 12

@@ -79,7 +79,7 @@ def of_step(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) -> Judg
                 return
         return
     stored = chain(_recorded(step, wanted), _param_grads(evidence, step, wanted, so_far))
-    for seen in chain(_late(step, wanted), returned_values(evidence, step, wanted), stored):
+    for seen in chain(_late(evidence, step, wanted), returned_values(evidence, step, wanted), stored):
         if isinstance(seen, Finding):
             key = (step.action.stage, seen.where)
             if key in so_far.told:
@@ -153,10 +153,11 @@ def returned_values(evidence: Evidence, step: Step, wanted: Step) -> Judged:
         yield from _input_grads(evidence, step, wanted)
 
 
-def _late(step: Step, wanted: Step) -> Iterator[Finding]:
-    """Yield gradients that an action leaves to another stream, for which nothing makes the caller's wait."""
-    for sort, where in step.late:
-        if (sort, where) not in wanted.late:
+def _late(evidence: Evidence, step: Step, wanted: Step) -> Iterator[Finding]:
+    """Yield gradients that are due, and that an action leaves to a stream for which nothing makes the caller's wait."""
+    own = [one for one in step.late if one not in wanted.late]
+    for sort, where in own:
+        if sort != "parameter gradient" or due(evidence, step):
             text = (
                 f"another stream still writes it when {step.action} returns: the caller's stream reads other values "
                 "than once the device is waited for. Let the caller's stream wait before returning: "

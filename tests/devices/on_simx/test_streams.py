@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+import torch
+from torch import nn
 
+from gradconform.adapter import StageSpec
 from gradconform.drive import operation_log
 from gradconform.plugins.devices.simx import inject
+from gradconform.reference.autograd import AutogradAdapter, AutogradSession
 from gradconform.results import Report
 from gradconform.run.run import check_stage_backward
 
@@ -49,3 +54,37 @@ def test_a_stream_of_cuda_that_is_not_the_callers_is_kept_busy(monkeypatch: pyte
     slept.clear()
     check_stage_backward("reference-split", device="simx:0", checks=["split.gradients.mlp"])
     assert slept == []
+
+
+class LateUntilTheEnd(AutogradSession):
+    """Plain autograd whose W goes on on a side stream, for which ``finish`` waits."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        super().__init__(stage, spec)
+        self._side, self._own = torch.Stream(torch.device("simx:0")), list(stage.parameters())
+
+    def backward_weight(self, mb: int) -> None:
+        super().backward_weight(mb)
+        current = torch.accelerator.current_stream()
+        self._side.wait_stream(current)
+        with self._side:
+            for parameter in self._own:
+                parameter.grad = None if parameter.grad is None else parameter.grad * 1
+
+    def finish(self) -> None:
+        torch.accelerator.current_stream().wait_stream(self._side)
+
+
+@pytest.mark.parametrize(("when", "status"), [("finish", "passed"), ("weight", "failed")])
+def test_what_is_due_at_the_end_may_be_late_until_then(when: str, status: str) -> None:
+    class Adapter:
+        name = "late until the end"
+        capabilities: ClassVar[dict[str, object]] = {**AutogradAdapter.capabilities, "weight_when": when}
+
+        def open(self, stage: nn.Module, spec: StageSpec) -> LateUntilTheEnd:
+            return LateUntilTheEnd(stage, spec)
+
+    with inject(late_streams="1"):
+        report = check_stage_backward(Adapter(), device="simx:0", checks=["split.gradients.linear-3d"])
+    assert [(result.status, result.message) for result in report if result.status != status] == []
+    assert len(report.results) == 1
