@@ -86,7 +86,7 @@ def test_with_the_right_split_in_torchs_stages_nothing_is_lost_behind_a_frozen_f
     assert [one["options"]["fixed"] for one in (of_torch, report)] == [False, True]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.py")), ids=lambda script: script.stem)
 def test_each_defect_is_confirmed_by_a_script_that_uses_only_torch(script: Path) -> None:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)

@@ -84,8 +84,8 @@ def without_kit(tmp_path: Path) -> str:
         # SequenceParallel trains a norm that is frozen.
         ("step.pairs.keyword-2", 1, ["rank 0: the gradient of 0.block.norm.weight, behind act 1 (train):"]),
         # A gradient of it is as far from that in float64 as 50 times what others are told apart by.
-        ("step.pairs.sequence-2", 0, ["rank 1: right: "]),
-        ("step.autocast", 0, ["rank 1: right: "]),
+        pytest.param("step.pairs.sequence-2", 0, ["rank 1: right: "], marks=pytest.mark.nightly),
+        pytest.param("step.autocast", 0, ["rank 1: right: "], marks=pytest.mark.nightly),
         ("step.fsdp-mixed", 0, ["rank 1: right: "]),
     ],
 )
