@@ -13,6 +13,8 @@ EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_USAGE, EXIT_KIT, EXIT_ENVIRONMENT, EXIT_INCOM
 EXIT_INTERRUPTED = 130
 #: What a shell adds to the number of the signal that ended a command.
 SIGNAL = 128
+#: That of SIGTERM, which stands for SIGHUP too where exit codes are listed.
+EXIT_TERMINATED = SIGNAL + 15
 
 #: What the system says where a machine has no more room, memory, processes or open files, or cannot reach its disk.
 _USED_UP = frozenset(
