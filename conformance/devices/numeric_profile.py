@@ -28,7 +28,7 @@ _FLUSHED_TERMS = 1024
 #: A gradient has the rounding of the forward and that of the backward.
 _PASSES = 2
 #: The errors of so many calls of an imprecise function may add up: the steps of a short network.
-_CALLS = 8
+CALLS = 8
 
 #: The families of operations whose bits are measured, and their names in a sentence.
 FAMILIES = {"matmul": "matrix products", "convolution": "convolutions", "rnn": "RNNs"}
@@ -87,6 +87,18 @@ class NumericProfile:
         far = [name for name, eps in self.functions.items() if eps is not None and not eps <= _LARGEST_EPS]
         return (*few, *far)
 
+    @property
+    def _few_bits(self) -> dict[str, int]:
+        """Families with fewer bits than usual, and not so few that something is wrong."""
+        found = self.float32_bits.items()
+        return {family: bits for family, bits in found if bits is not None and _FEWEST_BITS <= bits < USUAL_BITS}
+
+    @property
+    def _rough(self) -> dict[str, float]:
+        """Functions with a larger error than usual, and not so large that something is wrong."""
+        found = self.functions.items()
+        return {name: eps for name, eps in found if eps is not None and USUAL_EPS < eps <= _LARGEST_EPS}
+
     def _of_wrong(self) -> Iterator[str]:
         if self.wrong:
             named = [FAMILIES.get(name, name) for name in self.wrong]
@@ -94,10 +106,10 @@ class NumericProfile:
 
     def _of_bits(self) -> Iterator[str]:
         groups: dict[tuple[int, int | None], list[str]] = {}
+        few = self._few_bits
         for family, words in FAMILIES.items():
-            bits = self.float32_bits.get(family)
-            if bits is not None and _FEWEST_BITS <= bits < USUAL_BITS:
-                groups.setdefault((bits, self.without_tf32.get(family)), []).append(words)
+            if family in few:
+                groups.setdefault((few[family], self.without_tf32.get(family)), []).append(words)
         for (bits, without), named in groups.items():
             text = f"float32 {' and '.join(named)} have {bits} bits here"
             if without is None:
@@ -108,11 +120,8 @@ class NumericProfile:
                 yield f"{text}; use --flag tf32=off for {without}"
 
     def _of_functions(self) -> Iterator[str]:
-        rough = {
-            name: eps for name, eps in self.functions.items() if eps is not None and USUAL_EPS < eps <= _LARGEST_EPS
-        }
-        if rough:
-            yield f"float32 errors: {', '.join(f'{name} {eps:.0f} eps' for name, eps in rough.items())}"
+        if self._rough:
+            yield f"float32 errors: {', '.join(f'{name} {eps:.0f} eps' for name, eps in self._rough.items())}"
 
     def _of_values(self) -> Iterator[str]:
         if self.denormals_kept is False:
@@ -138,14 +147,13 @@ class NumericProfile:
         What is :attr:`wrong` has none: it is judged as if the device computed as IEEE says.
         ``operations`` has one name for each call: the errors of several calls of an imprecise function add up.
         """
-        found = 0.0
+        found, few, rough = 0.0, self._few_bits, self._rough
         for operation, calls in Counter(operations).items():
-            bits = self.float32_bits.get(_family(operation) or "")
-            if bits is not None and _FEWEST_BITS <= bits < USUAL_BITS:
-                found = max(found, _PASSES * 2.0**-bits)
-            eps = self.functions.get(_function(operation) or "")
-            if eps is not None and USUAL_EPS < eps <= _LARGEST_EPS:
-                found = max(found, min(calls, _CALLS) * eps * 2.0**-FLOAT32_BITS)
+            family, function = _family(operation), _function(operation)
+            if family in few:
+                found = max(found, _PASSES * 2.0 ** -few[family])
+            if function in rough:
+                found = max(found, min(calls, CALLS) * rough[function] * 2.0**-FLOAT32_BITS)
         return found
 
     @property

@@ -205,6 +205,11 @@ class _Run:
                 tie(self.modules[index], self._module(0), self.trial.tied)
         return self.modules[index]
 
+    @property
+    def _on_other_streams(self) -> bool:
+        """Whether the last call has put work on another stream than the caller's, as far as the log sees streams."""
+        return self.streams is not None and self.streams.other_streams
+
     def _act(self, lane: Lane, sight: Sight) -> None:
         action, self.reads = sight.action, CallerReads()
         if self.trial.raising:  # in every action: a forward may be run again in a backward
@@ -214,9 +219,7 @@ class _Run:
                 CALLER_ACTS[action.kind](lane, action.mb)
             else:
                 _SESSION_ACTS[action.kind](self, lane, action.mb, sight)
-            late = (
-                self.streams is not None and self.streams.other_streams and action.kind in _WRITES and not lane.closed
-            )
+            late = self._on_other_streams and action.kind in _WRITES and not lane.closed
             if late:
                 self.reads.read("parameter gradient", lane.session.param_grads().items())
             if not self.is_cpu:  # what the device reports late belongs to the action that it was asked in
@@ -282,7 +285,7 @@ class _Run:
         if "state" in self.trial.watch:
             lane.handed[mb] = Handed(grads)
         returned = self._call(sight.action.kind, getattr(lane.session, method), mb, grads)
-        if self.streams is not None and self.streams.other_streams:
+        if self._on_other_streams:
             self.reads.read("input gradient", ((f"input {slot}", grad) for slot, grad in enumerate(returned)))
         known = sight.known.input_grads
         sight.seen["input_grads"] = copies = copies_of(returned, known)

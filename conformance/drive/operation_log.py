@@ -85,7 +85,7 @@ class OperationLog(DispatchMode):
         """Log from here on."""
         _ENTERED.append(self)
         if self._has_streams:
-            self._home, self.other_streams = self._stream(), False
+            self._home, self.other_streams = self._counter.stream, False
             self._slowed.clear()
         super().__enter__()  # type: ignore[no-untyped-call] # as above
         return self
@@ -98,7 +98,7 @@ class OperationLog(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and count it."""
         del types
-        if self._has_streams and (stream := self._stream()) != self._home:
+        if self._has_streams and (stream := self._counter.stream) != self._home:
             self._on_another(stream)
         self._fell_back.append(False)
         try:
@@ -113,9 +113,6 @@ class OperationLog(DispatchMode):
             for tensor in made:
                 self._weigh(tensor)
         return found
-
-    def _stream(self) -> int:
-        return self._counter.stream
 
     def _on_another(self, stream: int) -> None:
         """Keep a stream other than the caller's busy before its first work, so that who does not wait for it errs."""

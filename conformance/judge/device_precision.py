@@ -9,11 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from gradconform.devices.numeric_profile import NumericProfile
+from gradconform.devices.numeric_profile import CALLS, NumericProfile
 from gradconform.tolerance import Room, rooms_of
 
-#: The errors of so many calls of an imprecise operation may add up: the steps of a short network.
-_CALLS = 8
 #: An imprecise operation errs by no more eps than this in float32, or in 16 bits; a format of fewer bits does.
 _MOST_EPS, _MOST_EPS_IN_16_BITS = 512.0, 8.0
 
@@ -46,7 +44,7 @@ def rooms_for(
     for one in imprecise:
         eps = torch.finfo(getattr(torch, one.dtype)).eps
         before = rooms.get(one.dtype, Room())
-        relative = min(calls[one.operation], _CALLS) * one.eps * eps
+        relative = min(calls[one.operation], CALLS) * one.eps * eps
         rooms[one.dtype] = Room(relative=max(before.relative, relative), absolute=before.absolute)
     return rooms
 

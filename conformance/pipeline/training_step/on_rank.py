@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import UnsupportedError
+from gradconform.drive.watches import copy_of
 from gradconform.judge.finding import Finding, Judged
 from gradconform.judge.values import compare
 from gradconform.pipeline.whole_model import given
@@ -33,7 +34,7 @@ from .model import (
     shared_layers,
     tied_names,
 )
-from .oracle import LR, Plain, PlainRun, on_cpu, run_plain
+from .oracle import LR, Plain, PlainRun, run_plain
 
 #: By how much more than plain autograd, which rounds once as well, a right runtime in bfloat16 may err.
 _MORE = 12.0
@@ -214,9 +215,9 @@ def _on_cpu(seen: _Seen) -> _Seen:
     """Return what was seen with its tensors on the CPU, where they are held against the oracle's."""
 
     def copied(named: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
-        return {name: None if value is None else on_cpu(value) for name, value in named.items()}
+        return {name: copy_of(value) for name, value in named.items()}
 
-    losses = None if seen.losses is None else [on_cpu(loss) for loss in seen.losses]
+    losses = None if seen.losses is None else list(map(copy_of, seen.losses))
     return replace(
         seen, losses=losses, grads=copied(seen.grads), params=copied(seen.params), buffers=copied(seen.buffers)
     )

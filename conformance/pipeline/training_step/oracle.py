@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from gradconform.drive.watches import copy_of
 from gradconform.reference.autograd import accumulate, run_forward
 from gradconform.reference.runtime import LOWER
 from gradconform.runtime import Batch, scale_auxiliary
@@ -142,11 +143,11 @@ class _Run:
         return Plain(
             act=act,
             losses=losses,
-            grads={name: _copy(parameter.grad) for name, parameter in self.named.items()},
-            params={name: on_cpu(parameter) for name, parameter in self.named.items()},
+            grads={name: copy_of(parameter.grad) for name, parameter in self.named.items()},
+            params={name: copy_of(parameter) for name, parameter in self.named.items()},
             buffers=[self._buffers(stages) for stages in self.replicas],
             partials=dict(self.partials),
-            norm=None if norm is None else on_cpu(norm),
+            norm=copy_of(norm),
             max_norm=max_norm,
             weights=weights,
         )
@@ -184,7 +185,7 @@ class _Run:
                 self.shares[number, replica, mb] = self._share(stages, chunk)
             with torch.set_grad_enabled(trains):
                 loss = self._loss(stages, chunk, weights[1])
-            losses.append(on_cpu(loss))
+            losses.append(copy_of(loss))
             if trains:
                 self._accumulate(stages, loss * weights[0])
         return losses
@@ -231,7 +232,7 @@ class _Run:
             added = accumulate(of_loss * self._loss(stages, chunk, auxiliary), dict.fromkeys(own.values()))
             for parameter, grad in kept.items():
                 parameter.grad = grad
-            found.append({name: on_cpu(added[id(one)]) for name, one in own.items() if id(one) in added})
+            found.append({name: copy_of(added[id(one)]) for name, one in own.items() if id(one) in added})
         for stage, buffers in zip(stages, before, strict=True):
             for name, value in stage.named_buffers():
                 value.copy_(buffers[name])
@@ -258,16 +259,7 @@ class _Run:
     @staticmethod
     def _buffers(stages: Sequence[nn.Module]) -> dict[str, Tensor]:
         return {
-            f"{index}.{name}": on_cpu(value)
+            f"{index}.{name}": copy_of(value)
             for index, stage in enumerate(stages)
             for name, value in stage.named_buffers()
         }
-
-
-def on_cpu(value: Tensor) -> Tensor:
-    """Return a copy on the CPU."""
-    return value.detach().cpu() if not value.is_cpu else value.detach().clone()
-
-
-def _copy(grad: Tensor | None) -> Tensor | None:
-    return None if grad is None else on_cpu(grad)

@@ -162,14 +162,8 @@ class Call {
   }
 
   void hide_results() {
-    for (size_t i = 0; i < schema_.returns().size(); i++) {
-      const auto& value = results()[i];
-      if (value.isTensor() && on_simx(value.toTensor())) hide(stream_here(), value.toTensor().storage());
-      if (value.isTensorList()) {
-        for (const at::Tensor& tensor : value.toTensorVector()) {
-          if (on_simx(tensor)) hide(stream_here(), tensor.storage());
-        }
-      }
+    for (const auto& tensor : result_tensors()) {
+      if (on_simx(tensor)) hide(stream_here(), tensor.storage());
     }
   }
 
