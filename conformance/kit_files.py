@@ -1,4 +1,4 @@
-"""The kit's own files: a hash of each, and whether they are as they were installed."""
+"""The kit's own files: a hash of each, whether they are as they were installed, and the folder of its caches."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import hashlib
 import importlib.metadata
 import importlib.util
+import os
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +15,11 @@ _TOP = "gradconform"
 #: Folders that an editable install keeps beside the package's own.
 _BESIDE = ("bench", "fixtures", "plugins", "reference")
 _SOURCES = frozenset({".py", ".toml", ".json", ".csv", ".html", ".css", ".js", ".j2", ".cpp"})
+
+
+def cache_folder() -> Path:
+    """Return the kit's folder in the user's folder for caches; it need not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / _TOP
 
 
 @lru_cache(maxsize=1)

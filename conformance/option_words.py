@@ -187,6 +187,13 @@ _ALL = (
         help="run part I of N of the plan, such as 1/4; 'gradconform merge' puts the N reports together",
     ),
     OptionWords(
+        name="plan",
+        metavar="FILE",
+        unset="the user's cache",
+        help="read what the plan measured of operation samples from FILE, and write there what is new: for the shards "
+        "of one run",
+    ),
+    OptionWords(
         name="waivers",
         metavar="FILE",
         unset="gradconform-waivers.toml, if it is there",

@@ -95,6 +95,7 @@ def _caches_of_the_tests(tmp_path_factory: pytest.TempPathFactory, request: pyte
     shared = base.parent if hasattr(request.config, "workerinput") else base
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
+        patch.setenv("GRADCONFORM_WAIT_SECONDS", "3600")  # on a slow machine commands print what they do on others
         if "TORCH_EXTENSIONS_DIR" not in os.environ:
             patch.setenv("TORCH_EXTENSIONS_DIR", str(shared / "extensions"))
         yield

@@ -9,6 +9,7 @@ from typing import Any
 from gradconform.devices.probe import time_limit
 from gradconform.exits import EXIT_ENVIRONMENT, RunRefusedError
 from gradconform.process.orphans import Orphans
+from gradconform.process.waits import waiting
 from gradconform.process.worker import Exit, Worker
 
 
@@ -17,7 +18,8 @@ def told_apart(work: str, target: str, **given: Any) -> dict[str, Any]:
 
     Raises :class:`~gradconform.exits.RunRefusedError` with what refused it, or how its process ended.
     """
-    with closing(Orphans()), closing(Worker(work, {"target": target, **given}, quiet=True)) as worker:
+    wait = waiting(f"the import of target {target!r}", time_limit())
+    with wait, closing(Orphans()), closing(Worker(work, {"target": target, **given}, quiet=True)) as worker:
         worker.expect(time_limit())
         said = next(worker.told())
     if isinstance(said, Exit):

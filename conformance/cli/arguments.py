@@ -267,7 +267,7 @@ def _device(one: argparse.ArgumentParser) -> None:
     one.add_argument("device", metavar="DEVICE", nargs="*", type=names_given, help="which, named as for run")
     options = (
         "device_plugins", "dtype", "flags", "profile", "operation", "block", "sizes", "setting", "fault", "checks",
-        "exclude_checks", "skip_operations", "seed", "shard",
+        "exclude_checks", "skip_operations", "seed", "shard", "plan",
     )  # fmt: skip
     for name in options:
         add_option(one, name, unset=DEVICE_DEFAULTS.get(name), help=_SAID_OF_DEVICE.get(name))

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from gradconform.contract.frozen import frozen
+from gradconform.kit_files import cache_folder
 from gradconform.naming import PROFILES
 from gradconform.results import Report
 
@@ -52,10 +52,9 @@ def remember(report: Report) -> None:
 
 
 def _file(options: Mapping[str, Any]) -> Path:
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     about = [str(Path.cwd()), options.get("target"), *(options.get(name) for name in _JUDGED_ON)]
     named = hashlib.sha256(json.dumps(about, default=str).encode()).hexdigest()[:32]
-    return caches / "gradconform" / "last-failed" / f"{named}.json"
+    return cache_folder() / "last-failed" / f"{named}.json"
 
 
 def _read(file: Path) -> list[str]:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gradconform.exits import EXIT_INTERRUPTED, RunStoppedError
+from gradconform.process.waits import Waits
 from gradconform.records import Header, started
 from gradconform.report.sentences import crashed
 from gradconform.report.terminal import opening, tally_line
@@ -57,12 +58,13 @@ def perform(
     at: dict[Place, None] = {}
     failed: set[Place] = set()
     stopped = None
-    with _shown(run.header) if shown else contextlib.nullcontext(lambda _: None) as show:
+    with _shown(run.header) if shown else contextlib.nullcontext(lambda _: None) as show, _slow_checks(shown) as slow:
         for result in results.values():
             show(result)
 
         def on_start(begun: Result) -> None:
             at[begun.place] = None
+            slow.begin(begun.place.name)
             show(begun.place)
             if file is not None:
                 file.write(started(begun))
@@ -72,6 +74,7 @@ def perform(
                 file.add(result)
             results[result.place] = result
             at.pop(result.place, None)
+            slow.end(result.place.name)
             show(result)
             failed.update([result.place] if result.status in FAILED else [])
             if len(failed) == limit and len(results) < len(places):
@@ -89,6 +92,14 @@ def perform(
     if file is not None and stopped is None:
         file.end(report.verdict)
     return report, stopped
+
+
+@contextlib.contextmanager
+def _slow_checks(shown: bool) -> Iterator[Waits]:  # noqa: FBT001 (as the caller has it)
+    """Report checks that take long on the standard error; on a terminal the bar names what runs."""
+    waits = Waits() if shown and not on_terminal() else Waits(lambda _: None)
+    with contextlib.closing(waits):
+        yield waits
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from typing import Any
 
 from gradconform.naming import SelectionError
 from gradconform.process.orphans import Orphans
+from gradconform.process.waits import waiting
 from gradconform.process.worker import Exit, Worker
 from gradconform.records import as_json
 
@@ -175,7 +176,8 @@ def _ask(request: Request, known: dict[str, Answer]) -> list[Probe] | None:
     limit = time_limit()
     given = {**asdict(request), "path": sys.path, "known": {name: asdict(answer) for name, answer in known.items()}}
     at = "the start of a Python process"
-    with closing(Worker("gradconform.devices.questions:answer", given, quiet=True)) as worker:
+    asked = f"the first answers of {request.type or 'accelerators'} in another process"
+    with waiting(asked, limit), closing(Worker("gradconform.devices.questions:answer", given, quiet=True)) as worker:
         worker.expect(limit)
         for said in worker.told():
             if isinstance(said, Exit):

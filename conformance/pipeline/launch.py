@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gradconform.process.orphans import Orphans
+from gradconform.process.waits import waiting
 from gradconform.process.worker import Exit, Worker, ask_for_stacks
 from gradconform.results import Result
 
@@ -273,12 +274,13 @@ class _Ranks:
     def follow(self, case: Case | StepCase) -> list[Outcome]:
         """Return the outcomes of a case once every rank has one; fewer where ranks ended or hung, or one raised."""
         self.launcher.expect(self.limits[case.id] + _AROUND_S)
-        while True:
-            ended = self.gone or bool(self.start.exits())  # asked first: what ranks wrote before is read below
-            found = self._outcomes(case)
-            if self.hung or len(found) == self.machines.ranks or ended or any(outcome.raised for outcome in found):
-                return found
-            self._look()
+        with waiting(f"the ranks in {case.id}", self.limits[case.id]):
+            while True:
+                ended = self.gone or bool(self.start.exits())  # asked first: what ranks wrote before is read below
+                found = self._outcomes(case)
+                if self.hung or len(found) == self.machines.ranks or ended or any(outcome.raised for outcome in found):
+                    return found
+                self._look()
 
     def ended(self, case: Case | StepCase) -> Ended:
         """Wait for the end of all ranks, and return how they ended in a case; those that take their time are killed."""
@@ -301,9 +303,10 @@ class _Ranks:
 
     def _wait(self, hurry: Callable[[], None]) -> None:
         self.launcher.expect(_AROUND_S)
-        while not self.gone and len(self.start.exits()) < self.machines.here:
-            self._look()
-            hurry()
+        with waiting("the end of the ranks", _AROUND_S):
+            while not self.gone and len(self.start.exits()) < self.machines.here:
+                self._look()
+                hurry()
 
     def finish(self) -> None:
         """Let the launcher end: no start follows."""

@@ -163,6 +163,7 @@ class RunOptions:
     shard: Shard | None = _option(  # noqa: RUF009 (it returns a field)
         "shard", changes="plan", read=Shard.parse, check=_shard, written=_shard_written
     )
+    plan: str | None = _option("plan", changes="plan", check=_path)
     waivers: str | None = _option("waivers", changes="verdict", check=_path)
 
     def __post_init__(self) -> None:

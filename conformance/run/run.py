@@ -26,9 +26,10 @@ from gradconform.devices.environment import environment
 from gradconform.devices.flags import flags_named, flags_set
 from gradconform.devices.ready import device_here, ready
 from gradconform.drive.reference64 import OracleCache
-from gradconform.fixtures.operations.measured import to_json
+from gradconform.fixtures.operations.measured import MeasuredError, to_json
 from gradconform.named_stages.named import Given as GivenStage
 from gradconform.named_stages.named import described, stages_of
+from gradconform.naming import SelectionError
 from gradconform.records import Header, header_of
 from gradconform.results import Place, Report, Result, now
 from gradconform.target.resolve import Target, resolve
@@ -41,6 +42,7 @@ from .execution import OnResult, OnStart
 from .guard import Guard
 from .known_faults import KnownFaults
 from .options import RunOptions
+from .plan_file import PlanFileError, plan_file
 from .raising import left_out
 from .runner import Runner, one_thread
 from .skip_lists import withheld_from
@@ -259,7 +261,7 @@ def _checks_of(
         own += asked.checks
         extra.append(f"{name}: {described(case, asked.left_out)}")
     if options.operation:
-        of_operations = on_operation.asked_of(options.operation, options.profile, measured)
+        of_operations = _on_operations(options, measured)
         found = to_json(of_operations.outcomes)
         own += of_operations.checks
         extra.append(f"operations: {of_operations.told}")
@@ -275,8 +277,28 @@ def _checks_of(
         known = on_fault.asked_of(options.fault, checks_of(options.contract))
         own += known.checks
         extra.append(f"known faults: {known.told}")
-    contract = checks_of(options.contract) if options.with_contract or not own else {}
+    named = any((options.schedule, options.stage, options.operation, options.block, options.setting, options.fault))
+    if named and not own:
+        msg = f"nothing that is named can be judged: {'; '.join(extra)}"
+        raise SelectionError(msg)
+    contract = checks_of(options.contract) if options.with_contract or not named else {}
     return {**contract, **{check.id: check for check in own}}, tuple(extra), found
+
+
+def _on_operations(options: RunOptions, measured: Mapping[str, Any] | None) -> on_operation.OnOperations:
+    """Return the checks on operations; what the run has not ``measured`` is read from the plan file, or measured."""
+    if measured is not None:
+        return on_operation.asked_of(options.operation, options.profile, measured)
+    with plan_file(options.plan, options.profile) as file:
+        try:
+            asked = on_operation.asked_of(options.operation, options.profile, file.known)
+        except MeasuredError as error:
+            if options.plan is not None:
+                msg = f"--plan {options.plan}: {error}"
+                raise PlanFileError(msg) from error
+            asked = on_operation.asked_of(options.operation, options.profile)
+        file.keep(to_json(asked.outcomes))
+    return asked
 
 
 def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
@@ -305,6 +327,7 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     fault: Sequence[str] | str = (),
     with_contract: bool = False,
     shard: Shard | str | None = None,
+    plan: str | os.PathLike[str] | None = None,
     waivers: str | os.PathLike[str] | None = None,
 ) -> Report:
     """Run the contract against ``target`` and return the report; a target that does not conform raises nothing.
@@ -320,6 +343,7 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     at ``sizes`` up to ``small``, ``large`` or ``full``; ``setting`` names settings of torch, under each of which some
     stages are judged; ``fault`` names faults that the kit knows: each has to be found here. ``with_contract`` judges
     the contract beside what is named. ``shard`` takes a part of the plan, such as ``"1/4"``.
+    ``plan`` is a file of what plans measured of operation samples: a run reads it, and writes what is new.
     ``waivers`` is a TOML file of failures that are expected; none is looked for where none is named.
     ``device`` may be ``auto`` or ``all``, ``dtype`` may be ``all``; ``device_plugins`` are modules that make devices
     usable, and ``flags`` sets those of :mod:`gradconform.devices.flags`, such as ``{"tf32": "on"}``.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gradconform.exits import EXIT_ENVIRONMENT, RunRefusedError, RunStoppedError
 from gradconform.process.orphans import Orphans
 from gradconform.process.pipes import Message
+from gradconform.process.waits import waiting
 from gradconform.process.worker import Exit, Worker, wait_for
 from gradconform.records import Header, as_result
 from gradconform.results import Place, Result
@@ -180,7 +181,8 @@ class IsolatedRun:
         try:
             count = max(1, min(workers, os.cpu_count() or 1))
             self._workers = [self._start(waits=waits and number > 0) for number in range(count)]
-            self.header = self._expected = self._first_header()
+            with waiting("the target, the devices and the plan in another process", start_timeout):
+                self.header = self._expected = self._first_header()
         except RunStoppedError as error:
             self.close()
             raise RunRefusedError(str(error), EXIT_ENVIRONMENT) from error

@@ -107,6 +107,7 @@ def _read_paths(config: pytest.Config, found: dict[str, Any], folders: Mapping[s
         found[name] = None if found[name] is None else folders[name] / found[name]
     for name in ("schedule", "skip_operations"):
         found[name] = [os.path.relpath(folders[name] / path, here) for path in found[name] or ()]
+    found["plan"] = None if found["plan"] is None else os.path.relpath(folders["plan"] / found["plan"], here)
     found["target"] = None if found["target"] is None else _named_from(found["target"], folders["target"], here)
     found["stage"] = [_named_from(stage, folders["stage"], here) for stage in found["stage"] or ()]
     found["waivers"] = _waivers(here, found["waivers"], folders["waivers"])
@@ -170,6 +171,7 @@ def parametrize_checks(  # noqa: PLR0913 (these are the options a user has)
     fault: Sequence[str] | str | None = None,
     with_contract: bool | None = None,
     shard: Shard | str | None = None,
+    plan: str | os.PathLike[str] | None = None,
     waivers: str | os.PathLike[str] | None = None,
 ) -> pytest.MarkDecorator:
     """Run the decorated test once per check of the contract on ``target``, device and dtype.

@@ -32,6 +32,14 @@ ops.split.nn.SiLU[cpu-float32]  MUST
     )
 
 
+def test_operations_that_cannot_be_judged_are_refused_and_the_contract_is_not_run_in_their_place(
+    command: Command,
+) -> None:
+    done = command("run", "reference-split", "--operation", "nn.functional.one_hot")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("gradconform: nothing that is named can be judged: operations: 0 of 1 operations that ")
+
+
 def test_what_is_tried_is_told_before_anything_runs(command: Command) -> None:
     done = command("run", "reference-split", "--operation", "linalg.cholesky,nn.functional.one_hot", "--block", "lora")
     assert done.code == 0

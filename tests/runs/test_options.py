@@ -49,6 +49,7 @@ TYPED: dict[str, Any] = {
     "fault": "overwrite",
     "with_contract": None,
     "shard": "1/2",
+    "plan": "plan.json",
     "waivers": "waivers.toml",
 }
 NAMES = tuple(OPTIONS)

@@ -1,4 +1,4 @@
-"""What a plan measures of samples is measured once in a run: workers and resumed runs read it as data."""
+"""What a plan measures of samples is measured once: workers, resumed runs and later runs read it as data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,9 @@ import pytest
 from gradconform.contract import on_operation
 from gradconform.contract.on_operation import asked_of
 from gradconform.fixtures.operations.measured import MeasuredError, outcomes_of, to_json
+from gradconform.run.options import RunOptions
+from gradconform.run.plan_file import PlanFileError, plan_file
+from gradconform.run.run import Run
 
 #: Imported by every worker before it plans. Whoever measures a sample there that was planned finds it unstable.
 UNSTABLE = """
@@ -24,7 +29,9 @@ from gradconform.contract import on_operation
 measured = on_operation.judgeable
 
 def judgeable(entry, number):
-    if os.environ.get("GRADCONFORM_WORKER") != os.environ["MEASURES"]:
+    with open("measured.txt", "a") as file:
+        print(entry.name, number, file=file)
+    if os.environ.get("GRADCONFORM_WORKER", "0") != os.environ["MEASURES"]:
         return "give other values each time"
     return measured(entry, number)
 
@@ -41,7 +48,13 @@ def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(
             [sys.executable, "-m", "gradconform", "run", *words],
             cwd=tmp_path,
-            env={**os.environ, "MEASURES": measures, "PYTHONPATH": str(tmp_path), "COLUMNS": "100"},
+            env={
+                **os.environ,
+                "MEASURES": measures,
+                "PYTHONPATH": str(tmp_path),
+                "COLUMNS": "100",
+                "XDG_CACHE_HOME": str(tmp_path / "caches"),
+            },
             capture_output=True,
             text=True,
             check=False,
@@ -116,3 +129,155 @@ def test_a_damaged_plan_in_the_records_is_refused(
     done = run("--resume", "run.ndjson")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("gradconform: what was measured of 'erf' cannot be read: ValueError: 'some other")
+
+
+def measured_in(folder: Path) -> list[str]:
+    """Return what has been measured there, in order."""
+    return (folder / "measured.txt").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.slow
+def test_a_later_run_measures_nothing_and_other_operations_are_added(
+    run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    first, again = run(*ASKED, "--list"), run(*ASKED, "--list", measures="nobody")
+    assert first.returncode == 0
+    assert again.stdout == first.stdout
+    count = len(measured_in(tmp_path))
+    assert count == len(set(measured_in(tmp_path))) > 0
+    assert run(*ASKED, "--list", "--operation", "cos").returncode == 0
+    assert {line.partition(" ")[0] for line in measured_in(tmp_path)[count:]} == {"cos"}
+
+
+@pytest.mark.slow
+def test_shards_on_several_machines_share_the_plan_in_a_file(
+    run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    planned = run(*ASKED, "--list", "--plan", "plan.json")
+    count = len(measured_in(tmp_path))
+    assert (planned.returncode, count > 0) == (0, True)
+    for shard in ("1/2", "2/2"):
+        words = (*ASKED, "--plan", "plan.json", "--shard", shard, "--json", f"{shard[0]}.json")
+        assert run(*words, measures="nobody").returncode == 0
+    assert len(measured_in(tmp_path)) == count
+    done = subprocess.run(
+        [sys.executable, "-m", "gradconform", "merge", "1.json", "2.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "4 of 4 checks passed" in done.stdout
+
+
+@pytest.fixture
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for caches of the plans of one test, which does not exist yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    return tmp_path / "caches/gradconform/plans"
+
+
+def planned(given: str | None = None, profile: str = "quick", **outcomes: object) -> dict[str, object]:
+    """Return what a plan that measures ``outcomes`` finds in the file."""
+    with plan_file(given, profile) as file:
+        found = dict(file.known)
+        file.keep({**found, **outcomes})
+    return found
+
+
+def test_the_cache_keeps_what_plans_measured_apart_for_each_profile(caches: Path) -> None:
+    assert planned(sin=1) == {}
+    assert planned(cos=2) == {"sin": 1}
+    assert planned() == {"sin": 1, "cos": 2}
+    assert planned(profile="full") == {}
+    assert len([*caches.glob("*.json")]) == 1  # of the one that measured something
+
+
+def test_a_cache_of_another_kit_is_not_read(caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned(sin=1)
+    assert caches.is_dir()
+    monkeypatch.setattr("gradconform.run.plan_file.kit_sha256", lambda: "another" * 4)
+    assert planned() == {}
+
+
+@pytest.mark.parametrize("damaged", ["", '{"meas', "[]", '{"measured": 3, "made_by": 4}'])
+def test_a_damaged_cache_is_made_anew(caches: Path, damaged: str) -> None:
+    planned(sin=1)
+    [kept] = caches.glob("*.json")
+    kept.write_text(damaged, encoding="utf-8")
+    assert planned(sin=1) == {}
+    assert planned() == {"sin": 1}
+
+
+def test_values_in_the_cache_that_no_plan_wrote_are_measured_again(caches: Path) -> None:
+    options = RunOptions.of("reference-split", operation="sin", profile="quick")
+    first = Run(options).measured
+    [kept] = caches.glob("*.json")
+    whole = kept.read_text(encoding="utf-8")
+    kept.write_text(whole.replace('"traits"', '"habits"'), encoding="utf-8")
+    assert Run(options).measured == first
+    assert json.loads(kept.read_text(encoding="utf-8")) == json.loads(whole)
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(caches: Path) -> None:
+    caches.parents[1].write_text("a file, so no folder", encoding="utf-8")
+    assert planned(sin=1) == {}
+    assert planned() == {}
+
+
+def test_files_that_nobody_has_written_for_long_are_removed(caches: Path) -> None:
+    planned(sin=1)
+    old, young = caches / "old.json", caches / "young.json"
+    for file, days in ((old, 31), (young, 29)):
+        file.write_text("{}", encoding="utf-8")
+        os.utime(file, (time.time() - days * 24 * 3600,) * 2)
+    planned(cos=2)
+    assert (old.exists(), young.exists()) == (False, True)
+
+
+@pytest.mark.usefixtures("caches")
+def test_plans_that_are_made_together_measure_once() -> None:
+    measured = []
+
+    def plan(number: int) -> object:
+        with plan_file(None, "quick") as file:
+            if "sin" not in file.known:
+                time.sleep(0.05)
+                measured.append(number)
+                file.keep({"sin": number})
+                return number
+            return file.known["sin"]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(plan, range(200)))
+    assert len(measured) == 1
+    assert found == set(measured)
+
+
+def test_a_plan_file_of_another_run_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    assert planned(str(file)) == {}
+    assert planned(str(file), sin=1) == {}
+    assert planned(str(file)) == {"sin": 1}
+    with pytest.raises(PlanFileError, match=r"plan.json was made by another run: profile is full here, quick in the"):
+        planned(str(file), "full")
+    values = json.loads(file.read_text(encoding="utf-8"))
+    values["made_by"] |= {"torch": "1.0.0"}
+    for damaged, reason in (
+        (json.dumps(values), r"torch is .* here, 1\.0\.0 in the file; remove the file, or name another"),
+        ("[]", r"cannot be read: TypeError: .*; remove the file, or name another"),
+    ):
+        file.write_text(damaged, encoding="utf-8")
+        with pytest.raises(PlanFileError, match=reason):
+            planned(str(file), sin=1)
+        assert file.read_text(encoding="utf-8") == damaged
+    with pytest.raises(PlanFileError, match=r"there is no folder '.*nowhere'; name a file in a folder that exists"):
+        planned(str(tmp_path / "nowhere" / "plan.json"))
+    assert [one.name for one in tmp_path.glob("*.*")] == ["plan.json"]
+
+
+def test_a_plan_file_with_values_that_no_plan_wrote_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    planned(str(file), sin=[[0, "some other reason"]])
+    with pytest.raises(PlanFileError, match=r"--plan .*plan.json: what was measured of 'sin' cannot be read"):
+        Run(RunOptions.of("reference-split", operation="sin", profile="quick", plan=file))

@@ -18,6 +18,7 @@ import torch
 from filelock import FileLock
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
+from gradconform.kit_files import cache_folder
 from gradconform.torch_releases import private_use
 from gradconform.torch_releases.names import require
 
@@ -73,7 +74,7 @@ def cache() -> Path:
     """Return the folder that libraries are kept in: TORCH_EXTENSIONS_DIR, else a folder of the user's cache."""
     if named := os.environ.get("TORCH_EXTENSIONS_DIR"):
         return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gradconform"
+    return cache_folder()
 
 
 def _fingerprint() -> str:

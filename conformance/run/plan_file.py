@@ -1,0 +1,138 @@
+"""What plans measured of operation samples, kept in a file: a run reads what an earlier one measured.
+
+By default the file is in the user's folder for caches, one for each kit, torch and profile, and a damaged one is made
+anew. ``--plan FILE`` names one that several machines share, such as the shards of one run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from gradconform.exits import UsageError
+from gradconform.kit_files import cache_folder, kit_sha256
+from gradconform.process.waits import waiting
+
+#: Seconds to wait for another process that measures; after that this one measures on its own.
+LOCK_LIMIT = 900.0
+#: Seconds after which a file in the folder for caches is removed: 30 days.
+_OLD = 30 * 24 * 3600.0
+#: Distributions beside torch that decide which samples torch lists.
+_BESIDE_TORCH = ("numpy", "scipy")
+
+
+class PlanFileError(UsageError):
+    """The file that ``--plan`` names is not one, or was made by another kit or torch or for another profile."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """What is known of samples, by entry, as JSON values; ``keep`` adds to it what a plan measured."""
+
+    known: dict[str, Any]
+    measured: dict[str, Any] = field(default_factory=dict)
+
+    def keep(self, outcomes: Mapping[str, Any]) -> None:
+        """Take what a plan measured, to be written where it is new."""
+        self.measured = dict(outcomes)
+
+
+@contextlib.contextmanager
+def plan_file(given: str | None, profile: str) -> Iterator[Measured]:
+    """Open the file ``given`` by ``--plan``, or else that of the cache; write it when the block ends.
+
+    Other processes wait meanwhile, so that one of them measures and the others read. Raises :class:`PlanFileError` for
+    a file given by ``--plan`` that cannot be read or written, or that does not fit.
+    """
+    made_by = _made_by(profile)
+    path = _cached(made_by) if given is None else Path(given)
+    if given is not None and not path.parent.is_dir():
+        msg = f"--plan {given}: there is no folder {str(path.parent)!r}; name a file in a folder that exists"
+        raise PlanFileError(msg)
+    with _locked(path):
+        found = Measured(_read(path, made_by, named=given is not None))
+        yield found
+        values = {**found.known, **found.measured}
+        if values != found.known or (given is not None and not path.exists()):
+            _write(path, {"made_by": made_by, "measured": values}, named=given is not None)
+
+
+def _made_by(profile: str) -> dict[str, str]:
+    """Return what the outcomes of samples depend on, by name."""
+    found = {"kit": kit_sha256()[:16], "torch": f"{torch.__version__} {torch.version.git_version or ''}".strip()}
+    for name in _BESIDE_TORCH:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return {**found, "profile": profile}
+
+
+def _cached(made_by: Mapping[str, str]) -> Path:
+    about = {**made_by, "cpu": torch.backends.cpu.get_cpu_capability()}
+    named = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
+    return cache_folder() / "plans" / f"{named}.json"
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process at a time use the file; where no lock can be had, as on a read-only disk, go on without one."""
+    folder = cache_folder() / "plans"
+    named = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError, NotImplementedError, Timeout):
+            folder.mkdir(parents=True, exist_ok=True)
+            with waiting("another process that measures operation samples", LOCK_LIMIT):
+                held.enter_context(FileLock(folder / f"{named}.lock").acquire(timeout=LOCK_LIMIT))
+        yield
+
+
+def _read(path: Path, made_by: Mapping[str, str], *, named: bool) -> dict[str, Any]:
+    """Return what the file knows; of one in the cache nothing where it cannot be read."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        found, by = dict(values["measured"]), dict(values["made_by"])
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if not named:
+            return {}
+        msg = f"--plan {path} cannot be read: {type(error).__name__}: {error}; remove the file, or name another"
+        raise PlanFileError(msg) from error
+    wrong = [name for name in {**by, **made_by} if by.get(name) != made_by.get(name)]
+    if wrong and named:
+        told = "; ".join(f"{name} is {made_by.get(name)} here, {by.get(name)} in the file" for name in wrong)
+        msg = f"--plan {path} was made by another run: {told}; remove the file, or name another"
+        raise PlanFileError(msg)
+    return {} if wrong else found
+
+
+def _write(path: Path, values: Mapping[str, Any], *, named: bool) -> None:
+    """Replace the file whole; one in the cache that cannot be written is left out."""
+    try:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False, suffix=".tmp") as file:
+            json.dump(values, file)
+        Path(file.name).replace(path)
+        if not named:
+            _remove_old(path.parent)
+    except OSError as error:
+        if named:
+            msg = f"--plan {path} cannot be written: {error.strerror}; name a file in a folder that exists"
+            raise PlanFileError(msg) from error
+
+
+def _remove_old(folder: Path) -> None:
+    """Remove what has not been written for 30 days: files of kits and torches that nobody uses."""
+    for file in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if time.time() - file.stat().st_mtime > _OLD:
+                file.unlink()
