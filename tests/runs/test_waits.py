@@ -105,7 +105,7 @@ def test_a_run_in_a_pipe_reports_its_start_and_each_slow_check(tmp_path: Path) -
         text=True,
         check=False,
     )
-    assert done.returncode == 0
+    assert done.returncode == 5  # nothing failed, and fewer checks ran than the profile has
     start = r"gradconform: waiting for the target, the devices and the plan in another process "
     assert re.search(start + r"\(\d+ s so far, limit 600 s\)", done.stderr)
     assert re.search(r"gradconform: waiting for full\.gradients\.mlp\[cpu-float32\] \(\d+ s so far\)", done.stderr)
