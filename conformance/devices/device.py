@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -15,11 +15,14 @@ from torch import Tensor
 from gradconform.tolerance import refuse_no_tolerances
 from gradconform.torch_releases.accelerator import MEMORY, accelerator
 
+from .memory import COUNTER, withheld
 from .names import DTYPE_NAMES, dtype_name
 from .numeric_profile import NumericProfile
 from .registry import registered_device
 
 _MIB = 1 << 20
+#: From how many tensors on a device is waited for once; and the bytes that each begins at a multiple of.
+_TOGETHER, _ALIGNED = 2, 64
 #: How long a device's thread is waited for, in seconds; it takes less than a millisecond where no core is short.
 _AUTOGRAD_S = 1.0
 #: What torch says of a backend that cannot wait; any other error is the device's own.
@@ -39,6 +42,7 @@ class Device:
         self.type = self.torch_device.type
         self.is_cpu = self.type == "cpu"  # asked of every tensor
         self._registered = registered
+        self._staging: Tensor | None = None
         #: The numeric profile, where the run has measured it.
         self.numerics: NumericProfile | None = None
 
@@ -104,6 +108,38 @@ class Device:
         copied: Tensor = own(tensor.detach()) if own is not None else tensor.detach().cpu()
         return copied
 
+    def all_to_cpu(self, given: Sequence[Tensor]) -> list[Tensor]:
+        """Return the values of several tensors on the CPU, without a graph.
+
+        A device with streams is waited for once: the copies go into one block of memory that it can write to while the
+        CPU goes on. What is not contiguous there is copied alone, since a copy keeps its strides.
+        """
+        if len(given) < _TOGETHER or not self.has_streams or self._part("to_cpu") is not None:
+            return [self.to_cpu(tensor) for tensor in given]
+        parts = [tensor.detach() for tensor in given]
+        together = [part for part in parts if _is_one_block(part)]
+        sizes = [-(-part.numel() * part.element_size() // _ALIGNED) * _ALIGNED for part in together]
+        block = self._block(sum(sizes))
+        copies: dict[int, Tensor] = {}
+        start = 0
+        for part, size in zip(together, sizes, strict=True):
+            end = start + part.numel() * part.element_size()
+            copies[id(part)] = block[start:end].view(part.dtype).view(part.shape)
+            copies[id(part)].copy_(part, non_blocking=True)
+            start += size
+        if copies:
+            torch.accelerator.current_stream(self.torch_device).synchronize()
+        return [copies[id(part)].clone() if id(part) in copies else self.to_cpu(part) for part in parts]
+
+    def _block(self, size: int) -> Tensor:
+        """Return at least ``size`` bytes on the CPU that the device can write to by itself, if it has such memory."""
+        if self._staging is None or self._staging.numel() < size:
+            try:
+                self._staging = torch.empty(max(size, _MIB), dtype=torch.uint8, pin_memory=True)
+            except (RuntimeError, NotImplementedError):
+                self._staging = torch.empty(max(size, _MIB), dtype=torch.uint8)
+        return self._staging
+
     def seed(self, seed: int) -> None:
         """Seed the generators of the CPU and of this device."""
         torch.set_rng_state(cpu_rng_state(seed))  # a tenth of the time of torch.manual_seed
@@ -149,6 +185,8 @@ class Device:
     @cached_property
     def counts_memory(self) -> bool:
         """Whether there is a counter of memory, and it moves with an allocation."""
+        if COUNTER in withheld(self.type):
+            return False
         try:
             self._counter(reset=True)
             before = self._counter(reset=False)
@@ -246,6 +284,12 @@ def device_of(device: str | torch.device) -> Device:
 
 #: Kept, so that what a device was asked once (whether it counts memory) is not asked again.
 _DEVICES: dict[tuple[str, int], Device] = {}
+
+
+def _is_one_block(tensor: Tensor) -> bool:
+    """Tell whether a tensor is its bytes in order, and nothing else."""
+    plain = type(tensor) is Tensor and tensor.layout is torch.strided and not (tensor.is_conj() or tensor.is_neg())
+    return plain and tensor.numel() > 0 and tensor.is_contiguous()
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Address, storage, offset and version of a tensor: nothing else asks a tensor of another device for these.
+"""What may be watched on a device. Nothing else asks a tensor of another device for address, storage, offset, version.
 
 A device may have none of them. A wrapper subclass or an opaque tensor raises, tensors of ``lazy`` and of torch_xla can
 end the process. So :func:`gradconform.devices.shown.shows` asks each fact in the probe's own process first. What a type
@@ -21,18 +21,21 @@ if TYPE_CHECKING:
 #: What a tensor may show. Storage and address are one fact: each is asked for to get at the other.
 FACTS = ("version", "offset", "address")
 
-#: The facts that tensors of a type of device are not asked for. Two types are known to end the process over an address
+#: What else is watched of a device: each operation as it is dispatched, and its counter of memory.
+OPERATIONS, COUNTER = "operations", "counter"
+
+#: What is not watched on a type of device. Two types are known to end the process over an address
 #: in torch 2.6 to 2.15: a process that has probed nothing, such as a user's own with the right split, is safe as well.
 _WITHHELD: dict[str, frozenset[str]] = {"lazy": frozenset({"address"}), "xla": frozenset({"address"})}
 
 
 def withhold(device_type: str, facts: Collection[str]) -> None:
-    """Ask no tensor of ``device_type`` for ``facts`` in this process, as its probe has found."""
+    """Watch none of ``facts`` on ``device_type`` in this process, as its probe has found."""
     _WITHHELD[device_type] = frozenset(facts)
 
 
 def withheld(device_type: str) -> frozenset[str]:
-    """Return the facts that tensors of ``device_type`` are not asked for."""
+    """Return what is not watched on ``device_type``."""
     return _WITHHELD.get(device_type, frozenset())
 
 

@@ -96,9 +96,8 @@ class Probe:
 
     @property
     def hides(self) -> tuple[str, ...]:
-        """What its tensors do not show (version, offset, address): they raised, or ended the process, when asked."""
-        prefix = "shows_"
-        return tuple(k.removeprefix(prefix) for k, shown in self.facts.items() if k.startswith(prefix) and not shown)
+        """What cannot be watched there."""
+        return hidden_by(self.facts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON values."""
@@ -108,6 +107,16 @@ class Probe:
     def from_dict(cls, values: Mapping[str, Any]) -> Probe:
         """Return the record that :meth:`to_dict` wrote."""
         return cls(**{**values, "preflight": tuple(Line(**line) for line in values["preflight"])})
+
+
+def hidden_by(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what cannot be watched on a device with these ``facts``: it raised or ended the process when asked.
+
+    They are version, offset and address of a tensor, ``operations``, and the ``counter`` of memory.
+    """
+    prefix = "shows_"
+    hidden = [name.removeprefix(prefix) for name, shown in facts.items() if name.startswith(prefix) and not shown]
+    return (*hidden, "counter") if facts.get("counts_memory", False) is None else tuple(hidden)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -208,9 +208,9 @@ def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
     """Return what is told besides; a fact that could not be found out is told as None."""
     from .dtypes import product_keeps_digits  # noqa: PLC0415 (it imports torch)
     from .environment import description  # noqa: PLC0415 (as above)
-    from .memory import FACTS  # noqa: PLC0415 (as above)
+    from .memory import FACTS, OPERATIONS  # noqa: PLC0415 (as above)
     from .preflight import backward_raises, draws_as_the_cpu  # noqa: PLC0415 (as above)
-    from .shown import shows  # noqa: PLC0415 (as above)
+    from .shown import operations_are_seen, shows  # noqa: PLC0415 (as above)
 
     asked: dict[str, Callable[[], Any]] = {
         "counts_memory": lambda: device.counts_memory,
@@ -220,10 +220,15 @@ def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
         "tolerance": lambda: dict(device.tolerances),
         "known_limits": lambda: {str(key): _plain(value) for key, value in device.known_limits.items()},
     }
+    found = {fact: asker.ask(f"{fact} of {name}", call).value for fact, call in asked.items()}
     if asker.apart:
-        asked["backward_raises"] = lambda: backward_raises(device)
-        asked |= {f"shows_{fact}": partial(shows, device.torch_device, fact) for fact in FACTS}
-    return {fact: asker.ask(f"{fact} of {name}", call).value for fact, call in asked.items()}
+        here = device.torch_device
+        found["backward_raises"] = asker.ask(f"backward_raises of {name}", lambda: backward_raises(device)).value
+        seen = asker.ask(f"{OPERATIONS} of {name}", partial(operations_are_seen, here)).ok
+        for fact in FACTS:
+            found[f"shows_{fact}"] = asker.ask(f"{fact} of {name}", partial(shows, here, fact, below=seen)).value
+        found[f"shows_{OPERATIONS}"] = seen
+    return found
 
 
 def _numerics(device: Device, name: str, asker: Asker, flags: Mapping[str, str]) -> dict[str, Any]:

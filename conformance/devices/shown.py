@@ -1,4 +1,4 @@
-"""What tensors on a device show of their memory: asked in the probe's own process, which the device may end."""
+"""What can be watched on a device: asked in the probe's own process, which the device may end."""
 
 from __future__ import annotations
 
@@ -12,22 +12,34 @@ from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import tensors
 
 
-def shows(device: torch.device, fact: str) -> bool:
+def shows(device: torch.device, fact: str, *, below: bool = True) -> bool:
     """Return whether tensors on ``device`` show ``fact``, one of :data:`gradconform.devices.memory.FACTS`.
 
     The device may raise or end the process over it.
-    It is asked of a tensor that the user holds, and of one below autograd, where torch_xla ends the process.
+    It is asked of a tensor that the user holds, and of one ``below`` autograd, where torch_xla ends the process.
     """
     asked: dict[str, Callable[[Tensor], bool]] = {
         "version": lambda tensor: tensor._version >= 0,  # noqa: SLF001 (torch has no other name for it)
         "offset": lambda tensor: tensor.storage_offset() >= 0,
         "address": lambda tensor: tensor.data_ptr() != 0 and tensor.untyped_storage().data_ptr() != 0,
     }
-    below = _Below(asked[fact], device.type)
+    if below and not _seen_below(device, asked[fact]):
+        return False
+    return asked[fact](torch.ones(3, device=device, requires_grad=True))
+
+
+def operations_are_seen(device: torch.device) -> bool:
+    """Return True after a backward of which each operation was seen; the device may raise or end the process."""
+    return _seen_below(device, lambda _: True)
+
+
+def _seen_below(device: torch.device, asked: Callable[[Tensor], bool]) -> bool:
+    """Return whether ``asked`` holds for every tensor that a forward and its backward make."""
+    below = _Below(asked, device.type)
     leaf = torch.ones(3, device=device, requires_grad=True)
     with below:
         (leaf * leaf).sum().backward()
-    return below.shown and asked[fact](leaf)
+    return below.shown
 
 
 class _Below(DispatchMode):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gradconform.adapter import Adapter
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import address_of, storage_of
+from gradconform.devices.memory import OPERATIONS, address_of, storage_of, withheld
 from gradconform.torch_releases.accelerator import sleep_of
 from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import tensors
@@ -38,8 +38,12 @@ _CYCLES = 5_000_000
 
 
 def is_logged(materials: Materials) -> bool:
-    """Tell whether operations of a trial are logged: off the CPU, where lifetimes are not watched in the same run."""
-    return materials.device.type != "cpu" and not materials.trial.watch & {"lifetime", "growth"}
+    """Tell whether operations of a trial are logged: off the CPU, where lifetimes are not watched in the same run.
+
+    They are not where a device cannot be watched in this way.
+    """
+    kind = materials.device.type
+    return kind != "cpu" and OPERATIONS not in withheld(kind) and not materials.trial.watch & {"lifetime", "growth"}
 
 
 def drive_logged(

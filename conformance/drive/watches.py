@@ -6,7 +6,7 @@ import contextlib
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -33,9 +33,13 @@ def copy_of(value: Any, *known: Any) -> Any:
     its memory. Where the tensor is equal to one of ``known``, copies that were made before, that copy is returned: what
     is the same object is known to be the same, and is neither held twice nor compared again.
     """
+    return _copy(value, value if not isinstance(value, Tensor) or value.is_cpu else on_cpu(value), known)
+
+
+def _copy(value: Any, own: Any, known: Iterable[Any]) -> Any:
+    """Return the copy of ``value`` as :func:`copy_of` does; ``own`` is the value on the CPU."""
     if not isinstance(value, Tensor):
         return value
-    own = value if value.is_cpu else on_cpu(value)
     for copy in known:
         if _is_copied(own, copy):
             return copy
@@ -44,16 +48,33 @@ def copy_of(value: Any, *known: Any) -> Any:
     return own.detach().clone() if own.requires_grad else own.clone()
 
 
+def _all_on_cpu(values: Collection[Any]) -> list[Any]:
+    """Return values with those tensors that are on a device replaced by copies on the CPU; each device waits once."""
+    away: dict[torch.device, list[Tensor]] = {}
+    for value in values:
+        if isinstance(value, Tensor) and not value.is_cpu:
+            away.setdefault(value.device, []).append(value)
+    if not away:
+        return list(values)
+    copied = {
+        id(value): copy
+        for device, several in away.items()
+        for value, copy in zip(several, device_of(device).all_to_cpu(several), strict=True)
+    }
+    return [copied.get(id(value), value) for value in values]
+
+
 def copies_of(values: Sequence[Any], known: Sequence[Any] | None) -> tuple[Any, ...]:
     """Return copies of ``values`` as :func:`copy_of` makes them, ``known`` one to one if there are as many.
 
     ``known`` itself is returned where every value is what its copy is, and lies on the CPU.
     """
-    if known is None or len(known) != len(values):
-        return tuple(map(copy_of, values))
+    if known is not None and len(known) != len(values):
+        known = None
     if isinstance(known, tuple) and all(map(_is_copied, values, known)):
         return known
-    return tuple([None if one is None else copy_of(one, copy) for one, copy in zip(values, known, strict=True)])
+    copies = [()] * len(values) if known is None else [(copy,) for copy in known]
+    return tuple(map(_copy, values, _all_on_cpu(values), copies))
 
 
 def copies_by_name(held: Mapping[str, Any], *known: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -66,8 +87,8 @@ def copies_by_name(held: Mapping[str, Any], *known: Mapping[str, Any]) -> Mappin
         if _are_copied(held, copies):
             return copies
     return {
-        name: None if value is None else copy_of(value, *[copies.get(name) for copies in earlier])
-        for name, value in held.items()
+        name: None if value is None else _copy(value, own, [copies.get(name) for copies in earlier])
+        for (name, value), own in zip(held.items(), _all_on_cpu(held.values()), strict=True)
     }
 
 

@@ -6,8 +6,9 @@ judged, and where it gives wrong gradients it is the device that is wrong, whate
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from .device_precision import Imprecise, rooms_for
 from .finding import Finding, Judged, Measured, error_in, findings_in
 from .gradients import gradients
 from .slopes import another_backward
+from .values import same_bits
 from .wrong_operation import Operations, operations_of
 
 #: What is wrong with a device, in one sentence, and the first wrong tensor.
@@ -236,12 +238,28 @@ def spread_of(one: Observation, other: Observation) -> dict[int, float]:
     return found
 
 
+def agree(one: Observation, other: Observation) -> bool:
+    """Tell whether two runs went to the end and each tensor of ``one`` has the same bits in ``other``."""
+    if one.raised is not None or other.raised is not None or len(one.steps) != len(other.steps):
+        return False
+    return all(
+        a is b or not isinstance(a, Tensor) or same_bits(a, b)
+        for first, second in zip(one.steps, other.steps, strict=True)
+        for group, others in zip(_groups(first), _groups(second), strict=True)
+        for a, b in zip_longest(group, others)
+    )
+
+
 def _values(step: Step) -> Iterator[Any]:
+    for group in _groups(step):
+        yield from group
+
+
+def _groups(step: Step) -> Iterator[Iterable[Any]]:
     for group in (step.outputs, (step.loss,), step.input_grads, step.arg_grads, step.weight_result):
-        yield from group or ()
-    yield from step.param_grads.values()
-    if step.state is not None:
-        yield from step.state.buffers.values()
+        yield group or ()
+    yield step.param_grads.values()
+    yield () if step.state is None else step.state.buffers.values()
 
 
 def _apart(one: Tensor, other: Tensor) -> float:

@@ -11,6 +11,7 @@ from gradconform.torch_releases.tested import untested
 
 from .lines import Line, wrapped
 from .probed import Device
+from .sentences import unwatched
 from .terminal import preflight_lines
 
 if TYPE_CHECKING:
@@ -77,10 +78,6 @@ def _device(probe: Probe, width: int) -> Iterator[Line]:
             yield from wrapped(f"limit       {name}: {limit}", width, indent=4, hanging=12, role="faint")
 
 
-#: What the kit does without a fact that tensors of a device do not show.
-_WITHOUT = {"address": ", so gradients that share memory are not found"}
-
-
 def _facts(probe: Probe) -> Iterator[str]:
     facts = probe.facts
     yield "memory is counted" if facts.get("counts_memory") else "memory is not counted"
@@ -91,8 +88,7 @@ def _facts(probe: Probe) -> Iterator[str]:
         yield "its random numbers are not the CPU's"
     if probe.ends_where_a_backward_raises:
         yield "an error that a backward raises ends the process"
-    for fact in probe.hides:
-        yield f"its tensors show no {fact}{_WITHOUT.get(fact, '')}"
+    yield from map(unwatched, probe.hides)
 
 
 def _target(target: TargetState, column: int, width: int) -> list[Line]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gradconform.devices.numeric_profile import NumericProfile
+from gradconform.devices.probe import hidden_by
 from gradconform.extent import WITHHELD
 from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.training_step.composition import step_cases
@@ -233,12 +234,34 @@ def _worst(results: Sequence[Result], measured: Callable[[Result], float | None]
 
 def numerics(report: Report) -> tuple[str, ...]:
     """Return how the numbers of the devices differ from plain IEEE float32; equal devices share a line."""
+    return _by_device(report, lambda facts: NumericProfile.from_dict(facts.get("numerics") or {}).sentences)
+
+
+def not_watched(report: Report) -> tuple[str, ...]:
+    """Return what is not watched on the devices, since they fail or end the process; equal ones share a line."""
+    return _by_device(report, lambda facts: tuple(map(unwatched, hidden_by(facts))))
+
+
+def _by_device(report: Report, sentences: Callable[[Mapping[str, Any]], Sequence[str]]) -> tuple[str, ...]:
     found: dict[str, list[str]] = {}
     for probe in (report.devices or {}).get("probes", ()):
-        profile = NumericProfile.from_dict(probe["facts"].get("numerics") or {})
-        if profile.sentences and not probe["device"].startswith("cpu"):
-            found.setdefault("; ".join(profile.sentences), []).append(probe["device"])
+        told = sentences(probe["facts"])
+        if told and not probe["device"].startswith("cpu"):
+            found.setdefault("; ".join(told), []).append(probe["device"])
     return tuple(f"{', '.join(devices)}: {text}" for text, devices in found.items())
+
+
+#: What the kit does without on a device on which something cannot be watched.
+_UNWATCHED = {
+    "address": "its tensors show no address, so gradients that share memory are not found",
+    "operations": "its operations cannot be logged, so those that run on the CPU are not found",
+    "counter": "its counter of memory ends the process, so memory is not counted",
+}
+
+
+def unwatched(fact: str) -> str:
+    """Return the sentence on something that cannot be watched on a device."""
+    return _UNWATCHED.get(fact, f"its tensors show no {fact}")
 
 
 def _tolerances(devices: Mapping[str, Any]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from .sentences import (
     against_manifest,
     command_again,
     command_of_script,
+    not_watched,
     numbers,
     numerics,
     shard_name,
@@ -48,6 +49,7 @@ def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> lis
             hanging=10,
         ),
         *wrapped_each((f"numerics  {one}" for one in numerics(report)), width, hanging=10),
+        *wrapped_each((f"unwatched {one}" for one in not_watched(report)), width, hanging=10),
         Line(),
     ]
 

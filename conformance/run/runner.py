@@ -23,7 +23,7 @@ from gradconform.drive.observation import Observation, Raised
 from gradconform.drive.operation_log import drive_logged
 from gradconform.drive.oracle import DeviceLostError, Oracle, OracleError
 from gradconform.drive.reference64 import OracleCache, References
-from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust
+from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust, agree
 from gradconform.judge.finding import Finding, RefusedError, findings_in, headrooms_in
 from gradconform.judge.state import same_bits
 from gradconform.option_words import DEFAULT_SEED
@@ -289,6 +289,9 @@ class Runner:
         oracle, imprecise = self._trust.observe(references)
         observations = self._observe(materials, trial.repeats, oracle)
         again, spread = self._second_run(references, oracle, observations)
+        peak = None
+        if _takes_more(observations[0], oracle):
+            peak = self._oracle.undeferred_peak(references)
         return Evidence(
             references,
             self.target.capabilities,
@@ -298,14 +301,17 @@ class Runner:
             diagnose=self._diagnose,
             spread=spread,
             imprecise=imprecise,
-            undeferred_peak=None if again is None else self._oracle.undeferred_peak(references),
+            undeferred_peak=peak,
         )
 
     def _second_run(
         self, references: References, first: Observation, observations: tuple[Observation, ...]
     ) -> tuple[Observation | None, dict[int, float]]:
-        """Run plain autograd again where a trial has repeats, or the device may add up in another order each time."""
-        if len(observations) == 1 and self._oracle.trusted:
+        """Run plain autograd again where a trial has repeats, or the device may add up in another order each time.
+
+        What has the bits of the first run needs no second one: no difference is there to be explained.
+        """
+        if len(observations) == 1 and (self._oracle.trusted or agree(first, observations[0])):
             return None, {}
         again, spread = self._trust.observe_again(references, first)
         if not self._oracle.trusted and same_bits(observations) is False:
@@ -348,6 +354,12 @@ class Runner:
     def _adapter_problem(self) -> str | None:
         """Why an adapter of somebody's own fails its pre-flight; None where it passes."""
         return preflight(self.target, self.evidence) if self.target.own_adapter else None
+
+
+def _takes_more(found: Observation, plain: Observation) -> bool:
+    """Tell whether an implementation took more memory of the device than plain autograd."""
+    own, known = found.executed, plain.executed
+    return own is not None and known is not None and own.peak > known.peak
 
 
 def _exhausted(*raised: Raised | None) -> dict[str, str]:

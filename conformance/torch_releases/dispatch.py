@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from .names import Name
@@ -11,7 +12,28 @@ __all__ = ["Called", "DispatchMode"]
 MODE = Name("torch.utils._python_dispatch", ("TorchDispatchMode",), "sees each operation as it is dispatched")
 
 if MODE.there():
-    from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class DispatchMode(TorchDispatchMode):
+        """Torch's mode, without the import of torch._dynamo at the first operation, which takes a second.
+
+        Torch lets torch._dynamo skip each mode. Where nothing has imported that, there is nothing to skip.
+        """
+
+        def __init_subclass__(cls, **kwargs: Any) -> None:
+            """Call the mode's own function as long as torch._dynamo is not imported."""
+            own = cls.__dict__.get("__torch_dispatch__")
+            super().__init_subclass__(**kwargs)
+            skipped = cls.__dict__.get("__torch_dispatch__")
+            if own is None or own is skipped:
+                return
+
+            def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                seen = skipped if "torch._dynamo" in sys.modules else own
+                return seen(self, func, types, args, kwargs)
+
+            cls.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
+
 else:
 
     class DispatchMode:  # type: ignore[no-redef] # the same name, of a torch that has none

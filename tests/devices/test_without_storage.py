@@ -91,3 +91,20 @@ def test_what_the_kits_own_code_raises_is_an_error_of_the_kit(tmp_path: Path, pr
     assert "the kit's right split raised " in report["results"][0]["message"]
     listed = process("gradconform", "report", "out.json", "--skip-list", "skips.py")
     assert "erf" not in (tmp_path / "skips.py").read_text(encoding="utf-8"), listed.stderr
+
+
+@pytest.mark.parametrize(
+    ("variable", "sentence"),
+    [
+        ("PEBBLE_CRASHES_IF_SEEN", "its operations cannot be logged, so those that run on the CPU are not found"),
+        ("PEBBLE_CRASHES_IF_COUNTED", "its counter of memory ends the process, so memory is not counted"),
+    ],
+)
+def test_a_watch_that_ends_the_process_is_switched_off_and_reported(
+    variable: str, sentence: str, tmp_path: Path, process: Process
+) -> None:
+    report = judged(tmp_path, process, "--checks", "full.gradients.mlp,split.gradients.mlp", **{variable: "1"})
+    assert [result["status"] for result in report["results"]] == ["passed"] * 2
+    shown = " ".join(process("gradconform", "report", "out.json").stdout.split())
+    assert "unwatched pebble:0: its tensors show no address, so gradients that share memory are not found" in shown
+    assert f"; {sentence}" in shown

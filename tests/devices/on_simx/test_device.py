@@ -55,6 +55,67 @@ def test_what_a_backward_held_is_gone_once_the_devices_thread_has_let_go() -> No
     assert held == 0
 
 
+def tensors_of_every_form(device: str) -> list[torch.Tensor]:
+    """Return tensors on a device, of each dtype, layout and view that a gradient may be."""
+    values = torch.arange(-12.0, 12.0).reshape(2, 3, 4).to(device)
+    dtypes = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.int64, torch.bool)
+    return [
+        *(values.to(dtype) for dtype in dtypes),
+        values[0, 0, 0],
+        values.reshape(-1)[5:17],
+        values.transpose(0, 2),
+        values[:, :0],
+        values[:1].expand(5, 3, 4),
+        values.to(torch.complex64).conj(),
+        torch.full((3,), float("nan"), device=device),
+        nn.Parameter(values),
+        values.clone().requires_grad_() * 2,
+        values,
+    ]
+
+
+def test_copies_of_several_tensors_are_those_of_each() -> None:
+    given = tensors_of_every_form("simx:1")
+    together, alone = Device("simx:1").all_to_cpu(given), [one.detach().cpu() for one in given]
+    for got, wanted in zip(together, alone, strict=True):
+        assert (got.dtype, got.layout, got.shape) == (wanted.dtype, wanted.layout, wanted.shape)
+        assert not got.requires_grad
+        assert got.stride() == wanted.stride()
+        assert torch.equal(got.nan_to_num(7.0), wanted.nan_to_num(7.0))
+
+
+def test_copies_of_several_tensors_share_no_memory_with_the_next_ones() -> None:
+    device = Device("simx:0")
+    first = device.all_to_cpu([torch.ones(3, device="simx:0"), torch.ones(2, device="simx:0")])
+    device.all_to_cpu([torch.zeros(3, device="simx:0"), torch.zeros(2, device="simx:0")])
+    assert [one.tolist() for one in first] == [[1.0] * 3, [1.0] * 2]
+
+
+def test_the_device_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, blocking, copied = Device("simx:0"), [], torch.Tensor.copy_
+    given = [torch.full((number,), float(number), device="simx:0") for number in range(1, 9)]
+
+    def copy(to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002
+        blocking.append(not non_blocking)
+        return copied(to, source, non_blocking=non_blocking)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", copy)
+    monkeypatch.setattr(torch.Tensor, "cpu", None)  # waits
+    assert [one.tolist() for one in device.all_to_cpu(given)] == [[float(n)] * n for n in range(1, 9)]
+    assert blocking == [False] * 8
+
+
+def test_operations_are_logged_without_the_import_of_torchs_compiler() -> None:
+    run = (
+        "import sys, gradconform\n"
+        "report = gradconform.check_stage_backward('reference-split', device='simx', checks='full.gradients.mlp',"
+        " device_plugins='gradconform.plugins.devices.simx')\n"
+        "print([result.status for result in report], 'torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=False)
+    assert done.stdout == "['passed'] False\n"
+
+
 def test_loading_twice_changes_nothing() -> None:
     simx.load()
     assert torch.accelerator.device_count() == 2
