@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import start_of
+from gradconform.devices.memory import OPERATIONS, start_of, withheld
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.driver import NO_LOG
 from gradconform.drive.reference64 import widen
@@ -42,9 +42,10 @@ _ANOTHER, _SURE = 0.02, 0.1
 def another_backward(here: Materials, cpu: Materials) -> Cause | None:
     """Return what draws on a device, and how far its backward is from its forward, where the CPU's is not.
 
-    ``here`` and ``cpu`` are the materials of one trial; None also where its dtype is too coarse to tell.
+    ``here`` and ``cpu`` are the materials of one trial. None also if its dtype is too coarse to tell, or if operations
+    cannot be seen on the device.
     """
-    if here.dtype not in _STEPS:
+    if here.dtype not in _STEPS or OPERATIONS in withheld(here.device.type):
         return None
     for lane, case in enumerate(here.trial.stages):
         if "rng" not in case.traits or here.trial.loss_at(lane) or (here.trial.chain and lane):

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from gradconform.devices.device import Device, denormals_as, device_of
+from gradconform.devices.memory import OPERATIONS, withheld
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.driver import drive
+from gradconform.drive.oracle import replaced
 from gradconform.drive.reference64 import References, widen
 from gradconform.drive.watches import on_cpu
 from gradconform.reference.autograd import AutogradAdapter
@@ -57,10 +59,14 @@ def operations_of(references: References, *, twice: bool = False) -> Operations:
     """Run plain autograd on the device once more, and hold each operation against the CPU's with the same arguments.
 
     ``twice`` names only what is wrong again on copies of its arguments: where nothing else says that it is the device,
-    it may be one that runs late, whose tensors hold no values yet.
+    it may be one that runs late, whose tensors hold no values yet. On a device whose operations cannot be seen none is
+    compared: ``names`` has those that the CPU calls.
     """
-    compared = _Compared(device_of(references.materials.device), twice=twice)
-    drive(AutogradAdapter(), references.materials, loss_scale=references.loss_scale, log=compared)
+    materials = references.materials
+    if OPERATIONS in withheld(materials.device.type):
+        materials = replaced(materials, torch.device("cpu"))
+    compared = _Compared(device_of(materials.device), twice=twice)
+    drive(AutogradAdapter(), materials, loss_scale=references.loss_scale, log=compared)
     wrong = compared.found
     if wrong is None and compared.alone:
         wrong = Cause(Mistake.OPERATION_OF_ITS_OWN, names=tuple(dict.fromkeys(compared.alone)))

@@ -108,3 +108,11 @@ def test_a_watch_that_ends_the_process_is_switched_off_and_reported(
     shown = " ".join(process("gradconform", "report", "out.json").stdout.split())
     assert "unwatched pebble:0: its tensors show no address, so gradients that share memory are not found" in shown
     assert f"; {sentence}" in shown
+
+
+def test_a_wrong_operation_that_cannot_be_seen_is_still_the_devices(tmp_path: Path, process: Process) -> None:
+    wrong = {"PEBBLE_CRASHES_IF_SEEN": "1", "PEBBLE_WRONG": "aten::threshold_backward"}
+    report = judged(tmp_path, process, "--checks", "full.gradients.mlp", **wrong)
+    (result,) = report["results"]
+    assert (result["status"], result["kind"]) == ("error", "device")
+    assert result["message"].startswith("plain autograd is wrong, no operation by itself on pebble")
