@@ -1,0 +1,34 @@
+"""The device ``mps`` of Apple's chips, by torch's own backend. Not run: written against torch's documentation.
+
+``gradconform run TARGET --device mps --device-plugin gradconform.plugins.devices.mps``
+"""
+
+from __future__ import annotations
+
+import torch
+
+from gradconform.devices import register_device
+
+
+class Mps:
+    """What the kit need not find out by trying: MPS has one index, no float64, and no peak of memory."""
+
+    dtypes = ("float32", "bfloat16", "float16")
+    known_limits = {  # noqa: RUF012 (read, and written by nobody)
+        "not run": "nobody has run the kit on this device",
+        "float64": "Metal has none, so reference64 is computed on the CPU",
+        "peak_memory": "torch.mps counts what is allocated and no peak, so live tensors are counted",
+        "operations": "PYTORCH_ENABLE_MPS_FALLBACK=1 runs those that MPS lacks on the CPU; they are counted",
+    }
+
+    def device_count(self) -> int:
+        """Return 1 on a Mac with Metal, else 0."""
+        return int(torch.backends.mps.is_available())
+
+    def synchronize(self, device: torch.device) -> None:
+        """Wait until all kernels are done."""
+        del device
+        torch.mps.synchronize()
+
+
+register_device("mps", Mps())

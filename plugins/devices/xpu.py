@@ -1,0 +1,20 @@
+"""The device ``xpu`` of Intel's GPUs, by torch's own backend. Not run: written against torch's documentation.
+
+``gradconform run TARGET --device xpu --device-plugin gradconform.plugins.devices.xpu``
+"""
+
+from __future__ import annotations
+
+from gradconform.devices import register_device
+
+
+class Xpu:
+    """What the kit need not find out by trying; for the rest, ``torch.accelerator`` and ``torch.xpu`` are used."""
+
+    known_limits = {  # noqa: RUF012 (read, and written by nobody)
+        "not run": "nobody has run the kit on this device",
+        "float64": "client GPUs emulate it or have none; the probe tries it",
+    }
+
+
+register_device("xpu", Xpu())
