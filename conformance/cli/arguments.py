@@ -453,6 +453,8 @@ def _stage_objects(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "target", metavar="TARGET", help="torch, or package.module:object with the methods of StageObjects"
     )
+    add_option(one, "device", default="cpu", help="where stages are")
+    add_option(one, "device_plugins")
     add_telling(one)
     add_report_files(one)
 

@@ -30,6 +30,7 @@ from gradconform.pipeline.placement import backend_for
 from gradconform.pipeline.schedule_text import schedule_text_named
 from gradconform.pipeline.schedule_text.checks import checks_of
 from gradconform.pipeline.stage_objects import stage_objects_named
+from gradconform.pipeline.stage_objects.chain import Subject
 from gradconform.pipeline.stage_objects.checks import CHECKS
 from gradconform.pipeline.training_step.composition import StepCase, step_cases
 from gradconform.pipeline.training_step.runtimes import TORCH
@@ -301,17 +302,23 @@ def _machines(arguments: argparse.Namespace, ranks: int) -> Machines:
     return Machines(ranks=ranks, machines=arguments.nnodes, endpoint=arguments.rdzv_endpoint, run=arguments.rdzv_id)
 
 
-def _without_processes(
-    subject: Any, checks: ExtraChecks, arguments: argparse.Namespace, what: tuple[str, ...], dtype: str
+def _without_processes(  # noqa: PLR0913 (what a report begins with)
+    subject: Any,
+    checks: ExtraChecks,
+    arguments: argparse.Namespace,
+    what: tuple[str, ...],
+    dtype: str,
+    *,
+    device: str = "cpu",
 ) -> Prepared:
     """Return the report on ``subject`` before it is judged, where it is, and what judges it by ``checks``."""
     target = {"text": arguments.target, "name": subject.name, "version": None, "file": None, "sha256": None}
 
     def run(on_result: OnResult) -> None:
-        for result in run_extra(subject, checks, dtype=dtype):
+        for result in run_extra(subject, checks, dtype=dtype, device=device):
             on_result(result)
 
-    return Prepared(_report(target, what, len(checks), len(checks)), ("cpu", dtype), run)
+    return Prepared(_report(target, what, len(checks), len(checks)), (device, dtype), run)
 
 
 @_judging
@@ -339,5 +346,7 @@ def _schedules(given: list[str] | None) -> list[Schedule]:
 @_judging
 def stage_objects(arguments: argparse.Namespace) -> Prepared:
     """Judge stage objects."""
-    subject = stage_objects_named(arguments.target)
-    return _without_processes(subject, CHECKS, arguments, ("stage objects on one process",), "float32")
+    device = device_named(arguments.device, arguments.device_plugins or ())
+    subject = Subject(stage_objects_named(arguments.target), device)
+    what = ("stage objects on one process",)
+    return _without_processes(subject, CHECKS, arguments, what, "float32", device=arguments.device)

@@ -25,15 +25,15 @@ def check(name: str, judge: Callable[..., Judged], **given: Any) -> tuple[Clause
     return Clause.of(name, judge, **given), partial(judge, **given)
 
 
-def run_extra(subject: Any, checks: ExtraChecks, *, dtype: str) -> Iterator[Result]:
-    """Yield one result per check, in order, on the CPU."""
+def run_extra(subject: Any, checks: ExtraChecks, *, dtype: str, device: str = "cpu") -> Iterator[Result]:
+    """Yield one result per check, in order; ``device`` is where ``subject`` is judged."""
     for clause, judge in checks.items():
         started = time.perf_counter()
         with interrupts_seen():
             found = _judged(subject, judge)
         findings, refused = ([], found) if isinstance(found, str) else (found, None)
         told = {} if refused is None else {"status": "unsupported", "message": refused}
-        yield clause.result("cpu", dtype, findings, duration_s=time.perf_counter() - started, **told)
+        yield clause.result(device, dtype, findings, duration_s=time.perf_counter() - started, **told)
 
 
 def _judged(subject: Any, judge: Judge) -> list[Finding] | str:

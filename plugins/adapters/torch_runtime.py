@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, ScheduleInterleavedZeroBubble, SplitPoint, pipeline
 
@@ -80,7 +79,7 @@ class TorchStageObjects:
         for index, module in enumerate(modules):
             outputs = module(*example)
             stage = PipelineStage(
-                module, index, len(modules), torch.device("cpu"), input_args=example, output_args=outputs, group=group,
+                module, index, len(modules), example[0].device, input_args=example, output_args=outputs, group=group,
                 dw_builder=None if dw_builders is None else dw_builders[index],
             )  # fmt: skip
             pipelining.validate(stage, checked=checked)
@@ -97,11 +96,18 @@ class TorchStageObjects:
         kwargs: Mapping[str, Any],
         microbatches: int,
     ) -> list[TorchStageObject]:
-        """Return the stages of a traced model."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the tracer, on its own parts
-            pipe = pipeline(model, example, dict(kwargs), split_spec=dict.fromkeys(cuts, SplitPoint.BEGINNING))
-        stages = [pipe.build_stage(index, torch.device("cpu"), group_of_one()) for index in range(pipe.num_stages)]
+        """Return the stages of a traced model; raise ``UnsupportedError`` if torch cannot trace on the device."""
+        device = example[0].device
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the tracer, on its own parts
+                pipe = pipeline(model, example, dict(kwargs), split_spec=dict.fromkeys(cuts, SplitPoint.BEGINNING))
+        except Exception as error:
+            if device.type == "cpu":
+                raise
+            msg = f"torch cannot trace a model on {device}: {type(error).__name__}: {error}"
+            raise UnsupportedError(msg) from error
+        stages = [pipe.build_stage(index, device, group_of_one()) for index in range(pipe.num_stages)]
         for stage in stages:
             pipelining.make_ready(stage, microbatches, example, manual=False)
         return [TorchStageObject(stage) for stage in stages]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ from torch import Tensor, nn
 from gradconform.cli import main
 from gradconform.pipeline.extra import run_extra
 from gradconform.pipeline.stage_objects import DwBuilder, StageObject
+from gradconform.pipeline.stage_objects.chain import Subject
 from gradconform.pipeline.stage_objects.checks import CHECKS
 from gradconform.plugins.adapters.torch_runtime import TorchStageObject, TorchStageObjects
 from gradconform.results import Result
@@ -126,7 +131,9 @@ class AcceptsWhatIsCompiled(TorchStageObjects):
 
 
 def failed(subject: TorchStageObjects) -> set[str]:
-    return {result.check for result in run_extra(subject, CHECKS, dtype="float32") if result.status == "failed"}
+    return {
+        result.check for result in run_extra(Subject(subject), CHECKS, dtype="float32") if result.status == "failed"
+    }
 
 
 SPLIT = {f"stage.{kind}.{word}split" for kind in ("manual", "traced") for word in ("", "keyword-arguments-")}
@@ -160,7 +167,7 @@ def test_a_split_of_what_is_compiled_that_is_right_is_as_good_as_a_refusal() -> 
 
 def of_compiled_split(subject: TorchStageObjects) -> Result:
     (checks,) = [{clause: judge} for clause, judge in CHECKS.items() if clause.id == "stage.refuses.compiled-split"]
-    (result,) = run_extra(subject, checks, dtype="float32")
+    (result,) = run_extra(Subject(subject), checks, dtype="float32")
     return result
 
 
@@ -197,6 +204,23 @@ def test_the_command_gives_a_verdict_and_a_report(tmp_path: Path, capsys: pytest
     assert main(["stage-objects", "torch", "--json", str(path)]) == 0
     assert f"torch: {len(CHECKS)} of {len(CHECKS)} checks passed" in capsys.readouterr().out
     assert {result["status"] for result in json.loads(path.read_text())["results"]} == {"passed"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("device", "unsupported"), [("simx", 0), ("pebble", 4)])
+def test_stage_objects_are_judged_on_a_device(device: str, unsupported: int, tmp_path: Path) -> None:
+    words = ["gradconform", "stage-objects", "torch", "--device", device, "--json", "report.json"]
+    if device == "pebble":
+        pytest.importorskip("torch._C._acc", reason="a device in Python alone needs a newer torch")
+        shutil.copy(Path(__file__).parents[1] / "devices/pebble.py", tmp_path)
+        words += ["--device-plugin", "pebble"]
+    done = subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    results = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["results"]
+    counts = Counter(result["status"] for result in results)
+    assert counts == {"passed": len(CHECKS) - unsupported, **({"unsupported": unsupported} if unsupported else {})}
+    assert {result["device"] for result in results} == {device}
+    assert all("torch cannot trace a model on pebble" in one["message"] for one in results if one["message"])
+    assert done.returncode == 0
 
 
 def test_what_makes_no_stages_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,7 @@ class StageObjects(Protocol):
         dw_builders: Sequence[DwBuilder] | None = None,
         checked: bool = False,
     ) -> Sequence[StageObject]:
-        """Return a chain of stages around modules; ``example`` are the arguments of the first."""
+        """Return a chain of stages around modules; ``example`` are the arguments of the first, on their device."""
 
     def traced(
         self,

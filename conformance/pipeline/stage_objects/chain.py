@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gradconform.drive.watches import on_cpu
 from gradconform.judge.finding import Finding, Judged
 from gradconform.judge.values import compare
 from gradconform.pipeline.cases import BY_NAME
 from gradconform.pipeline.whole_model import NUMBERS, Batch, given, make_batch, mean_square, run_step
 
-from . import StageObject
+from . import StageObject, StageObjects
 
 MICROBATCHES = 3
+_CPU = torch.device("cpu")
 
 
 class Block(nn.Module):
@@ -52,10 +54,31 @@ class Whole(nn.Module):
         return x
 
 
-def batches(*, gated: bool = False) -> list[Batch]:
-    """Return the micro-batches that a chain is run on: where it is ``gated``, with the keyword argument."""
-    scenario = BY_NAME["keyword-arguments" if gated else "two-steps"]
-    return make_batch(scenario, 0, MICROBATCHES, dtype=torch.float32, seed=20).chunks(MICROBATCHES)
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The stage objects that are judged, and the device that models and micro-batches are on."""
+
+    objects: StageObjects
+    device: torch.device = _CPU
+
+    @property
+    def name(self) -> str:
+        """The name of what makes the stage objects."""
+        return self.objects.name
+
+    def whole(self, blocks: int = 3) -> Whole:
+        """Return the model."""
+        return Whole(blocks).to(self.device)
+
+    def batches(self, *, gated: bool = False) -> list[Batch]:
+        """Return the micro-batches that a chain is run on: if ``gated``, with the keyword argument."""
+        scenario = BY_NAME["keyword-arguments" if gated else "two-steps"]
+        batch = make_batch(scenario, 0, MICROBATCHES, dtype=torch.float32, seed=20)
+        return [one.map(lambda tensor: tensor.to(self.device)) for one in batch.chunks(MICROBATCHES)]
+
+    def example(self) -> tuple[Tensor]:
+        """Return the arguments of the first stage."""
+        return (self.batches()[0].x.clone(),)
 
 
 def run_chain(
@@ -100,18 +123,22 @@ def _forward(stages: Sequence[StageObject], mb: int, data: Sequence[Batch]) -> T
 
 
 def against_whole(
-    model: nn.Module, named: Mapping[str, nn.Parameter], outputs: Sequence[Tensor], data: Sequence[Batch]
+    model: Whole, named: Mapping[str, nn.Parameter], outputs: Sequence[Tensor], data: Sequence[Batch]
 ) -> Judged:
-    """Yield outputs and parameter gradients that one plain backward of the whole model does not give."""
-    plain, wide = copy.deepcopy(model), copy.deepcopy(model).double()
+    """Yield outputs and parameter gradients that one plain backward of ``model`` does not give.
+
+    The plain backward runs on the model's device; values are compared on the CPU.
+    """
+    wide = Whole(len(model.blocks)).double()
     last = "the last action"
-    expected, _ = run_step([plain], data, {})
-    references, _ = run_step([wide], [one.map(Tensor.double) for one in data], {})
+    expected, _ = run_step([model], data, {})
+    references, _ = run_step([wide], [one.map(lambda tensor: tensor.cpu().double()) for one in data], {})
     for mb, output in enumerate(outputs):
-        yield from compare("output", f"output {mb}", last, output, expected[mb], given(references[mb]))
-    missing = sorted(dict(plain.named_parameters()).keys() ^ named.keys())
+        got, known = on_cpu(output), on_cpu(expected[mb])
+        yield from compare("output", f"output {mb}", last, got, known, given(references[mb]))
+    missing = sorted(dict(model.named_parameters()).keys() ^ named.keys())
     if missing:
         yield Finding("missing", "the parameters", "", f"stages and model do not have the same: {missing}")
-    for (name, parameter), known in zip(plain.named_parameters(), wide.parameters(), strict=True):
-        got = named[name].grad if name in named else None
-        yield from compare("parameter gradient", name, last, got, parameter.grad, given(known.grad))
+    for (name, parameter), known in zip(model.named_parameters(), wide.parameters(), strict=True):
+        got = on_cpu(named[name].grad) if name in named else None
+        yield from compare("parameter gradient", name, last, got, on_cpu(parameter.grad), given(known.grad))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import warnings
 import weakref
@@ -20,8 +19,8 @@ from gradconform.pipeline.whole_model import NUMBERS, ROWS
 from gradconform.reference.deferred_linear import DeferredLinear, WeightGradStore
 from gradconform.swapping import swap
 
-from . import DwBuilder, StageObject, StageObjects
-from .chain import MICROBATCHES, Whole, against_whole, batches, run_chain
+from . import DwBuilder, StageObject
+from .chain import MICROBATCHES, Subject, Whole, against_whole, run_chain
 
 FULL = "F0 F1 B0 F2 B1 B2"
 SPLIT = "F0 F1 I0 F2 I1 W0 I2 W2 W1"
@@ -31,12 +30,10 @@ SPLIT = "F0 F1 I0 F2 I1 W0 I2 W2 W1"
 CHECKS: dict[Clause, Judge] = {}
 
 
-def _example() -> tuple[Tensor]:
-    return (batches()[0].x.clone(),)
-
-
-def _manual(subject: StageObjects, model: Whole, **options: Any) -> Sequence[StageObject]:
-    return subject.manual(list(copy.deepcopy(model).blocks), _example(), MICROBATCHES, **options)
+def _manual(subject: Subject, model: Whole, **options: Any) -> Sequence[StageObject]:
+    return subject.objects.manual(
+        list(subject.whole(len(model.blocks)).blocks), subject.example(), MICROBATCHES, **options
+    )
 
 
 def _parameters(stages: Sequence[StageObject], *, manual: bool) -> dict[str, nn.Parameter]:
@@ -49,14 +46,16 @@ def _parameters(stages: Sequence[StageObject], *, manual: bool) -> dict[str, nn.
     }
 
 
-def _equals_whole(subject: StageObjects, *, kind: str, order: str, gated: str) -> Judged:
+def _equals_whole(subject: Subject, *, kind: str, order: str, gated: str) -> Judged:
     """A chain of {kind} stages{gated} MUST give what the whole model gives, in {order}."""
-    model, data, manual = Whole(), batches(gated=bool(gated)), kind == "manual"
+    model, data, manual = subject.whole(), subject.batches(gated=bool(gated)), kind == "manual"
     if manual:
         stages = _manual(subject, model)
     else:
         cuts = [f"blocks.{number}" for number in range(1, len(model.blocks))]
-        stages = subject.traced(copy.deepcopy(model), cuts, _example(), data[0].kwargs, MICROBATCHES)
+        stages = subject.objects.traced(
+            subject.whole(len(model.blocks)), cuts, subject.example(), data[0].kwargs, MICROBATCHES
+        )
     outputs = run_chain(stages, data, order)
     yield from against_whole(model, _parameters(stages, manual=manual), outputs, data)
 
@@ -87,14 +86,14 @@ class _Counted:
         return counted
 
 
-def _deferred(subject: StageObjects, order: str) -> Judged:
-    model, data = Whole(), batches()
-    modules = list(copy.deepcopy(model).blocks)
+def _deferred(subject: Subject, order: str) -> Judged:
+    model, data = subject.whole(), subject.batches()
+    modules = list(subject.whole(len(model.blocks)).blocks)
     stores = [WeightGradStore() for _ in modules]
     for module, store in zip(modules, stores, strict=True):
         swap(module, nn.Linear, DeferredLinear, store=store)
     builders = [_Counted(store.take) for store in stores]
-    stages = subject.manual(modules, _example(), MICROBATCHES, dw_builders=builders)
+    stages = subject.objects.manual(modules, subject.example(), MICROBATCHES, dw_builders=builders)
     for store in stores:
         store.take()  # what the example left behind
     expected = {"built": 0, "run": 0}
@@ -115,13 +114,13 @@ def _deferred(subject: StageObjects, order: str) -> Judged:
 
 
 @register(CHECKS, "stage.dw_builder.full")
-def _dw_builder_full(subject: StageObjects) -> Judged:
+def _dw_builder_full(subject: Subject) -> Judged:
     """Under a schedule of F and B alone dw_builder MUST be called once per backward, and what it makes at once."""
     yield from _deferred(subject, FULL)
 
 
 @register(CHECKS, "stage.dw_builder.split")
-def _dw_builder_split(subject: StageObjects) -> Judged:
+def _dw_builder_split(subject: Subject) -> Judged:
     """dw_builder MUST be called once in each I, and what it makes once in the W of that micro-batch."""
     yield from _deferred(subject, SPLIT)
 
@@ -142,65 +141,65 @@ def _must_raise(call: Callable[[], object], what: str, *words: str) -> Iterator[
 
 
 @register(CHECKS, "stage.refuses.w-without-b")
-def _weight_alone(subject: StageObjects) -> Iterator[Finding]:
+def _weight_alone(subject: Subject) -> Iterator[Finding]:
     """A W without its I MUST be refused with an error that names the micro-batch."""
-    stages = _manual(subject, Whole())
-    run_chain(stages, batches(), "F0 F1 I0")
+    stages = _manual(subject, subject.whole())
+    run_chain(stages, subject.batches(), "F0 F1 I0")
     yield from _must_raise(lambda: stages[-1].weight(1), "the W", "1")
 
 
 @register(CHECKS, "stage.refuses.w-without-b-dw-builder")
-def _weight_alone_with_builder(subject: StageObjects) -> Iterator[Finding]:
+def _weight_alone_with_builder(subject: Subject) -> Iterator[Finding]:
     """A W without its I MUST be refused where there is a dw_builder as well."""
-    stages = _manual(subject, Whole(), dw_builders=[lambda: lambda: None] * 3)
-    run_chain(stages, batches(), "F0")
+    stages = _manual(subject, subject.whole(), dw_builders=[lambda: lambda: None] * 3)
+    run_chain(stages, subject.batches(), "F0")
     yield from _must_raise(lambda: stages[-1].weight(0), "the W", "0")
 
 
 @register(CHECKS, "stage.refuses.shape")
-def _wrong_shape(subject: StageObjects) -> Iterator[Finding]:
+def _wrong_shape(subject: Subject) -> Iterator[Finding]:
     """An argument of another shape than the stage was made for MUST be refused, both shapes named."""
-    stages = _manual(subject, Whole(), checked=True)
-    wrong = torch.ones(ROWS + 1, NUMBERS)
+    stages = _manual(subject, subject.whole(), checked=True)
+    wrong = torch.ones(ROWS + 1, NUMBERS, device=subject.device)
     call = lambda: stages[0].forward(0, (wrong,), {})  # noqa: E731 (handed on once)
     yield from _must_raise(call, "the argument", str(ROWS), str(ROWS + 1))
 
 
 @register(CHECKS, "stage.refuses.dtype")
-def _wrong_dtype(subject: StageObjects) -> Iterator[Finding]:
+def _wrong_dtype(subject: Subject) -> Iterator[Finding]:
     """An argument of another dtype than the stage was made for MUST be refused, both dtypes named."""
-    stages = _manual(subject, Whole(), checked=True)
-    (wrong,) = (one.double() for one in _example())
+    stages = _manual(subject, subject.whole(), checked=True)
+    (wrong,) = (one.double() for one in subject.example())
     for stage in stages:
         stage.module.double()
     call = lambda: stages[0].forward(0, (wrong,), {})  # noqa: E731 (handed on once)
     yield from _must_raise(call, "the argument", "float32", "float64")
 
 
-def _hooked(subject: StageObjects, change: Callable[[Tensor], Tensor], *words: str) -> Iterator[Finding]:
-    stages = _manual(subject, Whole(), checked=True)
+def _hooked(subject: Subject, change: Callable[[Tensor], Tensor], *words: str) -> Iterator[Finding]:
+    stages = _manual(subject, subject.whole(), checked=True)
     stages[0].module.register_forward_hook(lambda _module, _args, output: change(output))
-    yield from _must_raise(lambda: stages[0].forward(0, _example(), {}), "what the hook returns", *words)
+    yield from _must_raise(lambda: stages[0].forward(0, subject.example(), {}), "what the hook returns", *words)
 
 
 @register(CHECKS, "stage.refuses.hook-dtype")
-def _hook_dtype(subject: StageObjects) -> Iterator[Finding]:
+def _hook_dtype(subject: Subject) -> Iterator[Finding]:
     """A hook that changes the dtype of a stage's output MUST be noticed, both dtypes named."""
     yield from _hooked(subject, lambda output: output.to(torch.bfloat16), "float32", "bfloat16")
 
 
 @register(CHECKS, "stage.refuses.hook-shape")
-def _hook_shape(subject: StageObjects) -> Iterator[Finding]:
+def _hook_shape(subject: Subject) -> Iterator[Finding]:
     """A hook that changes the shape of a stage's output MUST be noticed, both shapes named."""
     yield from _hooked(subject, lambda output: output[1:], str(ROWS), str(ROWS - 1))
 
 
-def _compiled(block: nn.Module) -> nn.Module:
+def _compiled(block: nn.Module, example: Tensor) -> nn.Module:
     """Return a block as torch.compile makes it; raise UnsupportedError where that does not work here by itself."""
     try:
         # This backend takes no compiler.
         compiled: nn.Module = torch.compile(block, backend="aot_eager")  # type: ignore[assignment] # of a module it is one
-        compiled(_example()[0].requires_grad_())
+        compiled(example.requires_grad_())
     except Exception as error:
         msg = f"torch.compile does not work here: {' '.join(str(error).split())[:300]}"
         raise UnsupportedError(msg) from error
@@ -208,16 +207,16 @@ def _compiled(block: nn.Module) -> nn.Module:
 
 
 @register(CHECKS, "stage.refuses.compiled-split")
-def _compiled_split(subject: StageObjects) -> Judged:
+def _compiled_split(subject: Subject) -> Judged:
     """A schedule that splits the backward MUST refuse a stage that torch.compile made, or give what the model gives."""
-    model, data = Whole(blocks=2), batches()
-    first, last = copy.deepcopy(model).blocks
+    model, data = subject.whole(blocks=2), subject.batches()
+    first, last = subject.whole(len(model.blocks)).blocks
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the compiler, on the Python that it runs on
         # Not the first: where no input needs a gradient, there may be nothing to split.
-        stages = subject.manual([first, _compiled(last)], _example(), MICROBATCHES)
+        stages = subject.objects.manual([first, _compiled(last, *subject.example())], subject.example(), MICROBATCHES)
         try:
-            subject.split_schedule(stages, MICROBATCHES)
+            subject.objects.split_schedule(stages, MICROBATCHES)
         except UnsupportedError:
             raise
         except Exception as error:  # noqa: BLE001 (whatever else it raises is looked at)
@@ -233,9 +232,9 @@ def _alive(references: Sequence[weakref.ref[Tensor]]) -> int:
     return sum(reference() is not None for reference in references)
 
 
-def _released(subject: StageObjects, which: int, outputs: int) -> Iterator[Finding]:
+def _released(subject: Subject, which: int, outputs: int) -> Iterator[Finding]:
     """Run a stage of the chain and look at what of it lives on, but for so many of its outputs."""
-    stages, data = _manual(subject, Whole()), batches()
+    stages, data = _manual(subject, subject.whole()), subject.batches()
     held: list[weakref.ref[Tensor]] = []
     handle = stages[which].module.linear.register_forward_hook(  # type: ignore[union-attr] # a Block's Linear
         lambda _module, _args, output: held.append(weakref.ref(output))
@@ -262,7 +261,7 @@ def _released(subject: StageObjects, which: int, outputs: int) -> Iterator[Findi
         yield Finding("alive", f"the caches of stage {which}", "clear", f"expected nothing kept, got {left}")
 
 
-def _releases(subject: StageObjects, *, place: str) -> Iterator[Finding]:
+def _releases(subject: Subject, *, place: str) -> Iterator[Finding]:
     """The {place} stage MUST let go of activations and forward caches in the backward, and keep no outputs."""
     yield from _released(subject, ("first", "middle").index(place), 0)
 
@@ -271,7 +270,7 @@ CHECKS.update(check(f"stage.releases.{place}", _releases, place=place) for place
 
 
 @register(CHECKS, "stage.releases.last")
-def _last_releases(subject: StageObjects) -> Iterator[Finding]:
+def _last_releases(subject: Subject) -> Iterator[Finding]:
     """The last stage MUST let go of activations and forward caches in the backward, and keep its outputs until the
     step is over.
     """  # noqa: D205 (one sentence)
