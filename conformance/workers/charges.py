@@ -12,6 +12,8 @@ from gradconform.results import EndKind, Result, Status
 
 #: How many lines of a worker's last words, and of each thread's stack, a message holds.
 _WORDS, _FRAMES = 6, 8
+#: A target that takes so many times as long as plain autograd may be slow; one that takes longer hangs.
+_SLOWER = 2.0
 
 #: Where a stack leaves the check for the code that runs it, and the threads that run no check.
 _ENDS_AT = tuple(str(Path(__file__).parents[1] / folder) for folder in ("workers", "process"))
@@ -23,20 +25,21 @@ class Ending:
     """The end of a worker, with what follows from it for the check that it was at.
 
     ``text`` is what happened in one line, ``details`` are last words and stacks, and ``result`` is what the check gave
-    where it gave something at all.
+    where it gave something at all. ``limit`` is the time that a check had, in seconds, where it took longer.
     """
 
     kind: EndKind
     text: str
     details: tuple[str, ...] = ()
     result: Result | None = None
+    limit: float | None = None
 
     @classmethod
     def of(cls, exit_: Exit, *, at_check: bool = True) -> Ending:
         """Return what the end of a process means for its check, or for the run where it was at none."""
         kind, text = _cause(exit_, at_check=at_check)
         words = exit_.complaints.strip().splitlines()[-_WORDS:]
-        return cls(kind=kind, text=text, details=(*words, *_stack_lines(exit_.stacks)))
+        return cls(kind=kind, text=text, details=(*words, *_stack_lines(exit_.stacks)), limit=exit_.limit)
 
     @classmethod
     def told(cls, message: Any) -> Ending:
@@ -80,7 +83,7 @@ def charged(begun: Result, first: Ending, again: Ending | Result, oracle: Ending
 
     ``begun`` says which check, ``again`` is what came of it in a new worker and by itself, ``oracle`` what came of it
     there with plain autograd in the target's place, None where that was not asked. The target is charged only with what
-    happens again, and does not happen to plain autograd.
+    happens again and not to plain autograd. It is not charged with a hang where plain autograd is slow as well.
     """
     if isinstance(again, Result):
         if again.status not in {"passed", "unexpectedly_passed"}:
@@ -90,6 +93,9 @@ def charged(begun: Result, first: Ending, again: Ending | Result, oracle: Ending
         )
     if not isinstance(oracle, Result) or oracle.status not in {"passed", "failed"}:
         return _result(begun, "error", "environment", f"{again.text}, with plain autograd as well", again)
+    if again.limit is not None and oracle.duration_s * _SLOWER > again.limit:
+        text = f"{again.text}; plain autograd took {oracle.duration_s:.1f} s; --check-timeout allows more"
+        return _result(begun, "error", "environment", text, again)
     if again.result is not None and again.result.status == "failed":
         return again.result
     kind = "memory" if again.kind == "killed" else again.kind

@@ -31,6 +31,7 @@ BEGUN = Result(
     requirement="It SHOULD.",
 )
 CRASH = Ending(kind="crash", text="the process was ended by SIGSEGV", details=("last words",))
+HANG = Ending.of(Exit(code=None, limit=120.0))
 KILLED = Ending(kind="killed", text="the process was ended by SIGKILL")
 
 
@@ -47,6 +48,9 @@ WRONG = result("failed", kind="error", findings=({"kind": "error", "text": "rais
         (CRASH, result("passed"), "failed", "crash"),
         (KILLED, result("passed"), "failed", "memory"),
         (CRASH, result("failed"), "failed", "crash"),
+        (HANG, result("passed", duration_s=9.0), "failed", "hang"),
+        (HANG, result("passed", duration_s=95.0), "error", "environment"),
+        (HANG, HANG, "error", "environment"),
         (CRASH, CRASH, "error", "environment"),
         (CRASH, result("unsupported"), "error", "environment"),
         (CRASH, result("error", kind="kit"), "error", "environment"),
@@ -70,6 +74,13 @@ def test_the_target_is_charged_with_what_happens_again_and_not_to_plain_autograd
     found = charged(BEGUN, CRASH, again, oracle)
     assert (found.status, found.kind) == (status, kind)
     assert (found.check, found.level, found.requirement) == ("full.gradients.mlp", "SHOULD", "It SHOULD.")
+
+
+def test_a_check_that_takes_plain_autograd_long_as_well_is_slow_and_says_which_option_allows_more() -> None:
+    found = charged(BEGUN, HANG, HANG, result("passed", duration_s=95.0))
+    assert found.message == (
+        "the check had no end within 120 s; plain autograd took 95.0 s; --check-timeout allows more"
+    )
 
 
 def test_the_message_has_the_cause_first_then_last_words_and_stacks() -> None:
