@@ -248,7 +248,13 @@ def _peak_and_rms(tensor: Tensor) -> tuple[float, float]:
     return _max(size), _rms(size)
 
 
-def describe(value: Any) -> str:
-    """Return one element for a message, with the digits that a float32 has."""
+def describe(value: Any, other: Any = None) -> str:
+    """Return one element for a message, with the digits that a float32 has.
+
+    It has those of a float64 where they alone set it apart from the ``other`` element of the message.
+    """
     number = value.item()
-    return f"{number:.9g}" if isinstance(number, float) else f"{number}"
+    if not isinstance(number, float):
+        return f"{number}"
+    alike = other is not None and number != other.item() and f"{number:.9g}" == f"{other.item():.9g}"
+    return f"{number:.17g}" if alike else f"{number:.9g}"

@@ -9,16 +9,22 @@ from dataclasses import dataclass
 
 import torch
 
-from gradconform.devices.numeric_profile import CALLS, NumericProfile
+from gradconform.devices.numeric_profile import CALLS, FLOAT32_BITS, FLOAT64_BITS, NumericProfile
 from gradconform.tolerance import Room, rooms_of
 
 #: An imprecise operation errs by no more eps than this in float32, or in 16 bits; a format of fewer bits does.
 _MOST_EPS, _MOST_EPS_IN_16_BITS = 512.0, 8.0
 
+#: Scalar arguments that are rounded to float32 explain an error in float64 of no more eps: 8 eps of float32.
+MOST_EPS_OF_SCALARS = 8.0 * 2.0 ** (FLOAT64_BITS - FLOAT32_BITS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imprecise:
-    """An operation that errs by ``eps`` times eps of ``dtype`` and scale, and by no more in a wider dtype."""
+    """An operation that errs by ``eps`` times eps of ``dtype`` and scale, for a reason that is known.
+
+    A wider dtype has no such error; or, in float64, the device rounds scalar arguments to float32.
+    """
 
     operation: str
     dtype: str

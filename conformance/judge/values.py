@@ -171,9 +171,10 @@ def _by_the_rule(
 
 
 def _numbers(got: Tensor, expected: Tensor, judged: Judgement) -> str:
+    one, other = expected[judged.worst], got[judged.worst]
     return (
-        f"worst at {list(judged.worst)}: expected {describe(expected[judged.worst])}, "
-        f"got {describe(got[judged.worst])}; error {judged.error:.3g}, bound {judged.bound:.3g}, "
+        f"worst at {list(judged.worst)}: expected {describe(one, other)}, got {describe(other, one)}; "
+        f"error {judged.error:.3g}, bound {judged.bound:.3g}, "
         f"headroom {judged.headroom:.3g}"
     )
 

@@ -24,7 +24,7 @@ from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.torch_releases.unwritten import unwritten_is_nan
 from gradconform.trees import map_leaves, tensors
 
-from .device_precision import Imprecise, judged_with, most_eps, room_in
+from .device_precision import MOST_EPS_OF_SCALARS, Imprecise, judged_with, most_eps, room_in
 from .terms import terms_of
 from .values import same_bits
 
@@ -65,7 +65,7 @@ def operations_of(references: References, *, twice: bool = False) -> Operations:
     materials = references.materials
     if OPERATIONS in withheld(materials.device.type):
         materials = replaced(materials, torch.device("cpu"))
-    compared = _Compared(device_of(materials.device), twice=twice)
+    compared = Compared(device_of(materials.device), twice=twice)
     drive(AutogradAdapter(), materials, loss_scale=references.loss_scale, log=compared)
     wrong = compared.found
     if wrong is None and compared.alone:
@@ -73,7 +73,7 @@ def operations_of(references: References, *, twice: bool = False) -> Operations:
     return Operations(wrong=wrong, imprecise=tuple(compared.imprecise.values()), names=tuple(compared.names))
 
 
-class _Compared(DispatchMode):
+class Compared(DispatchMode):
     """Runs each operation on the device, and again on the CPU with the same arguments."""
 
     def __init__(self, device: Device, *, twice: bool) -> None:
@@ -109,7 +109,7 @@ class _Compared(DispatchMode):
             return found
         with judged_with(room):
             explained = bool(room.relative) and _difference(func, given, here, found) is None
-        if explained or self._shrinks(func, args, given, seen):
+        if explained or self._shrinks(func, args, given, seen) or _rounds_scalars(func, given, found, seen):
             self._note(name, seen)
         else:
             self.found = Cause(Mistake.OPERATION_WRONG, names=(name, _shapes(given[0]), seen.told))
@@ -162,6 +162,19 @@ def _wider(value: Any) -> Any:
     if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
         return value
     return value.to(_WIDER.get(value.dtype, value.dtype))
+
+
+def _rounds_scalars(func: Callable[..., Any], given: Any, found: Any, seen: _Seen) -> bool:
+    """Return whether a float64 result is the CPU's for scalar arguments, such as an epsilon, rounded to float32."""
+    if seen.dtype is not torch.float64 or not seen.eps <= MOST_EPS_OF_SCALARS:
+        return False
+    rounded = map_leaves(_scalar_in_float32, given)
+    here = _run(func, rounded)
+    return here is not None and _difference(func, rounded, here, found) is None
+
+
+def _scalar_in_float32(value: Any) -> Any:
+    return torch.tensor(value, dtype=torch.float32).item() if isinstance(value, float) else value
 
 
 def _difference(func: Callable[..., Any], given: Any, here: Any, found: Any) -> _Seen | None:
@@ -218,7 +231,7 @@ def _of_tensor(got: Tensor, wanted: Tensor, reference: Tensor | None, terms: Cal
 
 
 def _apart(got: Tensor, wanted: Tensor, at: tuple[int, ...]) -> str:
-    return f"at {list(at)} it gave {describe(got[at])}, the CPU {describe(wanted[at])}"
+    return f"at {list(at)} it gave {describe(got[at], wanted[at])}, the CPU {describe(wanted[at], got[at])}"
 
 
 def _dense(tensor: Tensor) -> Tensor:

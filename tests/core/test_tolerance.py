@@ -223,3 +223,9 @@ def test_a_factor_that_is_no_positive_number_is_refused(value: object, monkeypat
 )
 def test_an_element_is_described_with_the_digits_of_float32(value: Tensor, text: str) -> None:
     assert describe(value) == text
+
+
+def test_elements_that_float32_cannot_set_apart_are_described_with_the_digits_of_float64() -> None:
+    one, other = torch.tensor(0.1, dtype=torch.float64), torch.tensor(0.1 + 2**-40, dtype=torch.float64)
+    assert (describe(one, other), describe(other, one)) == ("0.10000000000000001", "0.1000000000009095")
+    assert describe(one, torch.tensor(0.2)) == describe(one, one) == "0.1"

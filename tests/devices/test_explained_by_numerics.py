@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradconform.devices.device import device_of
@@ -19,7 +20,7 @@ from gradconform.drive.reference64 import References
 from gradconform.fixtures.stages import ZOO
 from gradconform.judge.device_precision import judged_with
 from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust
-from gradconform.judge.wrong_operation import operations_of
+from gradconform.judge.wrong_operation import Compared, operations_of
 from gradconform.tolerance import Partials, Room, judge
 from gradconform.trial.materials import Materials
 from gradconform.trial.trial import Trial
@@ -123,6 +124,39 @@ def test_an_error_of_some_eps_that_float64_has_not_is_imprecise(
     for one in found.imprecise:
         assert (one.operation, one.dtype) == ("aten::tanh_backward", "float32")
         assert eps / 4 < one.eps <= 1.01 * eps
+
+
+class Float32Scalars(TorchDispatchMode):
+    """Rounds the slope of ``leaky_relu`` to float32 on the device, which is asked first, and not on the CPU.
+
+    ``planted`` is a relative error beside that.
+    """
+
+    calls = 0
+
+    def __init__(self, planted: float) -> None:
+        super().__init__()
+        self.planted = planted
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        self.calls += "leaky_relu" in func.name()
+        if "leaky_relu" not in func.name() or self.calls > 1:
+            return func(*args, **(kwargs or {}))
+        values, slope = args
+        return func(values, torch.tensor(slope, dtype=torch.float32).item()) * (1 + self.planted)
+
+
+@pytest.mark.parametrize(("planted", "wrong"), [(0.0, False), (1e-9, True)])
+def test_scalars_that_are_rounded_to_float32_are_imprecise_in_float64(
+    monkeypatch: pytest.MonkeyPatch, planted: float, *, wrong: bool
+) -> None:
+    monkeypatch.setattr(device_of(CPU), "numerics", None)
+    values = torch.linspace(-2, 1, 12, dtype=torch.float64)
+    with Float32Scalars(planted), Compared(device_of(CPU), twice=False) as compared:
+        functional.leaky_relu(values, 0.1)
+    assert (compared.found is not None, bool(compared.imprecise)) == (wrong, not wrong)
+    assert set(compared.imprecise) <= {("aten::leaky_relu", "float64")}
 
 
 def _fast() -> Tf32:

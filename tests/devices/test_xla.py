@@ -14,6 +14,7 @@ import pytest
 Process = Callable[..., "subprocess.CompletedProcess[str]"]
 
 INSTALLED = importlib.util.find_spec("torch_xla") is not None
+SCRIPTS = Path(__file__).parent / "torch_xla"
 needs_it = pytest.mark.skipif(not INSTALLED, reason="torch_xla is not installed: pip install -r constraints-xla.txt")
 
 
@@ -54,8 +55,8 @@ def test_the_device_run_ends_with_a_verdict(tmp_path: Path, process: Process) ->
 
 @needs_it
 @pytest.mark.nightly
-def test_torch_xla_alone_shows_the_defect_that_the_kit_reports() -> None:
-    script = Path(__file__).parent / "torch_xla" / "expanded_gradient_accumulated.py"
+@pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.py")), ids=lambda script: script.stem)
+def test_torch_xla_alone_shows_the_defects_that_the_kit_reports(script: Path) -> None:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "got: [24.0" in done.stdout
+    assert "got: " in done.stdout
