@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import OPERATIONS, start_of, withheld
+from gradconform.devices.memory import OPERATIONS, are_one_memory, withheld
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.driver import NO_LOG
 from gradconform.drive.reference64 import widen
@@ -136,10 +136,14 @@ def _forward(materials: Materials, stage: nn.Module, args: tuple[Any, ...]) -> A
 def _trained(args: tuple[Any, ...], stage: nn.Module) -> list[list[Tensor]]:
     """Return the leaves that have a gradient, each once; those on one memory together, as a step moves all of them."""
     every = [*(one for one in args if isinstance(one, Tensor)), *stage.parameters()]
-    by_memory: dict[tuple[int, torch.Size], list[Tensor]] = {}
+    groups: list[list[Tensor]] = []
     for one in {id(one): one for one in every if one.requires_grad}.values():
-        by_memory.setdefault((start_of(one) if one.numel() else id(one), one.shape), []).append(one)
-    return list(by_memory.values())
+        own = next((group for group in groups if are_one_memory(group[0], one)), None)
+        if own is None:
+            groups.append([one])
+        else:
+            own.append(one)
+    return groups
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -8,7 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradconform.devices.memory import FACTS, address_of, place_of, start_of, storage_of, version_of, withhold
+from gradconform.devices import memory
+from gradconform.devices.memory import (
+    FACTS,
+    address_of,
+    are_one_memory,
+    place_of,
+    start_of,
+    storage_of,
+    version_of,
+    withhold,
+)
 from gradconform.devices.shown import shows
 
 HIDDEN = frozenset({"version", "offset", "address"})
@@ -63,3 +73,16 @@ def test_what_a_device_hides_is_not_asked() -> None:
 
 def test_a_tensor_without_values_has_no_address() -> None:
     assert address_of(torch.zeros(3, device="meta")) is None
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_two_tensors_of_one_memory_are_known_by_a_write_where_there_is_no_address(
+    monkeypatch: pytest.MonkeyPatch, *, shown: bool
+) -> None:
+    if not shown:
+        monkeypatch.setattr(memory, "address_of", lambda _: None)
+    values = torch.arange(6.0)
+    assert are_one_memory(values, values.view(6))
+    assert not are_one_memory(values, values.clone())
+    assert not are_one_memory(values, values.view(2, 3))
+    assert values.tolist() == [0, 1, 2, 3, 4, 5]
