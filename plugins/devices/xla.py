@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,6 +42,26 @@ _model: Any = _imported("torch_xla.core.xla_model")
 
 if not hasattr(torch, "xla"):
     torch.xla = torch_xla  # type: ignore[attr-defined] # torch.utils.checkpoint looks the device's module up there
+
+
+class _Once(logging.Filter):
+    """Drops what torch_xla logs again: it warns at each ``nn.GRU`` that its own GRU does not replace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return False for a message of torch_xla that was logged before."""
+        message, own = record.getMessage(), "torch_xla" in Path(record.pathname).parts
+        if not own:
+            return True
+        again = message in self._seen
+        self._seen.add(message)
+        return not again
+
+
+logging.getLogger().addFilter(_Once())
 
 
 def device_count() -> int:
