@@ -12,6 +12,7 @@ from gradconform.reference.autograd import AutogradAdapter
 from gradconform.trial.materials import Materials
 from gradconform.trial.program import undeferred
 
+from .driver import drive
 from .observation import Observation, Raised
 from .operation_log import drive_logged, is_logged
 from .reference64 import Computed, OracleCache, References
@@ -62,14 +63,20 @@ class Oracle:
         found: Observation = self.known(references, "first", lambda: self._first(references))
         return found
 
-    def observe_again(self, references: References, *, anew: bool = False) -> Observation:
+    def observe_unlogged(self, references: References) -> Observation:
+        """Return what plain autograd shows where no operation is logged: a log may change what a device computes."""
+        found: Observation = self.known(references, "unlogged", lambda: self._drive(references, logged=False))
+        return found
+
+    def observe_again(self, references: References, first: Observation, *, anew: bool = False) -> Observation:
         """Return what another run shows, after the implementation's; ``anew`` takes none that is known.
 
-        Raises :class:`DeviceLostError` where it raised.
+        It is logged where the ``first`` was. Raises :class:`DeviceLostError` where it raised.
         """
+        logged = first.executed is not None
         if anew:
-            return self._again(references)
-        found: Observation = self.known(references, "again", lambda: self._again(references))
+            return self._again(references, logged=logged)
+        found: Observation = self.known(references, "again", lambda: self._again(references, logged=logged))
         return found
 
     def observe_on_cpu(self, references: References) -> Observation:
@@ -104,16 +111,17 @@ class Oracle:
                 raise DeviceLostError(msg, found.raised.raised)
         raise OracleError(problem, found.raised.raised)
 
-    def _again(self, references: References) -> Observation:
-        found = self._drive(references)
+    def _again(self, references: References, *, logged: bool) -> Observation:
+        found = self._drive(references, logged=logged)
         if found.raised is not None and not self.trusted:
             msg = f"plain autograd ran, and after the implementation it raised {found.raised.raised}"
             raise DeviceLostError(msg, found.raised.raised)
         return found
 
-    def _drive(self, references: References, materials: Materials | None = None) -> Observation:
+    def _drive(self, references: References, materials: Materials | None = None, *, logged: bool = True) -> Observation:
+        way = drive_logged if logged else drive
         try:
-            return drive_logged(self._adapter, materials or references.materials, loss_scale=references.loss_scale)
+            return way(self._adapter, materials or references.materials, loss_scale=references.loss_scale)
         except NotImplementedError as error:
             raise OracleError(str(error)) from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,12 +24,10 @@ from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.torch_releases.unwritten import unwritten_is_nan
 from gradconform.trees import map_leaves, tensors
 
+from .accumulated_rounding import Call, Calls, computes, errors_in
 from .device_precision import MOST_EPS_OF_SCALARS, Imprecise, judged_with, most_eps, room_in
 from .terms import terms_of
 from .values import same_bits
-
-#: What is different each time, or never written.
-_NOT_COMPARED = ("empty", "new_empty", "set_", "resize_")
 
 #: How many eps of the largest element float64 may be from the CPU's own dtype, to say anything of an operation: where a
 #: branch is taken by the last bit it is further away, and says nothing.
@@ -47,12 +45,14 @@ class Operations:
 
     ``wrong`` is the first that is wrong. Where none is, it names those that the CPU lacks, as a hint, and is None where
     there are none of those. ``imprecise`` are those that err by more than IEEE rounding and are not wrong, the worst
-    call of each. ``names`` has one name for each call.
+    call of each. ``names`` has one name for each call, ``errors`` by how much the results of a call that is not wrong
+    are off.
     """
 
     wrong: Cause | None
     imprecise: tuple[Imprecise, ...]
     names: tuple[str, ...]
+    errors: Mapping[Call, tuple[float, ...]]
 
 
 def operations_of(references: References, *, twice: bool = False) -> Operations:
@@ -70,7 +70,12 @@ def operations_of(references: References, *, twice: bool = False) -> Operations:
     wrong = compared.found
     if wrong is None and compared.alone:
         wrong = Cause(Mistake.OPERATION_OF_ITS_OWN, names=tuple(dict.fromkeys(compared.alone)))
-    return Operations(wrong=wrong, imprecise=tuple(compared.imprecise.values()), names=tuple(compared.names))
+    return Operations(
+        wrong=wrong,
+        imprecise=tuple(compared.imprecise.values()),
+        names=tuple(compared.names),
+        errors=compared.errors,
+    )
 
 
 class Compared(DispatchMode):
@@ -82,6 +87,8 @@ class Compared(DispatchMode):
         self.found: Cause | None = None
         self.imprecise: dict[tuple[str, str], Imprecise] = {}
         self.names: list[str] = []
+        self.errors: dict[Call, tuple[float, ...]] = {}
+        self._calls = Calls()
         #: What the CPU has not.
         self.alone: list[str] = []
 
@@ -91,7 +98,7 @@ class Compared(DispatchMode):
         kwargs = kwargs or {}
         name = func.name().partition(".")[0]
         self.names.append(name)
-        if self.found is not None or not _comparable(func):
+        if self.found is not None or not computes(func):
             return func(*args, **kwargs)
         given = map_leaves(_moved, args), map_leaves(_moved, kwargs)
         found = func(*args, **kwargs)
@@ -100,6 +107,8 @@ class Compared(DispatchMode):
         if here is None:
             self.alone.append(name)
             return found
+        off = errors_in(list(map(on_cpu, tensors(found))), tensors(here))
+        self.errors[self._calls.next(func, found)] = off
         room = room_in(self.device.numerics, [name])  # its own, not that of the whole trial
         with judged_with(Room(absolute=room.absolute)):
             seen = _difference(func, given, here, found)
@@ -137,11 +146,6 @@ class _Seen:
     told: str
     dtype: torch.dtype | None = None
     eps: float = math.inf
-
-
-def _comparable(func: Any) -> bool:
-    name = func.name().removeprefix("aten::")
-    return not (func.is_view or name.startswith(_NOT_COMPARED) or torch.Tag.nondeterministic_seeded in func.tags)
 
 
 def _moved(value: Any) -> Any:

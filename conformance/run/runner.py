@@ -335,7 +335,8 @@ class Runner:
         return tuple(observations)
 
     def _drive(self, materials: Materials, oracle: Observation) -> Observation:
-        found = self._drive_once(materials, partial(drive_logged, known=oracle))
+        way = drive if oracle.executed is None else drive_logged  # as plain autograd was
+        found = self._drive_once(materials, partial(way, known=oracle))
         if self._oracle.trusted:  # no second chance: the CPU does not fail
             return found
         raised = None if found.raised is None else found.raised.raised

@@ -11,10 +11,11 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradconform.contract.on_operation import asked_of
 from gradconform.devices.device import device_of
 from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.devices.numerics import measure_numerics
-from gradconform.drive.observation import Observation
+from gradconform.drive.observation import Executed, Observation
 from gradconform.drive.oracle import Oracle
 from gradconform.drive.reference64 import References
 from gradconform.fixtures.stages import ZOO
@@ -36,13 +37,13 @@ STAGES = ["conv2d", "conv2d-channels-last", "lstm"]
 class Rounded(Oracle):
     """Plain autograd on a device that rounds as TF32 does, or multiplies by ``1 + planted``."""
 
-    def __init__(self, mode: Tf32) -> None:
+    def __init__(self, mode: TorchDispatchMode) -> None:
         super().__init__(CPU)
         self.trusted, self.mode = False, mode
 
-    def _drive(self, references: References, materials: Materials | None = None) -> Observation:
+    def _drive(self, references: References, materials: Materials | None = None, *, logged: bool = True) -> Observation:
         with self.mode if materials is None else nullcontext():
-            return super()._drive(references, materials)
+            return super()._drive(references, materials, logged=logged)
 
 
 def _trust(monkeypatch: pytest.MonkeyPatch, stage: str, mode: Tf32, profile: NumericProfile | None) -> None:
@@ -157,6 +158,54 @@ def test_scalars_that_are_rounded_to_float32_are_imprecise_in_float64(
         functional.leaky_relu(values, 0.1)
     assert (compared.found is not None, bool(compared.imprecise)) == (wrong, not wrong)
     assert set(compared.imprecise) <= {("aten::leaky_relu", "float64")}
+
+
+class Ulps(TorchDispatchMode):
+    """A device that fuses operations: products in float16 are off by some last bits, as if not rounded in between."""
+
+    def __init__(self, ulps: int) -> None:
+        super().__init__()
+        self.ulps = ulps
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        found = func(*args, **(kwargs or {}))
+        exact = "mul" not in func.name() or found.dtype is not torch.float16
+        return found if exact else found * (1 + self.ulps * 2.0**-10)
+
+
+@pytest.mark.parametrize(("ulps", "wrong"), [(1, False), (100, True)])
+def test_a_device_that_fuses_operations_is_off_by_their_last_bits(
+    monkeypatch: pytest.MonkeyPatch, ulps: int, *, wrong: bool
+) -> None:
+    monkeypatch.setattr(device_of(CPU), "numerics", None)
+    (check, *_), oracle = asked_of(["half"], "quick").checks, Rounded(Ulps(ulps))
+    for trial in check.trials:
+        references = oracle.references(Materials(trial, dtype=torch.float32, device=CPU, seed=20), 1.0)
+        with pytest.raises(DeviceFaultError, match="no operation by itself") if wrong else nullcontext():
+            DeviceTrust(oracle).observe(references)
+
+
+class Disturbed(Rounded):
+    """A device on which a log of operations changes what is computed."""
+
+    def _drive(self, references: References, materials: Materials | None = None, *, logged: bool = True) -> Observation:
+        on_the_cpu = materials is not None
+        with self.mode if logged and not on_the_cpu else nullcontext():
+            found = Oracle._drive(self, references, materials, logged=logged)
+        executed = Executed() if logged else None
+        return found if on_the_cpu else replace(found, executed=executed)
+
+
+def test_what_only_a_log_makes_wrong_is_judged_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_of(CPU), "numerics", None)
+    oracle = Disturbed(Tf32(planted=2.0**-6))
+    references = _references("conv2d", oracle)
+    assert oracle.observe(references).executed is not None
+    found, _ = DeviceTrust(oracle).observe(references)
+    assert found.executed is None
+    again, _ = DeviceTrust(oracle).observe_again(references, found)
+    assert again.executed is None
 
 
 def _fast() -> Tf32:

@@ -1,0 +1,111 @@
+"""How far the errors of single operations of a device, each within rounding, add up in a whole trial.
+
+As in Monte Carlo arithmetic (Parker, Pierce and Eggert, *Monte Carlo Arithmetic*, Computing in Science & Engineering 2,
+2000): the CPU runs the trial again, and the result of each operation is changed by the error that it has on the device,
+and by its last bit: a device that fuses operations does not round in between.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradconform.drive.driver import drive
+from gradconform.drive.observation import Observation
+from gradconform.reference.autograd import AutogradAdapter
+from gradconform.torch_releases.dispatch import DispatchMode
+from gradconform.trees import tensors
+from gradconform.trial.materials import Materials
+
+#: An operation, the shapes and dtypes of its results, and the how manyeth call of these it is.
+Call = tuple[str, tuple[tuple[tuple[int, ...], torch.dtype], ...], int]
+
+#: Runs with other signs; the largest change counts.
+RUNS = 3
+
+
+#: What is never written, or different each time.
+_NOT_COMPUTED = ("empty", "new_empty", "set_", "resize_")
+
+
+def computes(func: Any) -> bool:
+    """Return whether an operation gives values that are the same each time.
+
+    A view gives none of its own, nor does what neither returns nor changes a tensor.
+    """
+    if not (func._schema.returns or func._schema.is_mutable):  # noqa: SLF001 (torch has no other name for it)
+        return False
+    name = func.name().removeprefix("aten::")
+    return not (func.is_view or name.startswith(_NOT_COMPUTED) or torch.Tag.nondeterministic_seeded in func.tags)
+
+
+class Calls:
+    """Numbers the calls of each operation, so that one on a device and one on the CPU are known as the same call."""
+
+    def __init__(self) -> None:
+        """Count from the first call."""
+        self._seen: Counter[Any] = Counter()
+
+    def next(self, func: Any, found: Any) -> Call:
+        """Return the call of ``func`` that gave ``found``; in place or not counts as the same operation."""
+        name = func.name().partition(".")[0].rstrip("_")
+        kind = name, tuple((tuple(one.shape), one.dtype) for one in tensors(found))
+        self._seen[kind] += 1
+        return (*kind, self._seen[kind])
+
+
+def errors_in(found: list[Tensor], here: list[Tensor]) -> tuple[float, ...]:
+    """Return by how much each result is off at most, where both are finite numbers; 0 for what is none."""
+    return tuple(_error(got, wanted) for got, wanted in zip(found, here, strict=False))
+
+
+def _error(got: Tensor, wanted: Tensor) -> float:
+    if got.shape != wanted.shape or got.dtype != wanted.dtype or not _has_errors(got) or not got.numel():
+        return 0.0
+    wide = torch.complex128 if got.is_complex() else torch.float64
+    apart = (got.to(wide) - wanted.to(wide)).abs()
+    return float(torch.where(torch.isfinite(apart), apart, 0.0).max())
+
+
+def _has_errors(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and (tensor.is_floating_point() or tensor.is_complex())
+
+
+def with_errors(
+    materials: Materials, loss_scale: float, errors: Mapping[Call, tuple[float, ...]], seed: int
+) -> Observation:
+    """Return what plain autograd shows where each result is off by its error, each element up or down.
+
+    ``seed`` draws which elements are changed up.
+    """
+    return drive(AutogradAdapter(), materials, loss_scale=loss_scale, log=_Off(errors, seed))
+
+
+class _Off(DispatchMode):
+    """Changes the results of operations by their errors."""
+
+    def __init__(self, errors: Mapping[Call, tuple[float, ...]], seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
+        self._errors, self._calls = errors, Calls()
+        self._random = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation, and change what it gave."""
+        del types
+        found = func(*args, **(kwargs or {}))
+        if computes(func):
+            results = tensors(found)
+            errors = self._errors.get(self._calls.next(func, found), (0.0,) * len(results))
+            for tensor, error in zip(results, errors, strict=False):
+                if _has_errors(tensor) and 0 not in tensor.stride():
+                    self._change(tensor, error)
+        return found
+
+    def _change(self, tensor: Tensor, error: float) -> None:
+        signs = torch.randint(0, 2, tensor.shape, generator=self._random, dtype=torch.int8) * 2 - 1
+        last_bit = torch.finfo(tensor.dtype).eps * tensor.abs()
+        tensor.data.add_((signs * (last_bit + error)).to(tensor.dtype))
