@@ -35,10 +35,10 @@ def _imported(name: str) -> Any:
     return importlib.import_module(name)
 
 
-if os.environ.get("PJRT_DEVICE") == "CPU":
-    known_limits["simulated"] = "torch_xla's CPU client computes"
 torch_xla: Any = _imported("torch_xla")
 _model: Any = _imported("torch_xla.core.xla_model")
+if os.environ.get("PJRT_DEVICE") == "CPU":  # torch_xla sets it where it finds nothing better
+    known_limits["simulated"] = "torch_xla's CPU client computes"
 
 if not hasattr(torch, "xla"):
     torch.xla = torch_xla  # type: ignore[attr-defined] # torch.utils.checkpoint looks the device's module up there
