@@ -137,9 +137,19 @@ class CheckWorker:
         now = header.fixed
         for name, value in () if self.expected is None else self.expected.fixed.items():
             if now.get(name) != value:
-                msg = f"{name} changed in the middle of the run, from {value!r} to {now.get(name)!r}"
+                told = ", ".join(changes(name, value, now.get(name)))
+                msg = f"changed in the middle of the run: {told}"
                 raise RunRefusedError(msg, EXIT_ENVIRONMENT)
         return header
+
+
+def changes(name: str, before: object, now: object) -> Iterator[str]:
+    """Yield what differs between two values of a header, a line per value that lies within."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in {**before, **now}:
+            yield from changes(f"{name}.{key}", before.get(key), now.get(key))
+    elif before != now:
+        yield f"{name} from {before!r} to {now!r}"
 
 
 class IsolatedRun:

@@ -13,7 +13,7 @@ import pytest
 from gradconform.devices.choice import choose
 from gradconform.exits import EXIT_ENVIRONMENT, RunStoppedError
 from gradconform.run.options import RunOptions
-from gradconform.workers.isolated import IsolatedRun
+from gradconform.workers.isolated import IsolatedRun, changes
 
 Judged = Callable[..., Any]
 Target = Callable[[str], str]
@@ -45,3 +45,12 @@ def test_a_worker_that_is_stopped_before_it_begins_the_next_check_ends_the_run_w
         assert caught.value.exit_code == EXIT_ENVIRONMENT
         with pytest.raises(ProcessLookupError):
             os.kill(worker.process.process, 0)
+
+
+def test_a_run_that_changed_says_which_value_did_and_no_other() -> None:
+    before = {"kit_sha256": "a", "torch": "2.13.0", "variables": {"OMP_NUM_THREADS": "1"}}
+    now = {**before, "kit_sha256": "b", "variables": {}}
+    assert list(changes("environment", before, now)) == [
+        "environment.kit_sha256 from 'a' to 'b'",
+        "environment.variables.OMP_NUM_THREADS from '1' to None",
+    ]
