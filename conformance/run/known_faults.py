@@ -8,7 +8,10 @@ from typing import Any
 import torch
 
 from gradconform.contract.on_fault import FaultCheck
+from gradconform.devices.device import device_of
+from gradconform.devices.memory import withheld
 from gradconform.drive.reference64 import OracleCache
+from gradconform.reference.faults import Fault
 from gradconform.results import Result
 
 from .runner import Runner
@@ -40,7 +43,22 @@ class KnownFaults:
                 break
         dtype = str(self._dtype).removeprefix("torch.")
         taken = round(time.perf_counter() - started, 6)
-        return check.result(str(self._device), dtype, duration_s=taken, **_verdict(check, held))
+        return check.result(str(self._device), dtype, duration_s=taken, **self._verdict(check, held))
+
+    def _verdict(self, check: FaultCheck, held: list[Result]) -> dict[str, Any]:
+        verdict, lacking = _verdict(check, held), self._lacking(check.fault)
+        if lacking is None or verdict.get("kind") != "kit":
+            return verdict
+        text = f"{self._device.type} {lacking}, so that this is not found there: {check.fault.idea}"
+        return {"status": "unsupported", "kind": "environment", "message": text}
+
+    def _lacking(self, fault: Fault) -> str | None:
+        """Return what the device has not of what a fault shows by, None where it has all."""
+        if fault.shows_by == "memory" and "address" in withheld(self._device.type):
+            return "shows no address of a tensor"
+        if fault.shows_by == "denormals" and device_of(self._device).flushes_denormals:
+            return "flushes denormals to 0"
+        return None
 
 
 def _verdict(check: FaultCheck, held: list[Result]) -> dict[str, Any]:

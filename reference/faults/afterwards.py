@@ -69,7 +69,7 @@ def accumulated_gradients_require_grad() -> Target:
     return stored_as(tracked)
 
 
-@fault("state.stored_layout.*")
+@fault("state.stored_layout.*", shows_by="memory")
 def gradients_stored_transposed() -> Target:
     """Gradients are stored with their first and last dimension changed about in memory."""
 

@@ -166,7 +166,7 @@ def output_gradient_returned(run: Callable[..., Grads], outputs: Any, grads: Any
     return tuple(next((given for given in tensors(grads) if _equal(given, grad)), grad) for grad in found)
 
 
-@fault("state.returned_storage.*")
+@fault("state.returned_storage.*", shows_by="memory")
 def gradient_returned_in_the_input() -> Target:
     """An input's gradient is returned as a view of the input, whose values are not needed any more."""
     return target(
@@ -186,7 +186,7 @@ def grad_attribute_of_the_input_returned(inputs: Sequence[Any], grads: Grads) ->
     return tuple(found)
 
 
-@fault("state.returned_layout.*")
+@fault("state.returned_layout.*", shows_by="memory")
 @alters(each_input_grad)
 def returned_as_a_transpose(_: Any, grad: Tensor) -> Tensor:
     """Input gradients are returned as views of a transposed copy."""

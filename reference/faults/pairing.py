@@ -196,6 +196,7 @@ def zeros_for_none(inputs: Sequence[Any], grads: Grads) -> Grads:
     "grad_tuple.layout.strided-*",
     cause="read_as_contiguous",
     takes="start=transposed-gradients strided-gradients",
+    shows_by="memory",
 )
 @alters(each_output_grad)
 def read_through_the_storage(_: Any, grad: Any) -> Any:
@@ -207,7 +208,7 @@ def read_through_the_storage(_: Any, grad: Any) -> Any:
     return stored[: grad.numel()].view(grad.shape)
 
 
-@fault("grad_tuple.layout.expanded-*", raises=True, takes="start=expanded-gradients")
+@fault("grad_tuple.layout.expanded-*", raises=True, takes="start=expanded-gradients", shows_by="memory")
 def expanded_gradient_scaled_in_place() -> Target:
     """Output gradients are unscaled in place, which an expanded one refuses."""
     return each_output_grad(lambda _, grad: grad.mul_(1.0) if isinstance(grad, Tensor) else grad)

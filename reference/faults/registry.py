@@ -6,12 +6,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 from gradconform.target.resolve import Target
 
 #: A cause as a report has it: its kind alone, or its kind with other fields that are certain.
 Cause = str | Mapping[str, Any]
+
+#: What a device may not have: addresses and strides of its tensors, or numbers below the smallest normal one.
+ShowsBy = Literal["memory", "denormals"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class Fault:
     be found for a fault of values, with the fields that a report has for them; empty where it cannot be named.
     ``dtypes`` are those in which it is a fault, None for all, and ``elsewhere`` says why it is none in the others: an
     error of 1e-5 is lost in bfloat16. ``dimension`` is that of the space (docs/space.md) to which it belongs: of
-    its rows only such as have one of ``values`` show it.
+    its rows only such as have one of ``values`` show it. ``shows_by`` says what of a device it shows by, beside values.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Fault:
     elsewhere: str | None = None
     dimension: str | None = None
     values: tuple[str, ...] = ()
+    shows_by: ShowsBy | None = None
 
     def names(self, check: str) -> bool:
         """Tell whether the check with this id is one that must fail."""
@@ -48,18 +52,19 @@ class Fault:
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(
+def fault(  # noqa: PLR0913 (what a fault is said to be)
     *named: str,
     raises: bool = False,
     cause: Cause | tuple[Cause, ...] = (),
     dtypes: tuple[str, ...] | None = None,
     elsewhere: str | None = None,
     takes: str | None = None,
+    shows_by: ShowsBy | None = None,
 ) -> Callable[[Callable[[], Target]], Callable[[], Target]]:
     """Register what makes a wrong target; its name is the fault's, its docstring the idea.
 
     ``cause`` is a cause, or several of which one is enough. ``takes`` is the dimension to which it belongs, with the
-    values that show it: ``mode=thread``, ``order=lagging mixed``.
+    values that show it: ``mode=thread``, ``order=lagging mixed``. ``shows_by`` is what of a device it shows by.
     Raises ``ValueError`` for a name that is taken, where no check is named, and for dtypes left out without a reason.
     """
     several = cause if isinstance(cause, tuple) else (cause,)
@@ -77,7 +82,7 @@ def fault(
             raise ValueError(msg)
         topic = make.__module__.rpartition(".")[2]
         place = (dimension or None, tuple(values.split()))
-        FAULTS[name] = Fault(name, topic, idea, named, raises, make, causes, dtypes, elsewhere, *place)
+        FAULTS[name] = Fault(name, topic, idea, named, raises, make, causes, dtypes, elsewhere, *place, shows_by)
         return make
 
     return register

@@ -111,7 +111,7 @@ def gradients_added_as_flat_memory() -> Target:
     )
 
 
-@fault("steps.grads.bucket-*", cause="added_at_start")
+@fault("steps.grads.bucket-*", cause="added_at_start", shows_by="memory")
 def gradients_added_at_the_start_of_their_storage() -> Target:
     """Gradients are added at the start of the storage that .grad lies in, which a bucket has in common."""
     return target(_added_by(lambda held, grad: held.as_strided(held.shape, held.stride(), 0).add_(grad)))

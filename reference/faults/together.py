@@ -28,7 +28,7 @@ from .alterations import (
 from .registry import fault
 
 
-@fault("space.*.inputs-in-one-memory-*", cause="other_input", takes="inputs=inputs-in-one-memory")
+@fault("space.*.inputs-in-one-memory-*", cause="other_input", takes="inputs=inputs-in-one-memory", shows_by="memory")
 @alters(input_grads)
 def inputs_told_apart_by_address(inputs: Sequence[Any], grads: Grads) -> Grads:
     """Input gradients are kept by the address of the input: of two inputs on one memory the last is taken for both."""
@@ -39,7 +39,12 @@ def inputs_told_apart_by_address(inputs: Sequence[Any], grads: Grads) -> Grads:
     )
 
 
-@fault("space.*.parameters-in-one-memory-*", cause="other_parameter", takes="parameters=parameters-in-one-memory")
+@fault(
+    "space.*.parameters-in-one-memory-*",
+    cause="other_parameter",
+    takes="parameters=parameters-in-one-memory",
+    shows_by="memory",
+)
 @alters(stored_as)
 def parameters_told_apart_by_address(parameters: list[nn.Parameter]) -> None:
     """Gradients are kept by the address of the parameter: of two on one memory the last one's is taken for both."""
@@ -62,7 +67,7 @@ def _flushed(share: float) -> Callable[..., Tensor]:
     return edit
 
 
-@fault("space.*.subnormal-*", cause="flushed", takes="values=subnormal")
+@fault("space.*.subnormal-*", cause="flushed", takes="values=subnormal", shows_by="denormals")
 def subnormal_gradients_flushed() -> Target:
     """What is smaller than the smallest normal number is taken for zero."""
     return target(param_grads(_flushed(1.0)))

@@ -13,10 +13,16 @@ import torch
 from torch import Tensor
 
 from gradconform import check_stage_backward
+from gradconform.contract import checks_of
+from gradconform.contract.on_fault import asked_of
 from gradconform.contract.on_setting import SETTINGS
+from gradconform.devices import memory
+from gradconform.devices.device import device_of
+from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.reference import faults
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.reference.faults.alterations import each_input_grad, target
+from gradconform.run.known_faults import KnownFaults
 from gradconform.target.resolve import resolve
 
 Command = Callable[..., Any]
@@ -111,6 +117,32 @@ def test_a_fault_that_nothing_finds_says_that_the_kit_is_blind_there(
     told = " ".join(done.out.split())
     assert "not found: Each micro-batch's parameter gradients replace those that stand. It passed accumulate." in told
     assert "what passes here may be as wrong" in told
+
+
+@pytest.mark.parametrize(
+    ("shows_by", "withheld", "profile", "told"),
+    [
+        ("memory", ("address",), NumericProfile(), "cpu shows no address of a tensor, so that this is"),
+        (
+            "denormals",
+            (),
+            NumericProfile(denormals_kept=False),
+            "cpu flushes denormals to 0, so that this is",
+        ),
+        ("memory", (), NumericProfile(denormals_kept=False), None),
+        (None, ("address",), NumericProfile(denormals_kept=False), None),
+    ],
+)
+def test_a_fault_is_not_asked_for_where_the_device_lacks_what_it_shows_by(
+    monkeypatch: pytest.MonkeyPatch, shows_by: Any, withheld: tuple[str, ...], profile: NumericProfile, told: str | None
+) -> None:
+    none = replace(faults.FAULTS["overwrite"], make=lambda: resolve("reference-split"), shows_by=shows_by)
+    (check,) = asked_of(["overwrite"], {**checks_of()}).checks
+    monkeypatch.setitem(memory._WITHHELD, "cpu", frozenset(withheld))
+    monkeypatch.setattr(device_of(torch.device("cpu")), "numerics", profile)
+    result = KnownFaults(torch.device("cpu"), torch.float32, 20).run(replace(check, fault=none))
+    assert (result.status, result.kind) == (("error", "kit") if told is None else ("unsupported", "environment"))
+    assert told is None or told in result.message
 
 
 @pytest.mark.parametrize(
