@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -168,16 +169,28 @@ _ENTERED: list[OperationLog] = []
 _WATCHED: dict[str, torch.library.Library] = {}
 
 
+def number_beside(given: Sequence[object], number: complex) -> Tensor:
+    """Return a number among the tensors of a fall back as a tensor that changes no dtype.
+
+    Torch hands a Python kernel the number itself where C++ has a tensor that stands for it.
+    """
+    floats = [one for one in given if isinstance(one, Tensor) and one.is_floating_point()]
+    if not isinstance(number, float) or not floats:
+        return torch.tensor(number)
+    every = next((one.dtype for one in floats if not one.dim()), None)
+    return torch.tensor(number, dtype=torch.float64 if every is None or any(one.dim() for one in floats) else every)
+
+
 def _watch_fall_back(kind: str) -> None:
     """Let torch's CPU fall back tell of itself: its copy to the CPU passes through a kernel that can be registered."""
     if kind in _WATCHED:
         return
     _WATCHED[kind] = library = torch.library.Library("aten", "IMPL")
 
-    def to_cpu(given: list[Tensor]) -> list[Tensor]:
+    def to_cpu(given: list[Tensor | complex]) -> list[Tensor]:
         for log in _ENTERED[-1:]:
             log.falls_back()
-        return [tensor.cpu() for tensor in given]
+        return [one.cpu() if isinstance(one, Tensor) else number_beside(given, one) for one in given]
 
     with warnings.catch_warnings():
         # On torch 2.9 a kernel of the user's takes the place of torch's with a warning, which is meant for its author.

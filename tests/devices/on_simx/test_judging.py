@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gradconform.drive.operation_log import number_beside
 from gradconform.fixtures.stages import ZOO
 from gradconform.plugins.devices import simx
 from gradconform.reference import split
@@ -311,3 +312,24 @@ def _all_values(materials: Materials) -> list[Tensor]:
     assert len(grads) == len(params)
     drawn = (*materials.args(0, 0, stage), *materials.output_grads(0, 0), *materials.target(0, 0))
     return [*params, *grads, *drawn]
+
+
+def test_a_fall_back_with_a_number_among_its_tensors_is_judged() -> None:
+    with simx.inject(cpu_fallback="aten::copysign"):
+        report = check_stage_backward("reference-split", device="simx:0", operation=["copysign"])
+    assert {result.status for result in report} == {"passed"}
+
+
+@pytest.mark.parametrize(
+    ("beside", "number", "dtype"),
+    [
+        (torch.ones(3), 0.1, torch.float64),
+        (torch.tensor(1.0), 0.1, torch.float32),
+        (torch.ones(3, dtype=torch.int32), 0.1, torch.float32),
+        (torch.ones(3), 2, torch.int64),
+    ],
+)
+def test_a_number_in_a_fall_back_changes_no_dtype(beside: torch.Tensor, number: float, dtype: torch.dtype) -> None:
+    made = number_beside([beside, number], number)
+    assert made.dtype is dtype
+    assert (beside + made).dtype is (beside + number).dtype
