@@ -22,9 +22,9 @@ if MODE.there():
 
         def __init_subclass__(cls, **kwargs: Any) -> None:
             """Call the mode's own function as long as torch._dynamo is not imported."""
-            own = cls.__dict__.get("__torch_dispatch__")
-            super().__init_subclass__(**kwargs)
-            skipped = cls.__dict__.get("__torch_dispatch__")
+            own: Any = cls.__dict__.get("__torch_dispatch__")
+            super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call] # torch has no types here
+            skipped: Any = cls.__dict__.get("__torch_dispatch__")
             if own is None or own is skipped:
                 return
 
