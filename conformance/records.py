@@ -123,6 +123,16 @@ def header_of(report: Report, places: tuple[Place, ...], measured: Mapping[str, 
     return Header(report=json.loads(json.dumps(start)), places=places, measured=measured)
 
 
+def differing(before: Any, now: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
+    """Return the values that differ between nested mappings, each with both values, by dotted name."""
+    if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
+        return {} if before == now else {name: (before, now)}
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in {**before, **now}:
+        found |= differing(before.get(key), now.get(key), f"{name}.{key}".strip("."))
+    return found
+
+
 def as_json(value: DataclassInstance) -> dict[str, Any]:
     """Return the fields of a dataclass, and of those within it, as JSON values."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(value)))

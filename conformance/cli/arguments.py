@@ -396,14 +396,7 @@ def _pipeline(one: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="what one check may take; where stages are compiled, four times that",
     )
-    add_count(one, "--nnodes", default=1, help="machines, which share the ranks evenly")
-    one.add_argument(
-        "--rdzv-endpoint",
-        default="localhost:0",
-        metavar="HOST:PORT",
-        help="where machines meet, as for torchrun; steps on four ranks meet at the port behind it",
-    )
-    one.add_argument("--rdzv-id", default="gradconform", metavar="ID", help="a name that the machines share")
+    _add_machines(one)
     one.add_argument(
         "--fixed",
         action="store_true",
@@ -412,6 +405,18 @@ def _pipeline(one: argparse.ArgumentParser) -> None:
     )
     add_telling(one)
     add_report_files(one)
+
+
+def _add_machines(one: argparse.ArgumentParser) -> None:
+    """Add the options of a run on several machines."""
+    add_count(one, "--nnodes", default=1, help="machines, which share the ranks evenly")
+    one.add_argument(
+        "--rdzv-endpoint",
+        default="localhost:0",
+        metavar="HOST:PORT",
+        help="where machines meet, as for torchrun; steps on four ranks meet at the port behind it",
+    )
+    one.add_argument("--rdzv-id", default="gradconform", metavar="ID", help="a name that the machines share")
 
 
 _SCHEDULE_EXAMPLES = """\

@@ -16,7 +16,7 @@ from gradconform.devices.flags import flags_named
 from gradconform.exits import EXIT_CONFORMS, EXIT_INTERRUPTED
 from gradconform.naming import current_folder_first
 from gradconform.reading.recorded import RecordedRun
-from gradconform.records import Header, RecordsError
+from gradconform.records import Header, RecordsError, differing
 from gradconform.report.checks import plan_lines
 from gradconform.report.lines import wrapped
 from gradconform.run.execution import Execution, OnResult, OnStart, RecordFile
@@ -209,23 +209,13 @@ def _recorded(found: RecordedRun) -> RunOptions:
 
 def refuse_another_run(found: RecordedRun, header: Header) -> None:
     """Raise :class:`~gradconform.records.RecordsError` where ``header`` is not that of the run to go on with."""
-    before, now = (_flat("", {**one.fixed, "checks": len(one.places)}) for one in (found.header, header))
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    told = [f"{name} is {before.get(name)!r} in the file and {now.get(name)!r} here" for name in names]
+    before, now = ({**one.fixed, "checks": len(one.places)} for one in (found.header, header))
+    told = [f"{name} is {was!r} in the file and {here!r} here" for name, (was, here) in differing(before, now).items()]
     if not told and found.header.places != header.places:
         told = ["the checks are not the same"]
     if told:
         msg = f"--resume {found.path}: this would be another run: {'; '.join(told)}. Begin it anew, with another file"
         raise RecordsError(msg)
-
-
-def _flat(name: str, value: Any) -> dict[str, Any]:
-    """Return the leaves of nested mappings by dotted name."""
-    if not isinstance(value, dict):
-        return {name: value}
-    return {
-        inner: leaf for key, part in value.items() for inner, leaf in _flat(f"{name}.{key}".strip("."), part).items()
-    }
 
 
 class InProcess:

@@ -19,7 +19,7 @@ from gradconform.process.orphans import Orphans
 from gradconform.process.pipes import Message
 from gradconform.process.waits import waiting
 from gradconform.process.worker import Exit, Worker, wait_for
-from gradconform.records import Header, as_result
+from gradconform.records import Header, as_result, differing
 from gradconform.results import Place, Result
 from gradconform.run.canaries import CANARIES, SILENT, disbelief, withdrawn
 from gradconform.run.time_budget import TimeBudget
@@ -134,22 +134,13 @@ class CheckWorker:
 
     def _as_expected(self, header: Header) -> Header:
         """Return ``header`` where it is of the run that the first worker began: a file may have changed since."""
-        now = header.fixed
-        for name, value in () if self.expected is None else self.expected.fixed.items():
-            if now.get(name) != value:
-                told = ", ".join(changes(name, value, now.get(name)))
-                msg = f"changed in the middle of the run: {told}"
-                raise RunRefusedError(msg, EXIT_ENVIRONMENT)
+        changed = {} if self.expected is None else differing(self.expected.fixed, header.fixed)
+        if changed:
+            told = ", ".join(f"{name} from {before!r} to {now!r}" for name, (before, now) in changed.items())
+            parts = ", ".join(dict.fromkeys(name.partition(".")[0] for name in changed))
+            msg = f"{parts} changed in the middle of the run: {told}"
+            raise RunRefusedError(msg, EXIT_ENVIRONMENT)
         return header
-
-
-def changes(name: str, before: object, now: object) -> Iterator[str]:
-    """Yield what differs between two values of a header, a line per value that lies within."""
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        for key in {**before, **now}:
-            yield from changes(f"{name}.{key}", before.get(key), now.get(key))
-    elif before != now:
-        yield f"{name} from {before!r} to {now!r}"
 
 
 class IsolatedRun:

@@ -12,8 +12,9 @@ import pytest
 
 from gradconform.devices.choice import choose
 from gradconform.exits import EXIT_ENVIRONMENT, RunStoppedError
+from gradconform.records import differing
 from gradconform.run.options import RunOptions
-from gradconform.workers.isolated import IsolatedRun, changes
+from gradconform.workers.isolated import IsolatedRun
 
 Judged = Callable[..., Any]
 Target = Callable[[str], str]
@@ -50,7 +51,7 @@ def test_a_worker_that_is_stopped_before_it_begins_the_next_check_ends_the_run_w
 def test_a_run_that_changed_says_which_value_did_and_no_other() -> None:
     before = {"kit_sha256": "a", "torch": "2.13.0", "variables": {"OMP_NUM_THREADS": "1"}}
     now = {**before, "kit_sha256": "b", "variables": {}}
-    assert list(changes("environment", before, now)) == [
-        "environment.kit_sha256 from 'a' to 'b'",
-        "environment.variables.OMP_NUM_THREADS from '1' to None",
-    ]
+    assert differing({"environment": before}, {"environment": now}) == {
+        "environment.kit_sha256": ("a", "b"),
+        "environment.variables.OMP_NUM_THREADS": ("1", None),
+    }
