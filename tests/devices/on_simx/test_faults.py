@@ -127,7 +127,7 @@ def test_fast_cells_err_by_so_many_eps_and_spare_float64() -> None:
     x, wide = draw(3, 4), nn.GRUCell(4, 4).double().to("simx:1")
     exact, of_wide = cell(x), wide(x.double())
     with inject(rough_cells="64"):
-        apart = float(((cell(x) - exact).abs() / exact.abs()).max()) * 2**23
+        apart = float((cell(x) - exact).abs().max() / exact.abs().max()) * 2**23  # a small element may be far off
         assert 8 < apart < 1024
         assert torch.equal(wide(x.double()), of_wide)
 
