@@ -7,6 +7,7 @@ judged one by one, and all else can.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -32,16 +33,23 @@ GRADIENT_TESTS = (("TestBwdGradients", "test_fn_grad"), ("TestModule", "test_gra
 
 @contextlib.contextmanager
 def process_kept() -> Iterator[None]:
-    """Leave the process as it was, whatever of torch's tests is imported meanwhile, and keep its warnings back."""
+    """Leave the process as it was, whatever of torch's tests is imported meanwhile, and drop what torch warns and logs.
+
+    Of the log, that is the warning of builds for CUDA on a machine with nvcc and no GPU.
+    """
     changed = [(one, one.find()) for one in (_FREEZE, *_CALLS) if one.there()]
     variables = dict(os.environ)
+    log = logging.getLogger("torch.utils.cpp_extension")
+    level = log.level
     try:
+        log.setLevel(logging.ERROR)
         if _FREEZE.there():
             setattr(_FREEZE.home(), _FREEZE.spellings[0], lambda: None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
+        log.setLevel(level)
         for name, value in changed:
             setattr(name.home(), name.spellings[0], value)
         os.environ.clear()

@@ -40,6 +40,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "setting": ('"autocast-*"', ["autocast-*"]),
     "fault": ('["overwrite", "doubled"]', ["overwrite", "doubled"]),
     "with-contract": ("true", True),
+    "plan": ('"plan.json"', "plan.json"),
     "waivers": ('"known.toml"', "known.toml"),
     "ndjson": ('"run.ndjson"', "run.ndjson"),
     "check-timeout": ("30", 30.0),
