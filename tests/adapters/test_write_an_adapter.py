@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,9 @@ def test_a_weight_that_is_left_twice_is_told(folder: Path) -> None:
 
 
 def test_what_takes_trees_apart_does_what_the_page_says() -> None:
-    exec(block("python", 4), {})  # noqa: S102 (the page is the project's own)
+    names: dict[str, Any] = {}
+    exec(block("python", 4), names)  # noqa: S102 (the page is the project's own)
+    assert {"as_tuple", "flattened", "map_leaves"} <= names.keys()
 
 
 def test_the_adapter_has_less_than_40_lines() -> None:

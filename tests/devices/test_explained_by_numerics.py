@@ -46,10 +46,12 @@ class Rounded(Oracle):
             return super()._drive(references, materials, logged=logged)
 
 
-def _trust(monkeypatch: pytest.MonkeyPatch, stage: str, mode: Tf32, profile: NumericProfile | None) -> None:
+def _trust(monkeypatch: pytest.MonkeyPatch, stage: str, mode: Tf32, profile: NumericProfile | None) -> Observation:
+    """Return what plain autograd shows in ``mode``; raise ``DeviceFaultError`` if that is not trusted."""
     monkeypatch.setattr(device_of(CPU), "numerics", profile)
     oracle = Rounded(mode)
-    DeviceTrust(oracle).observe(_references(stage, oracle))
+    observation, _ = DeviceTrust(oracle).observe(_references(stage, oracle))
+    return observation
 
 
 def _references(stage: str, oracle: Oracle | None = None) -> References:
@@ -70,7 +72,9 @@ def test_tf32_is_a_fault_without_a_profile(monkeypatch: pytest.MonkeyPatch, stag
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_tf32_that_the_profile_has_measured_is_none(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
-    _trust(monkeypatch, stage, Tf32(), _tf32())
+    observation = _trust(monkeypatch, stage, Tf32(), _tf32())
+    assert observation.raised is None
+    assert [str(step.action) for step in observation.steps][:4] == ["F0", "B0", "F1", "B1"]
 
 
 def test_an_error_of_a_64th_in_a_tf32_convolution_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ def test_the_right_split_is_clean_in_one_process_and_in_two(judged: Judged) -> N
     assert {result["status"] for (_, device), result in alone.items() if device != "lazy"} == {"passed"}
 
 
-def are_the_cpus(results: Results) -> None:
+def assert_the_cpus_verdicts(results: Results) -> None:
     """Refuse verdicts of torch on a device that are neither the CPU's nor explained, or that do not differ at all."""
     other = list(unexplained(results))
     assert {result["check"] for result in other} <= {"accumulate.stage.lstm", "split.gradients.lstm"}
@@ -154,7 +154,7 @@ def are_the_cpus(results: Results) -> None:
 
 @pytest.mark.slow
 def test_torch_gets_the_cpus_verdicts_on_all_four(judged: Judged) -> None:
-    are_the_cpus(judged("torch", 2, "quick"))
+    assert_the_cpus_verdicts(judged("torch", 2, "quick"))
 
 
 @pytest.mark.nightly
@@ -162,8 +162,8 @@ def test_torch_gets_the_cpus_verdicts_on_all_four_in_one_process_and_in_two(judg
     alone, together = (judged("torch", workers, "quick") for workers in (0, 2))
     assert alone.keys() == together.keys()
     assert [pair for pair in apart(alone, together) if not unsteady(pair[0])] == []
-    are_the_cpus(alone)
-    are_the_cpus(together)
+    assert_the_cpus_verdicts(alone)
+    assert_the_cpus_verdicts(together)
 
 
 @pytest.mark.nightly

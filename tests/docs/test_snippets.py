@@ -72,7 +72,7 @@ def test_every_command_of_a_page_is_one_that_there_is(page: str) -> None:
     for block in SHELL:
         for words in block.commands() if block.page == page else ():
             if words[:1] == ["gradconform"]:
-                parser().parse_args(words[1:])
+                assert parser().parse_args(words[1:]).command.startswith("gradconform.cli.")
 
 
 def test_what_is_not_run_says_why() -> None:
@@ -83,7 +83,7 @@ def test_what_is_not_run_says_why() -> None:
 def test_every_table_of_a_page_is_toml(page: str) -> None:
     for block in ALL:
         if (block.page, block.language) == (page, "toml"):
-            tomllib.loads(block.text)
+            assert tomllib.loads(block.text)
 
 
 @pytest.fixture(scope="session")
@@ -115,7 +115,7 @@ def typed(line: str, folder: Path, exits: set[int]) -> str:
     return done.stdout
 
 
-def run(block: Block, folder: Path) -> None:
+def run_as_expected(block: Block, folder: Path) -> None:
     """Do with a block what its reader does with it."""
     if block.said("apart") is not None:
         folder = Path(shutil.copytree(folder, folder.with_name("apart")))
@@ -151,4 +151,4 @@ def test_a_page_leads_to_what_it_says(page: Path, tmp_path: Path, reports: Path)
     supposed(tmp_path, reports)
     for block in blocks(page):
         if block.reason is None:
-            run(block, tmp_path)
+            run_as_expected(block, tmp_path)

@@ -280,7 +280,7 @@ def _comparable(value: Any) -> Any:
     )
 
 
-def hold(script: list[dict[str, Any]], kit: Observation) -> None:
+def assert_same(script: list[dict[str, Any]], kit: Observation) -> None:
     """Assert that a script's run saw what the driver saw, action by action."""
     steps = [
         step for step in script if "changed later:" not in step and "whether called: the module hook of" not in step
@@ -320,7 +320,7 @@ def test_a_script_sees_what_the_driver_sees(name: str, target: str, monkeypatch:
     scale = 1 / trial.microbatches() if name == "loss" else 1.0
     text = one.text()
     for adapter in (AutogradAdapter(), one.target.adapter):
-        hold(run_script(text, adapter), with_results(trial, drive(adapter, materials, loss_scale=scale)))
+        assert_same(run_script(text, adapter), with_results(trial, drive(adapter, materials, loss_scale=scale)))
 
 
 def with_results(trial: Trial, observation: Observation) -> Observation:

@@ -83,7 +83,7 @@ def shown(browser: webdriver.Chrome) -> list[str]:
     return found
 
 
-def until(browser: webdriver.Chrome, wanted: list[str]) -> None:
+def expect_rows(browser: webdriver.Chrome, wanted: list[str]) -> None:
     """Wait until these checks are shown; the page answers a reset a moment later."""
     WebDriverWait(browser, 10).until(lambda _: sorted(shown(browser)) == sorted(wanted))
 
@@ -97,24 +97,24 @@ def test_a_page_filters_by_status_area_and_words(opened: webdriver.Chrome, real:
     failed = [result.check for result in real.results if result.status == "failed"]
     assert sorted(shown(opened)) == sorted(every)
     Select(find(opened, "[data-filter=status]")).select_by_value("failed")
-    until(opened, failed)
+    expect_rows(opened, failed)
     assert find(opened, "#shown").text == f"{len(failed)} of {len(every)} shown"
     Select(find(opened, "[data-filter=area]")).select_by_value("split")
-    until(opened, [check for check in failed if check.startswith("split.")])
+    expect_rows(opened, [check for check in failed if check.startswith("split.")])
     find(opened, "#search").send_keys("LINEAR-3D no-such-word")
-    until(opened, [])
+    expect_rows(opened, [])
     assert find(opened, "#nothing").is_displayed()
     find(opened, "[data-clear]").click()
-    until(opened, every)
+    expect_rows(opened, every)
     find(opened, "#search").send_keys("linear-3d")
-    until(opened, [check for check in every if "linear-3d" in check])
+    expect_rows(opened, [check for check in every if "linear-3d" in check])
 
 
 def test_a_count_and_a_cell_of_the_matrix_show_what_they_count(opened: webdriver.Chrome, real: Report) -> None:
     find(opened, "[data-set-status=failed]").click()
-    until(opened, [result.check for result in real.results if result.status == "failed"])
+    expect_rows(opened, [result.check for result in real.results if result.status == "failed"])
     find(opened, "[data-set-area=hooks]").click()
-    until(opened, [result.check for result in real.results if result.check.startswith("hooks.")])
+    expect_rows(opened, [result.check for result in real.results if result.check.startswith("hooks.")])
 
 
 def test_a_page_sorts_both_ways_and_by_verdict_what_failed_is_first(opened: webdriver.Chrome, real: Report) -> None:
@@ -194,7 +194,7 @@ def test_an_address_with_a_check_opens_it(browser: webdriver.Chrome, real: Repor
 
 def test_the_keyboard_reaches_filters_orders_and_checks(opened: webdriver.Chrome) -> None:
     find(opened, "#search").send_keys("split.gradients.linear-3d")
-    until(opened, ["split.gradients.linear-3d"])
+    expect_rows(opened, ["split.gradients.linear-3d"])
     reached: list[str] = []
     for _ in range(20):
         opened.switch_to.active_element.send_keys(Keys.TAB)
@@ -303,7 +303,7 @@ def test_several_runs_show_first_what_differs(browser: webdriver.Chrome, real: R
     open_page(browser, runs_page(side_by_side([real, other])), tmp_path)
     assert shown(browser) == [changed]
     find(browser, "[data-filter=differs]").click()
-    until(browser, [result.check for result in real.results])
+    expect_rows(browser, [result.check for result in real.results])
     Select(find(browser, "[data-filter=status]")).select_by_value("unsupported")
     assert changed in shown(browser)
     assert browser.get_log("browser") == []
