@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from gradconform.sinks import line_for_terminal
+
 #: Seconds before the first line about a wait; the next lines come when the wait is twice as long as at the last one.
 FIRST_LINE_AFTER = 5.0
 FIRST_LINE_VARIABLE = "GRADCONFORM_WAIT_SECONDS"
@@ -17,7 +19,7 @@ FIRST_LINE_VARIABLE = "GRADCONFORM_WAIT_SECONDS"
 def print_to_stderr(text: str) -> None:
     """Print one line of the command; a closed standard error takes none."""
     with contextlib.suppress(OSError, ValueError):
-        print(f"gradconform: {text}", file=sys.stderr, flush=True)  # noqa: T201 (a command talks)
+        print(line_for_terminal(f"gradconform: {text}"), file=sys.stderr, flush=True)  # noqa: T201 (a command talks)
 
 
 def first_line_after() -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gradconform.process.waits import FIRST_LINE_VARIABLE, Waits, first_line_after, waiting
+from gradconform.process.waits import FIRST_LINE_VARIABLE, Waits, first_line_after, print_to_stderr, waiting
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +79,11 @@ def test_a_wait_that_raises_leaves_no_thread() -> None:
     with pytest.raises(KeyError):
         fail()
     assert "gradconform-waits" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_name_that_a_terminal_would_obey_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    print_to_stderr("waiting for \x1b[2J::error::x\nnext")
+    assert capsys.readouterr().err == "gradconform: waiting for \\x1b[2J::error::x\\nnext\n"
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("0.5", 0.5), ("soon", 5.0), ("0", 5.0), ("-1", 5.0)])
