@@ -94,9 +94,9 @@ def _slopes(materials: Materials, lane: int, log: Called | None) -> Iterator[tup
     """
     stage = materials.stage(lane)
     args = materials.args(lane, 0, stage)
+    trained = _trained(args, stage)  # before the forward: it may write, which a backward refuses afterwards
     with log or NO_LOG:
         outputs = _forward(materials, stage, args)
-    trained = _trained(args, stage)
     found = run_backward(
         *pair_roots(outputs, materials.output_grads(lane, 0)), [one for each in trained for one in each]
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradconform.contract import checks_of
+from gradconform.devices import memory
 from gradconform.devices.device import denormals_as
 from gradconform.judge.slopes import another_backward
 from gradconform.judge.terms import _absolute_terms
@@ -132,5 +133,13 @@ def test_flushing_ends_with_its_block_and_leaves_what_the_caller_had_set(*, befo
 def test_parameters_on_one_memory_do_not_make_a_dropout_wrong(check: str) -> None:
     (trial,) = checks_of()[check].trials
     # The mask of seed 0 keeps the parameters' part, that of seed 1 drops it, as an H100's mask and the CPU's did.
+    device, cpu = (Materials(trial, dtype=torch.float32, device=torch.device("cpu"), seed=seed) for seed in (0, 1))
+    assert another_backward(device, cpu) is None
+
+
+@pytest.mark.parametrize("check", ["split.gradients.mlp", "space.split.one-element-1", "full.gradients.dropout"])
+def test_what_draws_is_judged_where_tensors_show_no_address(monkeypatch: pytest.MonkeyPatch, check: str) -> None:
+    monkeypatch.setattr(memory, "address_of", lambda _: None)
+    (trial,) = checks_of()[check].trials
     device, cpu = (Materials(trial, dtype=torch.float32, device=torch.device("cpu"), seed=seed) for seed in (0, 1))
     assert another_backward(device, cpu) is None
