@@ -94,4 +94,5 @@ def _let_go(unpacked: Any) -> None:
         below = unpacked.view_as(unpacked).grad_fn
     leaves = [getattr(node, "variable", None) for node, _ in below.next_functions] if below is not None else []
     if any(leaf is not None and leaf is not unpacked for leaf in leaves):
-        unpacked.data = torch.empty(0, dtype=torch.float64 if unpacked.dtype != torch.float64 else torch.float32)
+        other = torch.float64 if unpacked.dtype != torch.float64 else torch.float32
+        unpacked.data = torch.empty(0, dtype=other, device=unpacked.device)
