@@ -8,7 +8,7 @@ and by its last bit: a device that fuses operations does not round in between.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from gradconform.drive.driver import drive
 from gradconform.drive.observation import Observation
 from gradconform.reference.autograd import AutogradAdapter
+from gradconform.tolerance import FAR, floor_factor
 from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import tensors
 from gradconform.trial.materials import Materials
@@ -63,6 +64,18 @@ def errors_in(found: list[Tensor], here: list[Tensor]) -> tuple[float, ...]:
     return tuple(_error(got, wanted) for got, wanted in zip(found, here, strict=False))
 
 
+def relative_errors(errors: tuple[float, ...], here: list[Tensor]) -> Iterator[tuple[torch.dtype, float]]:
+    """Yield the dtype of each result that is off, and its error relative to its largest element.
+
+    What is left of terms that cancel may be off by all of itself. So no more counts than rounding may be.
+    """
+    for error, wanted in zip(errors, here, strict=False):
+        size = float(torch.nan_to_num(wanted.abs(), nan=0.0, posinf=0.0).max()) if error else 0.0
+        if size:
+            real = wanted.dtype.to_real() if wanted.is_complex() else wanted.dtype
+            yield wanted.dtype, min(error / size, FAR * floor_factor(real) * torch.finfo(real).eps)
+
+
 def _error(got: Tensor, wanted: Tensor) -> float:
     if got.shape != wanted.shape or got.dtype != wanted.dtype or not _has_errors(got) or not got.numel():
         return 0.0
@@ -76,21 +89,28 @@ def _has_errors(tensor: Tensor) -> bool:
 
 
 def with_errors(
-    materials: Materials, loss_scale: float, errors: Mapping[Call, tuple[float, ...]], seed: int
+    materials: Materials,
+    loss_scale: float,
+    errors: Mapping[Call, tuple[float, ...]],
+    roughest: Mapping[torch.dtype, float],
+    seed: int,
 ) -> Observation:
     """Return what plain autograd shows where each result is off by its error, each element up or down.
 
-    ``seed`` draws which elements are changed up.
+    A call that the device does in other operations has no error of its own: it is off by the ``roughest`` relative one
+    of its dtype. ``seed`` draws which elements are changed up.
     """
-    return drive(AutogradAdapter(), materials, loss_scale=loss_scale, log=_Off(errors, seed))
+    return drive(AutogradAdapter(), materials, loss_scale=loss_scale, log=_Off(errors, roughest, seed))
 
 
 class _Off(DispatchMode):
     """Changes the results of operations by their errors."""
 
-    def __init__(self, errors: Mapping[Call, tuple[float, ...]], seed: int) -> None:
+    def __init__(
+        self, errors: Mapping[Call, tuple[float, ...]], roughest: Mapping[torch.dtype, float], seed: int
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
-        self._errors, self._calls = errors, Calls()
+        self._errors, self._roughest, self._calls = errors, roughest, Calls()
         self._random = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -99,13 +119,15 @@ class _Off(DispatchMode):
         found = func(*args, **(kwargs or {}))
         if computes(func):
             results = tensors(found)
-            errors = self._errors.get(self._calls.next(func, found), (0.0,) * len(results))
+            errors = self._errors.get(self._calls.next(func, found), (None,) * len(results))
             for tensor, error in zip(results, errors, strict=False):
-                if _has_errors(tensor) and 0 not in tensor.stride():
-                    self._change(tensor, error)
+                if _has_errors(tensor) and tensor.numel() and 0 not in tensor.stride():
+                    rough = self._roughest.get(tensor.dtype, 0.0)
+                    self._change(tensor, rough * float(tensor.abs().max()) if error is None else error)
         return found
 
     def _change(self, tensor: Tensor, error: float) -> None:
         signs = torch.randint(0, 2, tensor.shape, generator=self._random, dtype=torch.int8) * 2 - 1
         last_bit = torch.finfo(tensor.dtype).eps * tensor.abs()
-        tensor.data.add_((signs * (last_bit + error)).to(tensor.dtype))
+        off = torch.where(tensor != 0, last_bit + error, 0.0)  # a zero is what a mask is made of
+        tensor.data.add_((signs * off).to(tensor.dtype))

@@ -157,7 +157,7 @@ class DeviceTrust:
         materials, found = replaced(references.materials, torch.device("cpu")), dict[int, float]()
         for seed in range(RUNS):
             with denormals_as(device_of(self._device).flushes_denormals):
-                off = with_errors(materials, references.loss_scale, operations.errors, seed)
+                off = with_errors(materials, references.loss_scale, operations.errors, operations.roughest, seed)
             for tensor, apart in spread_of(here, off).items():
                 found[tensor] = max(apart, found.get(tensor, 0.0))
         return found

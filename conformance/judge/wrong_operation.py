@@ -24,7 +24,7 @@ from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.torch_releases.unwritten import unwritten_is_nan
 from gradconform.trees import map_leaves, tensors
 
-from .accumulated_rounding import Call, Calls, computes, errors_in
+from .accumulated_rounding import Call, Calls, computes, errors_in, relative_errors
 from .device_precision import MOST_EPS_OF_SCALARS, Imprecise, judged_with, most_eps, room_in
 from .terms import terms_of
 from .values import same_bits
@@ -46,13 +46,14 @@ class Operations:
     ``wrong`` is the first that is wrong. Where none is, it names those that the CPU lacks, as a hint, and is None where
     there are none of those. ``imprecise`` are those that err by more than IEEE rounding and are not wrong, the worst
     call of each. ``names`` has one name for each call, ``errors`` by how much the results of a call that is not wrong
-    are off.
+    are off, ``roughest`` by dtype the largest of these relative to its result.
     """
 
     wrong: Cause | None
     imprecise: tuple[Imprecise, ...]
     names: tuple[str, ...]
     errors: Mapping[Call, tuple[float, ...]]
+    roughest: Mapping[torch.dtype, float]
 
 
 def operations_of(references: References, *, twice: bool = False) -> Operations:
@@ -75,6 +76,7 @@ def operations_of(references: References, *, twice: bool = False) -> Operations:
         imprecise=tuple(compared.imprecise.values()),
         names=tuple(compared.names),
         errors=compared.errors,
+        roughest=compared.roughest,
     )
 
 
@@ -88,6 +90,7 @@ class Compared(DispatchMode):
         self.imprecise: dict[tuple[str, str], Imprecise] = {}
         self.names: list[str] = []
         self.errors: dict[Call, tuple[float, ...]] = {}
+        self.roughest: dict[torch.dtype, float] = {}
         self._calls = Calls()
         #: What the CPU has not.
         self.alone: list[str] = []
@@ -107,8 +110,7 @@ class Compared(DispatchMode):
         if here is None:
             self.alone.append(name)
             return found
-        off = errors_in(list(map(on_cpu, tensors(found))), tensors(here))
-        self.errors[self._calls.next(func, found)] = off
+        self._weigh(func, found, here)
         room = room_in(self.device.numerics, [name])  # its own, not that of the whole trial
         with judged_with(Room(absolute=room.absolute)):
             seen = _difference(func, given, here, found)
@@ -123,6 +125,14 @@ class Compared(DispatchMode):
         else:
             self.found = Cause(Mistake.OPERATION_WRONG, names=(name, _shapes(given[0]), seen.told))
         return found
+
+    def _weigh(self, func: Any, found: Any, here: Any) -> None:
+        """Note by how much the results of a call are off."""
+        wanted = tensors(here)
+        off = errors_in(list(map(on_cpu, tensors(found))), wanted)
+        self.errors[self._calls.next(func, found)] = off
+        for dtype, error in relative_errors(off, wanted):
+            self.roughest[dtype] = max(error, self.roughest.get(dtype, 0.0))
 
     def _shrinks(self, func: Any, args: Any, given: Any, seen: _Seen) -> bool:
         """Whether an error is some eps, and is not there in a wider dtype."""

@@ -19,10 +19,11 @@ from gradconform.drive.observation import Executed, Observation
 from gradconform.drive.oracle import Oracle
 from gradconform.drive.reference64 import References
 from gradconform.fixtures.stages import ZOO
+from gradconform.judge.accumulated_rounding import relative_errors, with_errors
 from gradconform.judge.device_precision import judged_with
-from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust
+from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust, spread_of
 from gradconform.judge.wrong_operation import Compared, operations_of
-from gradconform.tolerance import Partials, Room, judge
+from gradconform.tolerance import FAR, Partials, Room, floor_factor, judge
 from gradconform.trial.materials import Materials
 from gradconform.trial.trial import Trial
 
@@ -188,6 +189,23 @@ def test_a_device_that_fuses_operations_is_off_by_their_last_bits(
         references = oracle.references(Materials(trial, dtype=torch.float32, device=CPU, seed=20), 1.0)
         with pytest.raises(DeviceFaultError, match="no operation by itself") if wrong else nullcontext():
             DeviceTrust(oracle).observe(references)
+
+
+@pytest.mark.parametrize(("roughest", "off"), [({}, 0.0), ({torch.float32: 1e-3}, 1e-4)])
+def test_what_a_device_does_in_other_operations_is_off_by_its_roughest(
+    roughest: dict[torch.dtype, float], off: float
+) -> None:
+    references = _references("mlp")
+    exact = Oracle(CPU).observe(references)
+    apart = spread_of(exact, with_errors(references.materials, 1.0, {}, roughest, 0))
+    assert off < max(apart.values()) < 1e-5 + 1000 * off
+
+
+def test_what_is_left_of_terms_that_cancel_is_no_rougher_than_rounding() -> None:
+    (cancelled,), (kept,) = (list(relative_errors((1e-6,), [torch.tensor([one, 0.0])])) for one in (1e-6, 1.0))
+    assert cancelled[1] == pytest.approx(FAR * floor_factor(torch.float32) * 2.0**-23)
+    assert kept[1] == pytest.approx(1e-6)
+    assert list(relative_errors((0.0,), [torch.ones(2)])) == []
 
 
 class Disturbed(Rounded):
