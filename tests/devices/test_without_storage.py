@@ -93,6 +93,7 @@ def test_what_the_kits_own_code_raises_is_an_error_of_the_kit(tmp_path: Path, pr
     assert "erf" not in (tmp_path / "skips.py").read_text(encoding="utf-8"), listed.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variable", "sentence"),
     [
@@ -110,6 +111,7 @@ def test_a_watch_that_ends_the_process_is_switched_off_and_reported(
     assert f"; {sentence}" in shown
 
 
+@pytest.mark.slow
 def test_a_wrong_operation_that_cannot_be_seen_is_still_the_devices(tmp_path: Path, process: Process) -> None:
     wrong = {"PEBBLE_CRASHES_IF_SEEN": "1", "PEBBLE_WRONG": "aten::threshold_backward"}
     report = judged(tmp_path, process, "--checks", "full.gradients.mlp", **wrong)
