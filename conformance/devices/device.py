@@ -132,7 +132,7 @@ class Device:
         return [copies[id(part)].clone() if id(part) in copies else self.to_cpu(part) for part in parts]
 
     def _block(self, size: int) -> Tensor:
-        """Return at least ``size`` bytes on the CPU that the device can write to by itself, if it has such memory."""
+        """Return at least ``size`` bytes on the CPU, in pinned memory if the device has it."""
         if self._staging is None or self._staging.numel() < size:
             try:
                 self._staging = torch.empty(max(size, _MIB), dtype=torch.uint8, pin_memory=True)

@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from gradconform.exits import UsageError
 from gradconform.kit_files import cache_folder, kit_sha256
 from gradconform.process.waits import waiting
+from gradconform.records import differing
 
 #: Seconds to wait for another process that measures; after that this one measures on its own.
 LOCK_LIMIT = 900.0
@@ -108,9 +109,9 @@ def _read(path: Path, made_by: Mapping[str, str], *, named: bool) -> dict[str, A
             return {}
         msg = f"--plan {path} cannot be read: {type(error).__name__}: {error}; remove the file, or name another"
         raise PlanFileError(msg) from error
-    wrong = [name for name in {**by, **made_by} if by.get(name) != made_by.get(name)]
+    wrong = differing(by, made_by)
     if wrong and named:
-        told = "; ".join(f"{name} is {made_by.get(name)} here, {by.get(name)} in the file" for name in wrong)
+        told = "; ".join(f"{name} is {here} here, {was} in the file" for name, (was, here) in wrong.items())
         msg = f"--plan {path} was made by another run: {told}; remove the file, or name another"
         raise PlanFileError(msg)
     return {} if wrong else found

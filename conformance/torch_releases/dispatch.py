@@ -32,7 +32,7 @@ if MODE.there():
                 seen = skipped if "torch._dynamo" in sys.modules else own
                 return seen(self, func, types, args, kwargs)
 
-            cls.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
+            cls.__torch_dispatch__ = dispatch  # type: ignore[method-assign] # as torch assigns it
 
 else:
 

@@ -20,7 +20,7 @@ from gradconform.reference.deferred_linear import DeferredLinear, WeightGradStor
 from gradconform.swapping import swap
 
 from . import DwBuilder, StageObject
-from .chain import MICROBATCHES, Subject, Whole, against_whole, run_chain
+from .chain import MICROBATCHES, Subject, against_whole, run_chain
 
 FULL = "F0 F1 B0 F2 B1 B2"
 SPLIT = "F0 F1 I0 F2 I1 W0 I2 W2 W1"
@@ -30,10 +30,8 @@ SPLIT = "F0 F1 I0 F2 I1 W0 I2 W2 W1"
 CHECKS: dict[Clause, Judge] = {}
 
 
-def _manual(subject: Subject, model: Whole, **options: Any) -> Sequence[StageObject]:
-    return subject.objects.manual(
-        list(subject.whole(len(model.blocks)).blocks), subject.example(), MICROBATCHES, **options
-    )
+def _manual(subject: Subject, **options: Any) -> Sequence[StageObject]:
+    return subject.objects.manual(list(subject.whole().blocks), subject.example(), MICROBATCHES, **options)
 
 
 def _parameters(stages: Sequence[StageObject], *, manual: bool) -> dict[str, nn.Parameter]:
@@ -50,12 +48,10 @@ def _equals_whole(subject: Subject, *, kind: str, order: str, gated: str) -> Jud
     """A chain of {kind} stages{gated} MUST give what the whole model gives, in {order}."""
     model, data, manual = subject.whole(), subject.batches(gated=bool(gated)), kind == "manual"
     if manual:
-        stages = _manual(subject, model)
+        stages = _manual(subject)
     else:
         cuts = [f"blocks.{number}" for number in range(1, len(model.blocks))]
-        stages = subject.objects.traced(
-            subject.whole(len(model.blocks)), cuts, subject.example(), data[0].kwargs, MICROBATCHES
-        )
+        stages = subject.objects.traced(subject.whole(), cuts, subject.example(), data[0].kwargs, MICROBATCHES)
     outputs = run_chain(stages, data, order)
     yield from against_whole(model, _parameters(stages, manual=manual), outputs, data)
 
@@ -88,7 +84,7 @@ class _Counted:
 
 def _deferred(subject: Subject, order: str) -> Judged:
     model, data = subject.whole(), subject.batches()
-    modules = list(subject.whole(len(model.blocks)).blocks)
+    modules = list(subject.whole().blocks)
     stores = [WeightGradStore() for _ in modules]
     for module, store in zip(modules, stores, strict=True):
         swap(module, nn.Linear, DeferredLinear, store=store)
@@ -143,7 +139,7 @@ def _must_raise(call: Callable[[], object], what: str, *words: str) -> Iterator[
 @register(CHECKS, "stage.refuses.w-without-b")
 def _weight_alone(subject: Subject) -> Iterator[Finding]:
     """A W without its I MUST be refused with an error that names the micro-batch."""
-    stages = _manual(subject, subject.whole())
+    stages = _manual(subject)
     run_chain(stages, subject.batches(), "F0 F1 I0")
     yield from _must_raise(lambda: stages[-1].weight(1), "the W", "1")
 
@@ -151,7 +147,7 @@ def _weight_alone(subject: Subject) -> Iterator[Finding]:
 @register(CHECKS, "stage.refuses.w-without-b-dw-builder")
 def _weight_alone_with_builder(subject: Subject) -> Iterator[Finding]:
     """A W without its I MUST be refused where there is a dw_builder as well."""
-    stages = _manual(subject, subject.whole(), dw_builders=[lambda: lambda: None] * 3)
+    stages = _manual(subject, dw_builders=[lambda: lambda: None] * 3)
     run_chain(stages, subject.batches(), "F0")
     yield from _must_raise(lambda: stages[-1].weight(0), "the W", "0")
 
@@ -159,7 +155,7 @@ def _weight_alone_with_builder(subject: Subject) -> Iterator[Finding]:
 @register(CHECKS, "stage.refuses.shape")
 def _wrong_shape(subject: Subject) -> Iterator[Finding]:
     """An argument of another shape than the stage was made for MUST be refused, both shapes named."""
-    stages = _manual(subject, subject.whole(), checked=True)
+    stages = _manual(subject, checked=True)
     wrong = torch.ones(ROWS + 1, NUMBERS, device=subject.device)
     call = lambda: stages[0].forward(0, (wrong,), {})  # noqa: E731 (handed on once)
     yield from _must_raise(call, "the argument", str(ROWS), str(ROWS + 1))
@@ -168,7 +164,7 @@ def _wrong_shape(subject: Subject) -> Iterator[Finding]:
 @register(CHECKS, "stage.refuses.dtype")
 def _wrong_dtype(subject: Subject) -> Iterator[Finding]:
     """An argument of another dtype than the stage was made for MUST be refused, both dtypes named."""
-    stages = _manual(subject, subject.whole(), checked=True)
+    stages = _manual(subject, checked=True)
     (wrong,) = (one.double() for one in subject.example())
     for stage in stages:
         stage.module.double()
@@ -177,7 +173,7 @@ def _wrong_dtype(subject: Subject) -> Iterator[Finding]:
 
 
 def _hooked(subject: Subject, change: Callable[[Tensor], Tensor], *words: str) -> Iterator[Finding]:
-    stages = _manual(subject, subject.whole(), checked=True)
+    stages = _manual(subject, checked=True)
     stages[0].module.register_forward_hook(lambda _module, _args, output: change(output))
     yield from _must_raise(lambda: stages[0].forward(0, subject.example(), {}), "what the hook returns", *words)
 
@@ -210,7 +206,7 @@ def _compiled(block: nn.Module, example: Tensor) -> nn.Module:
 def _compiled_split(subject: Subject) -> Judged:
     """A schedule that splits the backward MUST refuse a stage that torch.compile made, or give what the model gives."""
     model, data = subject.whole(blocks=2), subject.batches()
-    first, last = subject.whole(len(model.blocks)).blocks
+    first, last = subject.whole(blocks=2).blocks
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the compiler, on the Python that it runs on
         # Not the first: where no input needs a gradient, there may be nothing to split.
@@ -234,7 +230,7 @@ def _alive(references: Sequence[weakref.ref[Tensor]]) -> int:
 
 def _released(subject: Subject, which: int, outputs: int) -> Iterator[Finding]:
     """Run a stage of the chain and look at what of it lives on, but for so many of its outputs."""
-    stages, data = _manual(subject, subject.whole()), subject.batches()
+    stages, data = _manual(subject), subject.batches()
     held: list[weakref.ref[Tensor]] = []
     handle = stages[which].module.linear.register_forward_hook(  # type: ignore[union-attr] # a Block's Linear
         lambda _module, _args, output: held.append(weakref.ref(output))

@@ -95,7 +95,7 @@ def test_the_device_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     device, blocking, copied = Device("simx:0"), [], torch.Tensor.copy_
     given = [torch.full((number,), float(number), device="simx:0") for number in range(1, 9)]
 
-    def copy(to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002
+    def copy(to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002 (as torch)
         blocking.append(not non_blocking)
         return copied(to, source, non_blocking=non_blocking)
 
