@@ -1,4 +1,4 @@
-"""A file that somebody named: opened without waiting for anybody, and read no further than what it can be.
+"""A file that somebody named: opened without waiting, read no further than what it can be, and replaced whole.
 
 A pipe that nobody writes to holds up whoever opens it, and a device such as ``/dev/zero`` has no end. Both are refused,
 as ``OSError``, like a file that is not there.
@@ -10,6 +10,8 @@ import errno
 import hashlib
 import os
 import stat
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -79,3 +81,38 @@ def line_of_long_text(held: bytes) -> int | None:
             return held.count(b"\n", 0, begins) + 1
         begins = ends + 1
     return None
+
+
+def replace_file(path: str, content: str | bytes) -> None:
+    """Write ``content`` beside ``path`` and move it there, so that a reader never sees half a file."""
+    replace_files({path: content})
+
+
+def replace_files(contents: Mapping[str, str | bytes]) -> None:
+    """Write each content beside its path, and move them there once all are written: all of them, or none."""
+    written: list[tuple[Path, Path]] = []
+    try:
+        for path, content in contents.items():
+            real = Path(path).resolve()
+            written.append((_written_beside(real, content), real))
+        for beside, real in written:
+            beside.replace(real)
+    except BaseException:
+        for beside, _ in written:
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def _written_beside(real: Path, content: str | bytes) -> Path:
+    handle, name = tempfile.mkstemp(prefix=f".{real.name}.", dir=real.parent)
+    beside = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
+        mask = os.umask(0)
+        os.umask(mask)
+        beside.chmod(0o666 & ~mask)  # mkstemp makes a file that only its owner can read
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    return beside

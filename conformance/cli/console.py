@@ -8,13 +8,13 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from gradconform.exits import EXIT_ENVIRONMENT, UsageError
+from gradconform.given_files import replace_files
 from gradconform.report.lines import Line, Role, as_it_stands
 from gradconform.sinks import for_json, for_terminal, line_for_terminal
 
@@ -211,41 +211,6 @@ def _problem_of(path: str) -> str:
     if not os.access(real.parent, os.W_OK | os.X_OK) or (real.exists() and not os.access(real, os.W_OK)):
         return " cannot be written to; choose another path or change its permissions"
     return ""
-
-
-def replace_file(path: str, content: str | bytes) -> None:
-    """Write ``content`` beside ``path`` and move it there, so that a reader never sees half a file."""
-    replace_files({path: content})
-
-
-def replace_files(contents: Mapping[str, str | bytes]) -> None:
-    """Write each content beside its path, and move them there once all are written: all of them, or none."""
-    written: list[tuple[Path, Path]] = []
-    try:
-        for path, content in contents.items():
-            real = Path(path).resolve()
-            written.append((_written_beside(real, content), real))
-        for beside, real in written:
-            beside.replace(real)
-    except BaseException:
-        for beside, _ in written:
-            beside.unlink(missing_ok=True)
-        raise
-
-
-def _written_beside(real: Path, content: str | bytes) -> Path:
-    handle, name = tempfile.mkstemp(prefix=f".{real.name}.", dir=real.parent)
-    beside = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
-        mask = os.umask(0)
-        os.umask(mask)
-        beside.chmod(0o666 & ~mask)  # mkstemp makes a file that only its owner can read
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    return beside
 
 
 def hand_over_all(contents: Mapping[str, str | bytes], *, code: int, what: str) -> int:

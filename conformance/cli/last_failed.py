@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from gradconform.contract.frozen import frozen
+from gradconform.given_files import replace_file
 from gradconform.kit_files import cache_folder
 from gradconform.naming import PROFILES
 from gradconform.results import Report
-
-from .console import replace_file
 
 #: What tells runs of one target apart: what they judge it on.
 _JUDGED_ON = ("contract", "stage", "operation", "block", "setting", "fault", "schedule")

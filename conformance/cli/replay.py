@@ -13,6 +13,7 @@ from gradconform.devices.choice import choose
 from gradconform.devices.flags import flags_named
 from gradconform.devices.ready import ready
 from gradconform.exits import EXIT_CONFORMS
+from gradconform.given_files import replace_file
 from gradconform.naming import SelectionError, current_folder_first, nearest
 from gradconform.pipeline.options import STEPS
 from gradconform.reading.report import read_report
@@ -24,7 +25,6 @@ from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 from gradconform.target.finding import refuse_missing_target
 
-from .console import replace_file
 from .parsing import given_options
 from .replay_pipeline import replay_pipeline
 from .replayed import say_what_came, say_what_is_replayed, say_what_is_written

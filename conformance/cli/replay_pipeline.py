@@ -10,6 +10,7 @@ from typing import Any
 
 from gradconform.devices.ready import device_named
 from gradconform.exits import EXIT_CONFORMS, EXIT_INCOMPLETE, RunRefusedError
+from gradconform.given_files import replace_file
 from gradconform.naming import SelectionError, current_folder_first, nearest
 from gradconform.pipeline.host_copies import HOST_COPIES
 from gradconform.pipeline.options import STEPS, PipelineOptions
@@ -19,7 +20,6 @@ from gradconform.replay.step_script import ReplayedStep, refuse_unwritten, where
 from gradconform.results import Report, Result
 from gradconform.run.options import OPTIONS
 
-from .console import replace_file
 from .extra_checks import looked_at, prepared_pipeline
 from .parsing import given_options
 from .replayed import say_what_came, say_what_is_replayed, say_what_is_written

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from gradconform.exits import EXIT_CONFORMS
+from gradconform.given_files import replace_file
 from gradconform.reading.report import read_report
 from gradconform.report.lines import Line
 from gradconform.results import Report
 from gradconform.waivers.editing import added, pruned
 
-from .console import OutputFileError, refuse_unwritable, replace_file, write
+from .console import OutputFileError, refuse_unwritable, write
 
 T = TypeVar("T")
 

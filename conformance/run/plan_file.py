@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from gradconform.exits import UsageError
+from gradconform.given_files import LARGEST_REPORT, content, replace_file
 from gradconform.kit_files import cache_folder, kit_sha256
 from gradconform.process.waits import waiting
 from gradconform.records import differing
@@ -100,7 +100,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _read(path: Path, made_by: Mapping[str, str], *, named: bool) -> dict[str, Any]:
     """Return what the file knows; of one in the cache nothing where it cannot be read."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(content(path, LARGEST_REPORT))
         found, by = dict(values["measured"]), dict(values["made_by"])
     except FileNotFoundError:
         return {}
@@ -120,9 +120,7 @@ def _read(path: Path, made_by: Mapping[str, str], *, named: bool) -> dict[str, A
 def _write(path: Path, values: Mapping[str, Any], *, named: bool) -> None:
     """Replace the file whole; one in the cache that cannot be written is left out."""
     try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False, suffix=".tmp") as file:
-            json.dump(values, file)
-        Path(file.name).replace(path)
+        replace_file(str(path), json.dumps(values))
         if not named:
             _remove_old(path.parent)
     except OSError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gradconform.cli.console import replace_file
+from gradconform.given_files import replace_file
 from gradconform.records import RecordsError
 from gradconform.report.detail import Detail
 from gradconform.report.lines import Line, Role

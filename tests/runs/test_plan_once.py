@@ -276,6 +276,17 @@ def test_a_plan_file_of_another_run_is_refused_and_left_as_it_is(tmp_path: Path)
     assert [one.name for one in tmp_path.glob("*.*")] == ["plan.json"]
 
 
+def test_a_plan_file_can_be_read_by_whoever_may_read_others_there(tmp_path: Path) -> None:
+    planned(str(tmp_path / "plan.json"), sin=1)
+    (tmp_path / "other").touch()
+    assert (tmp_path / "plan.json").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_plan_file_without_an_end_is_refused() -> None:
+    with pytest.raises(PlanFileError, match=r"--plan /dev/zero cannot be read: OSError: .*no ordinary file"):
+        planned("/dev/zero")
+
+
 def test_a_plan_file_with_values_that_no_plan_wrote_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     planned(str(file), sin=[[0, "some other reason"]])
