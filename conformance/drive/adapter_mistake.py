@@ -6,7 +6,9 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
+from gradconform import trees
 from gradconform.adapter import Adapter
+from gradconform.devices import memory
 from gradconform.reference import autograd
 from gradconform.target import functions
 
@@ -17,6 +19,13 @@ _SHIPPED = ("gradconform.plugins.adapters", functions.__name__)
 
 #: The folder of the right split and of plain autograd.
 _REFERENCE = Path(autograd.__file__).parent
+
+#: The files in which the kit watches what a device computes, and copies it. No program needs what is done there.
+_WATCHING = frozenset(
+    [Path(str(module.__file__)) for module in (memory, trees)]
+    + [Path(__file__).with_name(f"{name}.py") for name in ("driver", "lane", "streams", "surroundings", "watches")]
+    + [Path(__file__).with_name("operation_log.py")]
+)
 
 #: What is looked up on an object is not called, though classes may answer for it in code of their own.
 _LOOKUPS = {"__getattr__", "__getattribute__"}
@@ -59,6 +68,20 @@ def raised_by_the_kit(raised: Raised, target_file: str | None) -> bool:
     itself; so are the faults and variants beside it.
     """
     return all(file is not None and Path(file).parent == _REFERENCE for file in (raised.file, target_file))
+
+
+def of_a_watch(raised: Raised) -> bool:
+    """Return whether the kit's own code raised this while it drove plain autograd, and no operation of the stage.
+
+    A device that is out of memory or lost says so to whoever asks next, so that is not the kit's. Neither is what
+    autograd's engine raises where plain autograd calls it.
+    """
+    if raised.memory or raised.broken or not raised.file:
+        return False
+    file = Path(raised.file)
+    if file.parent == _REFERENCE:
+        return not raised.engine
+    return file in _WATCHING
 
 
 def _module(frame: FrameType) -> str:

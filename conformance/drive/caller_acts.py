@@ -10,9 +10,9 @@ from torch import nn
 
 from gradconform.trees import tensors
 
-from .changes import CHANGES
+from .changes import CHANGES, write_over
 from .lane import Lane
-from .watches import HookWatch, write_over
+from .watches import HookWatch
 
 
 def _zero(lane: Lane, mb: int, *, set_to_none: bool) -> None:

@@ -30,7 +30,7 @@ from gradconform.trial.program import Action
 
 from .adapter_mistake import mistake_in
 from .caller_acts import CALLER_ACTS
-from .changes import tie
+from .changes import tie, write_over
 from .lane import Lane
 from .observation import UNKNOWN, Observation, Raised, Sight, Step
 from .streams import CallerReads, SeesStreams
@@ -45,7 +45,6 @@ from .watches import (
     on_cpu,
     shared_storage,
     sits_on,
-    write_over,
 )
 
 NOTHING_SEEN = Observation()

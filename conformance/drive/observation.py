@@ -26,13 +26,19 @@ _SHOWN = 300
 _CPU_ALLOCATOR = re.compile(r"can't allocate memory|not enough memory")
 
 
+#: The modules of the kit with a mode that sees operations while a session runs, and the functions that pass them on.
+_MODES = frozenset({"gradconform.drive.operation_log", "gradconform.torch_releases.dispatch"})
+_PASSING_ON = frozenset({"__torch_dispatch__", "dispatch"})
+
+
 @dataclass(frozen=True, slots=True)
 class Raised:
     """An exception, as text: the object itself would keep frames, and with them tensors, alive.
 
     ``memory`` says that it tells of memory that is used up, ``broken`` that it says nothing of an operation: the device
     is out of memory, or gone. ``file`` and ``line`` are where it was raised, or where torch or the standard library was
-    called that did. ``chain`` are the types of all that a traceback of it shows: what it was raised from, or while.
+    called that did. ``engine`` says that torch's autograd raised it, called from there. ``chain`` are the types of all
+    that a traceback of it shows: what it was raised from, or while.
     """
 
     type: str
@@ -41,6 +47,7 @@ class Raised:
     broken: bool = False
     file: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
+    engine: bool = field(default=False, compare=False)
     chain: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
@@ -51,7 +58,7 @@ class Raised:
         while error.__cause__ is not None and id(error.__cause__) not in met:
             error = error.__cause__
             met.add(id(error))
-        file, line = _place_of(error)
+        file, line, engine = _place_of(error)
         return cls(
             type(error).__name__,
             re.sub(r"0x[0-9a-f]{6,}", "0x…", shortened(str(error))),
@@ -59,6 +66,7 @@ class Raised:
             broken=isinstance(error, ends_the_process()),
             file=file,
             line=line,
+            engine=engine,
             chain=chain,
         )
 
@@ -80,13 +88,20 @@ def _shown_with(error: BaseException) -> list[BaseException]:
     return found
 
 
-def _place_of(error: BaseException) -> tuple[str, int]:
-    """Return file and line of the innermost frame that is neither torch's nor the standard library's."""
-    found = ("", 0)
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        if not is_lent(str(frame.f_globals.get("__name__", ""))):
-            found = (frame.f_code.co_filename, line)
-    return found
+def _place_of(error: BaseException) -> tuple[str, int, bool]:
+    """Return file and line of the innermost frame that is neither torch's nor the standard library's.
+
+    The third value says whether that frame called ``torch.autograd``. The kit's modes see each operation and pass it
+    on, so their frames do not count.
+    """
+    file, line, engine = "", 0, False
+    for frame, at in traceback.walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__", ""))
+        if is_lent(module):
+            engine = engine or module.startswith("torch.autograd")
+        elif not (module in _MODES and frame.f_code.co_name in _PASSING_ON):
+            file, line, engine = frame.f_code.co_filename, at, False
+    return file, line, engine
 
 
 def is_lent(module: str) -> bool:

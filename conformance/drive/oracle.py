@@ -12,6 +12,7 @@ from gradconform.reference.autograd import AutogradAdapter
 from gradconform.trial.materials import Materials
 from gradconform.trial.program import undeferred
 
+from .adapter_mistake import of_a_watch
 from .driver import drive
 from .observation import Observation, Raised
 from .operation_log import drive_logged, is_logged
@@ -33,6 +34,10 @@ class OracleError(UnjudgedError):
 
 class DeviceLostError(UnjudgedError):
     """The device fails at one time what it does at another, or no longer answers: nothing it says can be judged."""
+
+
+class WatchError(UnjudgedError):
+    """The kit's own code raised while it drove plain autograd: neither the device nor the target is at fault."""
 
 
 class Oracle:
@@ -59,7 +64,10 @@ class Oracle:
         return self._cache.of_trial(references.materials, references.loss_scale, what, make)
 
     def observe(self, references: References) -> Observation:
-        """Return what plain autograd shows; raise :class:`OracleError` or :class:`DeviceLostError` where it raised."""
+        """Return what plain autograd shows.
+
+        Raises :class:`WatchError` if the kit's own code raised, else :class:`OracleError` or :class:`DeviceLostError`.
+        """
         found: Observation = self.known(references, "first", lambda: self._first(references))
         return found
 
@@ -103,7 +111,11 @@ class Oracle:
         found = self._drive(references)
         if found.raised is None:
             return found
-        problem = f"{found.raised.raised} at {found.raised.action}"
+        own = found.raised.raised
+        problem = f"{own} at {found.raised.action}"
+        if own is not None and of_a_watch(own):
+            msg = f"the kit's own code raised {problem} under plain autograd on {self.device} ({own.file}:{own.line})"
+            raise WatchError(msg, own)
         if not self.trusted:
             self._raise_if_lost(problem, found.raised.raised)
             if self._drive(references).raised is None:

@@ -136,16 +136,6 @@ def dense(tensor: Tensor) -> Tensor:
     return torch.nan_to_num(dense, nan=0.125) if dense.is_floating_point() else dense
 
 
-def write_over(tensor: Tensor) -> None:
-    """Write another number into every element, as whoever owns a tensor may; one that is sparse is left alone."""
-    if tensor.layout != torch.strided:
-        return
-    # Where several elements lie at one address (stride 0), torch refuses to write: each is written once.
-    sizes = [1 if stride == 0 else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
-    with torch.no_grad():
-        tensor.detach().as_strided(sizes, tensor.stride()).fill_(7)
-
-
 class HookWatch:
     """Counts hooks on every parameter, or on every submodule, of a stage, and keeps the gradients they were given.
 

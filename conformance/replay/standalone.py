@@ -32,9 +32,9 @@ from gradconform.drive.changes import (
     replace_data,
     restride_grads,
     tie,
+    write_over,
 )
 from gradconform.drive.surroundings import Handed, left_on, settings
-from gradconform.drive.watches import write_over
 from gradconform.reference.autograd import AutogradSession, leaf_of
 from gradconform.target.functions import FULL, SPLIT, FunctionsSession
 from gradconform.trees import as_tuple, leaves, tensors

@@ -21,7 +21,7 @@ from gradconform.drive.driver import drive
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Raised
 from gradconform.drive.operation_log import drive_logged
-from gradconform.drive.oracle import DeviceLostError, Oracle, OracleError
+from gradconform.drive.oracle import DeviceLostError, Oracle, OracleError, WatchError
 from gradconform.drive.reference64 import OracleCache, References
 from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust, agree
 from gradconform.judge.finding import Finding, RefusedError, findings_in, headrooms_in
@@ -127,6 +127,9 @@ class Runner:
                 f"the kit's adapter of {self.target.name} is wrong, and the implementation not charged with it: {error}"
             )
             values = {"status": "error", "kind": "adapter", "message": text}
+        except WatchError as error:
+            text = f"{error}; neither {self.target.name} nor {self.device} is charged with it"
+            values = {"status": "error", "kind": "kit", "message": text}
         except OracleError as error:
             text = f"plain autograd on this device raised {error}"
             values = {"status": "unsupported", "kind": "environment", "message": text, **_exhausted(error.raised)}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gradconform.adapter import Capabilities, StageSpec, UnsupportedError
 from gradconform.contract.check import Check
+from gradconform.drive import driver
 from gradconform.drive.evidence import Evidence
 from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.stages.case import StageCase
@@ -110,6 +111,18 @@ def refuse() -> None:
 def fail() -> None:
     msg = "broken"
     raise RuntimeError(msg)
+
+
+@pytest.mark.parametrize(("watch", "trial"), [("flattened", {}), ("_loss_of", {"loss": True})])
+def test_what_a_watch_raises_under_plain_autograd_is_an_error_of_the_kit(
+    watch: str, trial: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, watch, int)  # raises for what it is given
+    result = ran(ActingAdapter(), check(trials=(Trial(stages=(LINEAR,), program="F0 B0", **trial),)))
+    assert (result.status, result.kind) == ("error", "kit")
+    assert result.message.startswith("the kit's own code raised ")
+    assert re.search(r" under plain autograd on cpu \(\S+driver\.py:\d+\); ", result.message)
+    assert result.message.endswith("; neither acting nor cpu is charged with it")
 
 
 def test_what_is_right_passes_with_its_numbers() -> None:
