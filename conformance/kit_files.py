@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 _TOP = "gradconform"
+#: Seconds after which a file in the folder for caches is removed: 30 days.
+_OLD = 30 * 24 * 3600.0
 #: Folders that an editable install keeps beside the package's own.
 _BESIDE = ("bench", "fixtures", "plugins", "reference")
 _SOURCES = frozenset({".py", ".toml", ".json", ".csv", ".html", ".css", ".js", ".j2", ".cpp"})
@@ -20,6 +24,14 @@ _SOURCES = frozenset({".py", ".toml", ".json", ".csv", ".html", ".css", ".js", "
 def cache_folder() -> Path:
     """Return the kit's folder in the user's folder for caches; it need not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / _TOP
+
+
+def remove_old(folder: Path) -> None:
+    """Remove the files of a cache that nobody has written for 30 days: those of kits and torches that nobody uses."""
+    for file in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if time.time() - file.stat().st_mtime > _OLD:
+                file.unlink()
 
 
 @lru_cache(maxsize=1)

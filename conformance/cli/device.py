@@ -29,7 +29,7 @@ def device(arguments: argparse.Namespace) -> int:
         for name, usual in DEVICE_DEFAULTS.items():
             setattr(arguments, name, getattr(arguments, name) or usual)
     with records(arguments) as file:
-        found = judge(arguments, file, order=_widest_first)
+        found = judge(arguments, file, order=_widest_first, fresh=True)
     told = device_verdict(found.report, Counter(place.device for place in found.planned))
     write(list(told.lines))
     return EXIT_DOES_NOT if told.wrong else found.code

@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gradconform.devices.choice import what_an_unknown_device_needs
 from gradconform.devices.names import device_names
-from gradconform.devices.probe import Request, probe_all, requests_for
+from gradconform.devices.probe import Request, requests_for
+from gradconform.devices.probe_cache import cached_probes
 from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT
 from gradconform.naming import current_folder_first
 from gradconform.records import as_json
@@ -50,7 +51,7 @@ def examine(devices: Iterable[object], plugins: Iterable[str] = ()) -> Health:
     requests = requests_for(names, modules)
     if any(name.discovers or name.is_cpu for name in names):
         requests.insert(0, Request(type="cpu"))
-    found = {probe.device: probe for probes in probe_all(requests) for probe in probes}
+    found = {probe.device: probe for probes in cached_probes(requests, fresh=True) for probe in probes}
     return Health(versions=_versions(), devices=tuple(found.values()), targets=tuple(_targets()))
 
 

@@ -107,15 +107,23 @@ class Judged:
 
 
 def judge(
-    arguments: argparse.Namespace, file: RecordFile | None, *, order: Callable[[Place], int] | None = None
+    arguments: argparse.Namespace,
+    file: RecordFile | None,
+    *,
+    order: Callable[[Place], int] | None = None,
+    fresh: bool = False,
 ) -> Judged:
-    """Make the run that the arguments ask for, and tell it; what ``order`` gives the least comes first."""
+    """Make the run that the arguments ask for, and report it.
+
+    The places to which ``order`` gives the lowest numbers run first. ``fresh`` probes devices, although an earlier run
+    kept what it found.
+    """
     found = None if file is None else file.found
     options = options_of(arguments) if found is None else resumed_options(arguments, found)
     with current_folder_first():
         refuse_missing_target(str(options.target))  # before anything imports torch
     measured = None if found is None else found.header.measured
-    with contextlib.closing(_execution(arguments, options, measured)) as execution:
+    with contextlib.closing(_execution(arguments, options, measured, fresh=fresh)) as execution:
         if found is not None:
             refuse_another_run(found, execution.header)
         if file is not None:
@@ -139,12 +147,15 @@ def _how_to_go_on(file: RecordFile | None, stop: Stop) -> str:
     return "; a run with --ndjson FILE can be gone on with" if stop.exit_code == EXIT_INTERRUPTED else ""
 
 
-def _execution(arguments: argparse.Namespace, options: RunOptions, measured: Mapping[str, Any] | None) -> Execution:
+def _execution(
+    arguments: argparse.Namespace, options: RunOptions, measured: Mapping[str, Any] | None, *, fresh: bool
+) -> Execution:
     """Return the run, ready to begin; ``measured`` is what a run that is gone on with has measured for its plan."""
     if not arguments.isolation:
         return InProcess(options, arguments.time_budget, measured)
     with current_folder_first():
-        choice = choose(options.device, options.dtype, plugins=options.device_plugins, flags=flags_named(options.flags))
+        flags = flags_named(options.flags)
+        choice = choose(options.device, options.dtype, plugins=options.device_plugins, flags=flags, fresh=fresh)
     refuse_crowd(choice, arguments.workers)
     return IsolatedRun(
         {"options": options.to_json(), "choice": choice.to_dict()},

@@ -17,7 +17,8 @@ from gradconform.records import as_json, tupled
 
 from .names import DTYPE_NAMES, DeviceName, device_names, dtype_name
 from .numeric_profile import NumericProfile
-from .probe import Probe, Request, probe_all, requests_for
+from .probe import Probe, Request, requests_for
+from .probe_cache import cached_probes
 from .questions import probe_here
 from .registry import registered_entries, registered_types
 
@@ -95,19 +96,20 @@ class Choice:
         return cls(**{**tupled(values), "probes": probes, "skipped": skipped})
 
 
-def choose(
+def choose(  # noqa: PLR0913 (what a run is on)
     devices: Iterable[object] = ("cpu",),
     dtypes: Iterable[object] = ("float32",),
     *,
     plugins: Iterable[str] = (),
     here: Iterable[str] = (),
     flags: Mapping[str, str] | None = None,
+    fresh: bool = False,
 ) -> Choice:
     """Return the devices and dtypes that are named, after trying them; the same question is asked once in a process.
 
     ``plugins`` are modules that make devices usable. ``here`` are types of devices that only this process knows, as
     are those that it has registered: they are tried in it. Numeric profiles are measured under
-    ``flags``, those of the run.
+    ``flags``, those of the run. ``fresh`` reads no probe that an earlier run kept.
     Raises :class:`~gradconform.naming.UnusableDeviceError` for what is named and cannot be used, with the call that
     failed, and :class:`~gradconform.naming.SelectionError` for what is no name at all.
     """
@@ -119,18 +121,22 @@ def choose(
         raise SelectionError(msg)
     ours = frozenset({*here, *registered_types()})
     ours -= frozenset(registered_entries()) if ours else ours
-    return _chosen(names, wanted, tuple(dict.fromkeys(plugins)), ours, tuple(sorted((flags or {}).items())))
+    given = tuple(sorted((flags or {}).items()))
+    return _chosen(names, wanted, tuple(dict.fromkeys(plugins)), ours, given, fresh=fresh)
 
 
 @lru_cache(maxsize=64)
-def _chosen(
+def _chosen(  # noqa: PLR0913 (as above)
     names: tuple[DeviceName, ...],
     dtypes: tuple[str, ...],
     plugins: tuple[str, ...],
     here: frozenset[str],
     flags: tuple[tuple[str, str], ...],
+    *,
+    fresh: bool,
 ) -> Choice:
-    found = _Found(names, plugins, here, flags)
+    requests = requests_for(names, plugins, here, flags)
+    found = _Found(requests, here, fresh=fresh)
     chosen: dict[str, bool] = {}
     for name in names:
         for device in found.devices(name):
@@ -169,17 +175,9 @@ def _or_here(request: Request, found: list[Probe]) -> list[Probe]:
 class _Found:
     """What was found out about every type of device that is named or discovered."""
 
-    def __init__(
-        self,
-        names: Sequence[DeviceName],
-        plugins: tuple[str, ...],
-        here: frozenset[str],
-        flags: tuple[tuple[str, str], ...],
-    ) -> None:
+    def __init__(self, requests: Sequence[Request], here: frozenset[str], *, fresh: bool) -> None:
         self.skipped: list[Skipped] = []
-        requests = requests_for(names, plugins, here, flags)
-        apart = [request for request in requests if request.type not in here]
-        answers = iter(probe_all(apart) if apart else [])
+        answers = iter(cached_probes([one for one in requests if one.type not in here], fresh=fresh))
         by_request = [(r, probe_here(r) if r.type in here else _or_here(r, next(answers))) for r in requests]
         self._accelerator = [probe for request, probes in by_request if request.type is None for probe in probes]
         known = {probe.device: probe for _, probes in by_request for probe in probes}

@@ -18,7 +18,7 @@ from gradconform.naming import SelectionError
 from gradconform.process.orphans import Orphans
 from gradconform.process.waits import waiting
 from gradconform.process.worker import Exit, Worker
-from gradconform.records import as_json
+from gradconform.records import as_json, tupled
 
 from .names import DeviceName
 from .registry import registered_entries
@@ -136,6 +136,21 @@ class Request:
     flags: tuple[tuple[str, str], ...] = ()
 
 
+#: A file with its size in bytes and the time of its last change in ns.
+File = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What a process found out for one request.
+
+    ``files`` are those that it had imported or mapped, None where the system does not say.
+    """
+
+    probes: tuple[Probe, ...]
+    files: tuple[File, ...] | None = None
+
+
 def requests_for(
     names: Sequence[DeviceName],
     plugins: tuple[str, ...],
@@ -161,15 +176,18 @@ def requests_for(
     return requests
 
 
-def probe_all(requests: Iterable[Request]) -> list[list[Probe]]:
-    """Return the records for each request; the processes run side by side, and what they leave behind is ended."""
+def probe_all(requests: Iterable[Request]) -> list[Probed]:
+    """Return what was found out for each request.
+
+    The processes run side by side, and what they leave behind is ended.
+    """
     asked = list(requests)
     with closing(Orphans()), ThreadPoolExecutor(max_workers=max(1, min(len(asked), os.cpu_count() or 1))) as pool:
         return list(pool.map(probe_apart, asked))
 
 
-def probe_apart(request: Request) -> list[Probe]:
-    """Return the records for one request. A question that kills the process, or hangs, has that for its answer."""
+def probe_apart(request: Request) -> Probed:
+    """Return what was found out. A question that kills the process, or hangs, has that for its answer."""
     known: dict[str, Answer] = {}
     for _ in range(_LIVES):
         found = _ask(request, known)
@@ -177,11 +195,11 @@ def probe_apart(request: Request) -> list[Probe]:
             return found
     said = [f"{question}: {answer.message}" for question, answer in known.items() if not answer.ok]
     reason = f"it ended {_LIVES} processes: {'; '.join(said)[-400:]}"
-    return [Probe(device=request.type or "accelerator", reason=reason)]
+    return Probed((Probe(device=request.type or "accelerator", reason=reason),))
 
 
-def _ask(request: Request, known: dict[str, Answer]) -> list[Probe] | None:
-    """Return the records, or None where the process ended over a question; ``known`` then has one answer more."""
+def _ask(request: Request, known: dict[str, Answer]) -> Probed | None:
+    """Return what was found out; None if the process ended over a question, and ``known`` has one answer more."""
     limit = time_limit()
     given = {**asdict(request), "path": sys.path, "known": {name: asdict(answer) for name, answer in known.items()}}
     at = "the start of a Python process"
@@ -194,7 +212,7 @@ def _ask(request: Request, known: dict[str, Answer]) -> list[Probe] | None:
                 last = f": {said.last_line[:200]}" if said.last_line else ""
                 known[at] = Answer(ok=False, message=f"{at} {_ended(said)}{last}")
             elif "probes" in said:
-                return [Probe.from_dict(values) for values in said["probes"]]
+                return Probed(tuple(map(Probe.from_dict, said["probes"])), tupled(said["files"]))
             elif "answer" in said:
                 known[at] = Answer(**said["answer"])
             else:

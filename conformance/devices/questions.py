@@ -16,6 +16,7 @@ from gradconform.records import tupled
 
 from .flags import flags_set
 from .probe import Answer, Line, Probe, Request, WrongAnswerError
+from .probe_cache import loaded_files
 from .registry import ENTRY_POINTS, load_entry, load_module, registered_entries
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ def answer(orders: Orders, tell: Tell) -> None:
         end=lambda _, answer: tell({"answer": asdict(answer)}),
         apart=True,
     )
-    tell({"probes": [probe.to_dict() for probe in probes(Request(**tupled(asked)), asker)]})
+    found = [probe.to_dict() for probe in probes(Request(**tupled(asked)), asker)]
+    tell({"probes": found, "files": loaded_files()})
 
 
 def probe_here(request: Request) -> list[Probe]:

@@ -237,6 +237,12 @@ def numerics(report: Report) -> tuple[str, ...]:
     return _by_device(report, lambda facts: NumericProfile.from_dict(facts.get("numerics") or {}).sentences)
 
 
+def probed_before(report: Report) -> tuple[str, ...]:
+    """Return, for each device whose probe was read from the cache, when an earlier run made it."""
+    anew = "gradconform doctor --device NAME probes again"
+    return _by_device(report, lambda facts: [f"an earlier run, {at}; {anew}"] if (at := facts.get("cached_at")) else [])
+
+
 def not_watched(report: Report) -> tuple[str, ...]:
     """Return what is not watched on the devices, since they fail or end the process; equal ones share a line."""
     return _by_device(report, lambda facts: tuple(map(unwatched, hidden_by(facts))))

@@ -20,6 +20,7 @@ from .sentences import (
     not_watched,
     numbers,
     numerics,
+    probed_before,
     shard_name,
     title,
     tone,
@@ -49,6 +50,7 @@ def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> lis
             hanging=10,
         ),
         *wrapped_each((f"numerics  {one}" for one in numerics(report)), width, hanging=10),
+        *wrapped_each((f"probe     {one}" for one in probed_before(report)), width, hanging=10),
         *wrapped_each((f"unwatched {one}" for one in not_watched(report)), width, hanging=10),
         Line(),
     ]

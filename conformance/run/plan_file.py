@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,14 +20,12 @@ from filelock import FileLock, Timeout
 
 from gradconform.exits import UsageError
 from gradconform.given_files import LARGEST_REPORT, content, replace_file
-from gradconform.kit_files import cache_folder, kit_sha256
+from gradconform.kit_files import cache_folder, kit_sha256, remove_old
 from gradconform.process.waits import waiting
 from gradconform.records import differing
 
 #: Seconds to wait for another process that measures; after that this one measures on its own.
 LOCK_LIMIT = 900.0
-#: Seconds after which a file in the folder for caches is removed: 30 days.
-_OLD = 30 * 24 * 3600.0
 #: Distributions beside torch that decide which samples torch lists.
 _BESIDE_TORCH = ("numpy", "scipy")
 
@@ -122,16 +119,8 @@ def _write(path: Path, values: Mapping[str, Any], *, named: bool) -> None:
     try:
         replace_file(str(path), json.dumps(values))
         if not named:
-            _remove_old(path.parent)
+            remove_old(path.parent)
     except OSError as error:
         if named:
             msg = f"--plan {path} cannot be written: {error.strerror}; name a file in a folder that exists"
             raise PlanFileError(msg) from error
-
-
-def _remove_old(folder: Path) -> None:
-    """Remove what has not been written for 30 days: files of kits and torches that nobody uses."""
-    for file in folder.iterdir():
-        with contextlib.suppress(OSError):
-            if time.time() - file.stat().st_mtime > _OLD:
-                file.unlink()

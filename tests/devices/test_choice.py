@@ -37,12 +37,13 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Any:
     def set_found(probes: Found) -> list[Request]:
         asked: list[Request] = []
 
-        def probe_all(requests: Iterable[Request]) -> list[list[Probe]]:
+        def probes_of(requests: Iterable[Request], *, fresh: bool) -> list[list[Probe]]:
+            assert not fresh
             asked.extend(requests)
             return [list(probes.get(request.type, ())) for request in asked]
 
         choice._chosen.cache_clear()
-        monkeypatch.setattr(choice, "probe_all", probe_all)
+        monkeypatch.setattr(choice, "cached_probes", probes_of)
         for module in (choice, probe):
             monkeypatch.setattr(module, "registered_entries", lambda: {n: None for n in probes if n in {"npu", "simx"}})
         return asked

@@ -43,7 +43,7 @@ def test_whatever_a_device_does_when_it_is_asked_is_quoted(tmp_path: Path, monke
     requests = [
         Request(type=ODD, plugins=(plugin(tmp_path, name, statement),)) for name, (statement, _) in ODDITIES.items()
     ]
-    found = probe_all(requests)
+    found = [probed.probes for probed in probe_all(requests)]
     assert [len(probes) for probes in found] == [1] * len(requests)
     for (_, expected), (probe,) in zip(ODDITIES.values(), found, strict=True):
         assert probe.reason is not None
@@ -60,7 +60,7 @@ def test_a_device_that_hangs_when_it_is_asked_is_told(
     asked = tmp_path / "asked"
     hanging = plugin(tmp_path, "hangs", f"import pathlib, time; pathlib.Path({str(asked)!r}).touch(); time.sleep(1e6)")
     hour_passes_when_there_is(asked)
-    (probe,) = probe_apart(Request(type=ODD, plugins=(hanging,)))
+    (probe,) = probe_apart(Request(type=ODD, plugins=(hanging,))).probes
     limit = "did not return within 600 s (GRADCONFORM_PROBE_SECONDS sets the limit)"
     assert probe.reason == f"device_count() of {ODD} {limit}"
 
@@ -68,7 +68,8 @@ def test_a_device_that_hangs_when_it_is_asked_is_told(
 def test_a_plugin_that_cannot_be_imported_or_crashes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "crashing.py").write_text("import os; os.abort()", encoding="utf-8")
-    missing, crashing = probe_all(Request(type="npu", plugins=(name,)) for name in ("no_such_module", "crashing"))
+    found = probe_all(Request(type="npu", plugins=(name,)) for name in ("no_such_module", "crashing"))
+    missing, crashing = (probed.probes for probed in found)
     assert missing[0].reason == "import no_such_module raised ModuleNotFoundError: No module named 'no_such_module'"
     assert str(crashing[0].reason).startswith("import crashing ended the process by SIGABRT")
 
@@ -94,7 +95,7 @@ abacus.to_host = fragile
 """,
         encoding="utf-8",
     )
-    (probe,) = probe_apart(Request(type="abacus", plugins=("fragile",)))
+    (probe,) = probe_apart(Request(type="abacus", plugins=("fragile",))).probes
     assert probe.reason is None
     assert {name for name, problem in probe.dtypes.items() if not problem} == {
         "float64", "float32", "complex64", "complex128",
