@@ -215,6 +215,32 @@ def judge(  # noqa: PLR0913 (a tensor, what it is held against, and how much roo
     return by(cancelled) if cancelled.peak > _CANCELLED * scale.peak else judged
 
 
+#: The narrower dtypes that a gradient may have gone through, by its own.
+_NARROWER = {
+    torch.float64: (torch.float32,),
+    torch.float32: (torch.bfloat16, torch.float16),
+    torch.bfloat16: (torch.float8_e4m3fn, torch.float8_e5m2),
+    torch.float16: (torch.float8_e4m3fn, torch.float8_e5m2),
+}
+
+#: How many bits of plain autograd's gradient a narrower dtype must lose before it is no chance that another has none.
+_LOST = 64.0
+
+
+def gone_through(got: Tensor, expected: Tensor) -> torch.dtype | None:
+    """Return the narrower dtype that holds each element of ``got`` and not those of ``expected``; None without one.
+
+    A gradient that was computed in a dtype uses all of its bits. One that a narrower dtype holds was rounded to that,
+    even if the error is within what plain autograd itself is off by. Both have one shape and dtype.
+    """
+    for narrow in _NARROWER.get(got.dtype, ()) if got.layout == torch.strided else ():
+        bits = math.log2(torch.finfo(narrow).eps / torch.finfo(got.dtype).eps)
+        lost = expected.isfinite() & (expected.to(narrow).to(expected.dtype) != expected)
+        if bits * int(lost.sum()) >= _LOST and torch.equal(got.to(narrow).to(got.dtype), got):
+            return narrow
+    return None
+
+
 def _first_of_the_worst(error: Tensor, rounding: float) -> tuple[int, ...]:
     """Return the index of the first element whose error is within a few ``rounding`` of the largest.
 

@@ -134,8 +134,8 @@ def _factor(wrong: WrongTensor, value: Tensor, rest: Tensor) -> float | None:
 
 def _solved(wrong: WrongTensor, parts: list[Part]) -> Change | None:
     """Solve for all coefficients at once, where there are more elements than parts and all are simple numbers."""
-    columns = torch.stack([flat(part.value) for part in parts], dim=1)
-    solved = torch.linalg.lstsq(columns, flat(wrong.got).unsqueeze(1), driver="gelsd")
+    columns = torch.stack([flat(part.value).double() for part in parts], dim=1)
+    solved = torch.linalg.lstsq(columns, flat(wrong.got).double().unsqueeze(1), driver="gelsd")
     if int(solved.rank) < len(parts) or not bool((solved.solution.abs() <= _MOST).all()):
         return None
     found = [round(2.0 * float(number)) / 2.0 for number in solved.solution]

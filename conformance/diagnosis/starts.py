@@ -200,7 +200,8 @@ def _solved(parts: list[Grads], all_given: list[Given]) -> list[float] | None:
     rows = [row for given in all_given if (row := _row(parts, given)) is not None]
     if not rows:
         return None
-    columns, got = torch.cat([columns for columns, _ in rows]), torch.cat([got for _, got in rows])
+    # Gradients of one micro-batch can have several dtypes.
+    columns, got = torch.cat([columns for columns, _ in rows]).double(), torch.cat([got for _, got in rows]).double()
     if not bool(torch.isfinite(columns).all() and torch.isfinite(got).all()) or columns.shape[0] < columns.shape[1]:
         return None
     solved = torch.linalg.lstsq(columns, got.unsqueeze(1), driver="gelsd").solution.squeeze(1).tolist()

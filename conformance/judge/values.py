@@ -11,7 +11,7 @@ from torch import Tensor
 from gradconform.diagnosis import elements
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.results import Sort
-from gradconform.tolerance import Judgement, Partials, describe
+from gradconform.tolerance import Judgement, Partials, describe, gone_through
 from gradconform.tolerance import judge as judge_numbers
 from gradconform.trees import equal
 
@@ -33,6 +33,9 @@ class Known:
     partials: Partials = field(default_factory=Partials)
     terms: Callable[[], Partials] | None = None
 
+
+#: What a backward computes in the dtype that it has.
+_COMPUTED: frozenset[Sort] = frozenset({"input gradient", "parameter gradient"})
 
 #: Gives what is known of a tensor; it is asked for that where the tensor is not bit-equal to plain autograd's.
 Reference = Callable[[], Known]
@@ -94,6 +97,22 @@ def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, how m
     if not judged.passed:
         text, cause = _numbers(got, expected, judged), _cause(explain, got)
         yield Finding("mismatch", where, label, text, judged.error, judged.bound, judged.headroom, cause, sort=sort)
+    else:
+        yield from _rounded(sort, where, label, got, expected, factor=factor)
+
+
+def _rounded(  # noqa: PLR0913 (as _nonfinite, and how much room it has)
+    sort: Sort, where: str, action: str, got: Tensor, expected: Tensor, *, factor: float
+) -> Iterator[Finding]:
+    """Yield a gradient that is within the rule, and has none of the bits by which its dtype is finer than another.
+
+    Where there is more room than the rule's, less precision is allowed.
+    """
+    narrow = gone_through(got, expected) if factor == 1.0 and sort in _COMPUTED else None
+    if narrow is not None:
+        name = str(narrow).removeprefix("torch.")
+        text = f"each element is a {name}, plain autograd's are not; expected the precision of {got.dtype}"
+        yield Finding("mismatch", where, action, text, cause=Cause(Mistake.ROUNDED, names=(name,)), sort=sort)
 
 
 def same_bits(got: object, expected: object) -> bool:
