@@ -124,9 +124,10 @@ def process() -> Judge:
     """An action MUST leave the settings of the process as they were, in {program} on {stage}.
 
     Grad mode, default dtype, autocast, deterministic algorithms, anomaly mode, the number of threads and default hooks
-    on saved tensors belong to whoever called.
+    on saved tensors belong to whoever called. So do the random numbers of Python and NumPy, warning filters and
+    environment variables.
 
-    Catches: a setting that is changed for a backward and not put back.
+    Catches: a setting that is changed for a backward and not put back, a generator seeded for all.
     """
     return partial(judge.as_under_autograd, what="process")
 

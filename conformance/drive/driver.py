@@ -34,7 +34,7 @@ from .changes import tie, write_over
 from .lane import Lane
 from .observation import UNKNOWN, Observation, Raised, Sight, Step
 from .streams import CallerReads, SeesStreams
-from .surroundings import Handed, put_back
+from .surroundings import Handed, beside_torch, left_beside_torch, put_back, settings
 from .watches import (
     Surroundings,
     collections,
@@ -74,11 +74,12 @@ def drive(
     kept = device_of(materials.device).generators_kept()
     with interrupts_seen(), put_back(materials.device), _quiet(collector=collector), kept:
         run = _Run(adapter, materials, loss_scale, log)
-        try:
-            changed_later = run.observe({step.position: step for step in known.steps})
-        finally:
-            close_raised = run.close()
-            materials.forget()
+        with left_beside_torch(run.before):
+            try:
+                changed_later = run.observe({step.position: step for step in known.steps})
+            finally:
+                close_raised = run.close()
+                materials.forget()
         return Observation(tuple(run.steps), changed_later, close_raised)
 
 
@@ -135,6 +136,7 @@ class _Run:
         self.overwrites = "overwrite" in self.trial.program
         self.streams = log if isinstance(log, SeesStreams) else None
         self.reads = CallerReads()
+        self.before = beside_torch()
 
     def observe(self, known: Mapping[int, Step]) -> tuple[str, ...]:
         """Run the program, of which steps are ``known``; return the names of gradients that changed later."""
@@ -389,7 +391,9 @@ class _Run:
             sight.seen["hook_calls"] = lane.hooks.take()
         if "state" in watch:
             around = Surroundings.of(lane.stage, lane.args, lane.output_grads)
-            lane.state = around.state(self.materials.device, lane.stands(), sight.known.state, lane.state)
+            process = settings(self.materials.device, self.before)
+            earlier = sight.known.state, lane.state
+            lane.state = around.state(self.materials.device, lane.stands(), *earlier, process=process)
             sight.seen.update(
                 state=lane.state,
                 shared=shared_storage(lane.returned, stored, around),

@@ -128,6 +128,10 @@ class HookCall:
     grad: Tensor | None
 
 
+#: What the process has as it had before the first action.
+AS_BEFORE = "as before"
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """What an action must not change, as it stands after the action, of all micro-batches. Tensors are copies.

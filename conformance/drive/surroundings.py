@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import os
+import random
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,9 +17,64 @@ from torch import Tensor
 from gradconform.torch_releases.settings import hooks_on_saved_tensors, without_hooks_on_saved_tensors
 from gradconform.trees import Tree, leaves
 
+from .observation import AS_BEFORE
 
-def settings(device: torch.device) -> dict[str, Any]:
-    """Return what the process is set to, by name."""
+_CHANGED = "changed"
+
+
+def _numpy_random() -> Any:
+    """Return NumPy's module of random numbers; None where there is no NumPy, without which torch runs."""
+    try:
+        return importlib.import_module("numpy.random")
+    except ImportError:
+        return None
+
+
+def beside_torch() -> dict[str, Any]:
+    """Return what belongs to the whole process and not to torch, by name: a copy, to compare with later."""
+    numpy = _numpy_random()
+    return {
+        "Python's random numbers": random.getstate(),
+        "NumPy's random numbers": None if numpy is None else numpy.get_state(legacy=False),
+        "warning filters": tuple(warnings.filters),
+        "environment variables": dict(os.environ),
+    }
+
+
+def _since(before: Mapping[str, Any]) -> dict[str, str]:
+    """Return what of ``before``, as :func:`beside_torch` gave it, has changed; variables are named, without values."""
+    if not before:
+        return {}
+    now = beside_torch()
+    found = {name: AS_BEFORE if _equal(before[name], now[name]) else _CHANGED for name in before}
+    was, has = before["environment variables"], now["environment variables"]
+    names = sorted(name for name in {*was, *has} if was.get(name) != has.get(name))
+    return {**found, "environment variables": f"{_CHANGED}: {', '.join(names)}" if names else AS_BEFORE}
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Tell whether two states are equal; those of NumPy have arrays in them."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    return bool((one == other).all()) if hasattr(one, "all") else bool(one == other)
+
+
+@contextlib.contextmanager
+def left_beside_torch(before: Mapping[str, Any]) -> Iterator[None]:
+    """Put back what :func:`beside_torch` gave, whatever was run; warning filters are left to their own context."""
+    try:
+        yield
+    finally:
+        random.setstate(before["Python's random numbers"])
+        if before["NumPy's random numbers"] is not None:
+            _numpy_random().set_state(before["NumPy's random numbers"])
+        if os.environ != before["environment variables"]:
+            os.environ.clear()
+            os.environ.update(before["environment variables"])
+
+
+def settings(device: torch.device, before: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """Return what the process is set to, by name, and what has changed since ``before``, of :func:`beside_torch`."""
     return {
         "grad mode": torch.is_grad_enabled(),
         "inference mode": torch.is_inference_mode_enabled(),
@@ -24,6 +84,7 @@ def settings(device: torch.device) -> dict[str, Any]:
         "anomaly mode": torch.is_anomaly_enabled(),
         "the number of threads": torch.get_num_threads(),
         "default hooks on saved tensors": hooks_on_saved_tensors(),
+        **_since(before),
     }
 
 

@@ -18,7 +18,6 @@ from gradconform.devices.memory import place_of, start_of
 from gradconform.trees import Tree, equal, flattened, tensors
 
 from .observation import Alive, HookCall, State
-from .surroundings import settings
 
 #: What may be replaced by an equal copy: of a subclass nobody knows what else there is to it.
 _PLAIN = frozenset({Tensor, nn.Parameter})
@@ -277,8 +276,10 @@ class Surroundings(NamedTuple):
         """Look at a stage, and at what its caller holds of each micro-batch."""
         return cls(_by_name(args), _by_name(output_grads), dict(stage.named_parameters()), dict(stage.named_buffers()))
 
-    def state(self, device: torch.device, handed: Mapping[str, bool], *known: State | None) -> State:
-        """Copy all of it, with what the caller has seen of what it ``handed`` over.
+    def state(
+        self, device: torch.device, handed: Mapping[str, bool], *known: State | None, process: Mapping[str, Any]
+    ) -> State:
+        """Copy all of it, with what the ``process`` is set to, and what the caller has seen of what it ``handed`` over.
 
         What is as it was in one of the ``known`` states is not copied again.
         """
@@ -294,7 +295,7 @@ class Surroundings(NamedTuple):
             for what, held in self._asdict().items()
         }
         copied = copy_of(rng, *(state.rng for state in earlier))
-        return State(**copies, requires_grad=flags, rng=copied, process=settings(device), handed=handed)
+        return State(**copies, requires_grad=flags, rng=copied, process=process, handed=handed)
 
 
 def shared_storage(

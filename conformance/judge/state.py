@@ -12,7 +12,7 @@ from torch import Tensor
 from gradconform.adapter import UnsupportedError
 from gradconform.diagnosis import likely
 from gradconform.drive.evidence import Evidence
-from gradconform.drive.observation import Observation, Step
+from gradconform.drive.observation import AS_BEFORE, Observation, Step
 from gradconform.results import Sort
 from gradconform.tolerance import Partials
 from gradconform.tolerance import judge as judge_numbers
@@ -40,7 +40,12 @@ def as_under_autograd(evidence: Evidence, what: str) -> Iterator[Finding]:
     ``what`` is a field of :class:`~gradconform.drive.observation.State` that no action computes: ``args``,
     ``output_grads``, ``params``, ``requires_grad``, ``rng``, ``process`` or ``handed``.
     """
-    yield from _differing(evidence, what, same)
+    yield from _differing(evidence, what, _left if what == "process" else same)
+
+
+def _left(got: object, expected: object) -> bool:
+    """Tell whether a setting is as it was, or as under plain autograd, which may be the first to import a library."""
+    return got == AS_BEFORE or same(got, expected)
 
 
 @by_numeric_rule

@@ -34,7 +34,7 @@ from gradconform.drive.changes import (
     tie,
     write_over,
 )
-from gradconform.drive.surroundings import Handed, left_on, settings
+from gradconform.drive.surroundings import Handed, beside_torch, left_on, settings
 from gradconform.reference.autograd import AutogradSession, leaf_of
 from gradconform.target.functions import FULL, SPLIT, FunctionsSession
 from gradconform.trees import as_tuple, leaves, tensors
@@ -309,6 +309,8 @@ ACTS: dict[str, Callable[[Lane, int, str], Any]] = {
     "finish": lambda *_: None,
     "close": lambda *_: None,
 }
+#: What belongs to the whole process, as it is before anything runs.
+BEFORE = beside_torch()
 #: What is seen after every action, given the lane, the kind of the action and the micro-batch.
 SEEN: dict[str, Callable[[Lane, str, int], Any]] = {
     "the gradient of": lambda lane, *_: copy(lane.stored()),
@@ -316,7 +318,7 @@ SEEN: dict[str, Callable[[Lane, str, int], Any]] = {
         name: grad.requires_grad for name, grad in lane.stored().items() if grad is not None
     },
     "strides of the gradient of": lambda lane, *_: lane.strides(),
-    "what the process is set to:": lambda *_: settings(torch.device(DEVICE)),
+    "what the process is set to:": lambda *_: settings(torch.device(DEVICE), BEFORE),
     "as handed over:": lambda lane, *_: lane.stands(),
     ".grad of input": lambda lane, kind, mb: lane.arg_grads(mb) if kind in {"B", "I"} and mb in lane.args else {},
     "calls of the tensor hook of": lambda lane, *_: lane.counted("tensor"),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import random
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +26,42 @@ def deterministic_algorithms_left_on() -> Target:
         torch.use_deterministic_algorithms(mode=True, warn_only=True)
 
     return stored_as(turn_on)
+
+
+@fault("state.process.*", takes="watched=state")
+def default_dtype_left_changed() -> Target:
+    """B and W compute in float32 by default, and leave that so."""
+    return stored_as(lambda _: torch.set_default_dtype(torch.float64))
+
+
+@fault("state.process.*", takes="watched=state")
+def threads_left_changed() -> Target:
+    """B and W use another number of threads, and leave that so."""
+    return stored_as(lambda _: torch.set_num_threads(torch.get_num_threads() + 1))
+
+
+@fault("state.process.*", takes="watched=state")
+def python_seeded() -> Target:
+    """B and W seed Python's random numbers, so that their caller draws the same each time."""
+    return stored_as(lambda _: random.seed(0))
+
+
+@fault("state.process.*", takes="watched=state")
+def numpy_seeded() -> Target:
+    """B and W seed NumPy's random numbers, so that their caller draws the same each time."""
+    return stored_as(lambda _: np.random.seed(0))  # noqa: NPY002 (what many libraries call)
+
+
+@fault("state.process.*", takes="watched=state")
+def warnings_left_off() -> Target:
+    """B and W turn a warning off and leave that so."""
+    return stored_as(lambda _: warnings.filterwarnings("ignore", message="a backward"))
+
+
+@fault("state.process.*", takes="watched=state")
+def variable_left_set() -> Target:
+    """B and W set an environment variable and leave it so."""
+    return stored_as(lambda _: os.environ.update(CUDA_LAUNCH_BLOCKING="1"))
 
 
 @fault("state.handed.list-output-*", "state.handed.nested-output-*")
