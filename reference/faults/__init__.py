@@ -11,6 +11,7 @@ from . import (  # noqa: F401 (each registers its faults)
     errors,
     graphs,
     hooks,
+    layouts,
     lifetime,
     means,
     modes,

@@ -11,7 +11,19 @@ from torch import Tensor, nn
 from gradconform.target.resolve import Target
 from gradconform.trees import tensors
 
-from .alterations import Grads, alters, backwards, each_input_grad, every_grad, output_grads, stored_as, target
+from .alterations import (
+    Grads,
+    Graph,
+    alters,
+    backwards,
+    each_input_grad,
+    every_grad,
+    input_grads,
+    output_grads,
+    param_grads,
+    stored_as,
+    target,
+)
 from .registry import fault
 
 
@@ -144,3 +156,66 @@ def sparse_gradient_made_dense(parameters: list[nn.Parameter]) -> None:
 def complex_gradient_conjugated() -> Target:
     """A complex gradient is conjugated."""
     return target(every_grad(lambda grad: grad.conj().resolve_conj() if grad.is_complex() else grad))
+
+
+@fault(
+    "space.*.float64-gain-*",
+    cause={"kind": "rounded", "names": ["float32"]},
+    dtypes=("float32",),
+    elsewhere="what a gradient in float64 is the sum of has few bits, or no parameter has another dtype",
+    takes="dtype=float64-gain",
+)
+def float64_gradient_through_the_dtype_of_the_others() -> Target:
+    """The gradient of a parameter in float64 goes through the dtype of the other parameters."""
+
+    def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
+        others = {one.dtype for one in graph.parameters()} - {torch.float64}
+        wide = parameter.dtype == torch.float64 and len(others) == 1
+        return added.to(others.pop()).to(added.dtype) if wide else added
+
+    return target(param_grads(edit))
+
+
+@fault(
+    "space.*.narrow-gain-*",
+    cause="rounded",
+    dtypes=("float32", "float64"),
+    elsewhere="all parameters have 16 bits, or the gain has as many as the others",
+    takes="dtype=narrow-gain",
+)
+def bucket_in_the_narrowest_dtype() -> Target:
+    """Gradients lie in one bucket, in the narrowest dtype that any parameter has."""
+
+    def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
+        del parameter
+        narrowest = min((one.dtype for one in graph.parameters()), key=lambda dtype: dtype.itemsize)
+        return added.to(narrowest).to(added.dtype) if narrowest.itemsize == 2 else added
+
+    return target(param_grads(edit))
+
+
+@fault(
+    "space.*.graded-gain-*",
+    cause="rounded",
+    dtypes=("bfloat16", "float16"),
+    elsewhere="a sum of few gradients in the parameter's dtype can be exact, and that of float64 is narrower",
+    takes="dtype=graded-gain",
+)
+def gradient_in_the_dtype_of_its_parameter() -> Target:
+    """What is accumulated in another dtype than the parameter's is rounded to the parameter's."""
+
+    def rounding(parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            grad = parameter.grad
+            if grad is not None and grad.dtype != parameter.dtype:
+                grad.copy_(grad.to(parameter.dtype))
+
+    return stored_as(rounding)
+
+
+@fault("space.*.half-input-*", takes="inputs=half-input")
+@alters(input_grads)
+def input_gradients_in_one_dtype(inputs: Sequence[Any], grads: Grads) -> Grads:
+    """All input gradients are returned in the dtype of the first."""
+    floats = [one.dtype for one in inputs if isinstance(one, Tensor) and one.is_floating_point()]
+    return tuple(grad if grad is None or grad.is_complex() else grad.to(floats[0]) for grad in grads)

@@ -21,6 +21,7 @@ from .alterations import (
     alters,
     backwards,
     each_input_grad,
+    each_output_grad,
     param_grads,
     per_session,
     stored_as,
@@ -210,3 +211,75 @@ def deep_graph_walked_by_recursion() -> Target:
         return run(outputs, grads, inputs)
 
     return target(backwards(around, Functions()))
+
+
+@fault("space.*.65535-elements-*", cause=("never_accumulated", "zero"), takes="size=65535-elements")
+def last_number_of_sixteen_bits_means_none() -> Target:
+    """The number of elements has 16 bits, of which the largest means that there is no gradient."""
+
+    def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
+        del parameter, graph
+        return added * 0.0 if added.numel() == 0xFFFF else added
+
+    return target(param_grads(edit))
+
+
+@fault("space.*.past-65536-elements-*", cause="cut_off", takes="size=past-65536-elements")
+def elements_past_sixteen_bits_dropped() -> Target:
+    """Elements are counted in 16 bits: what is past the first 65,536 is not added."""
+    return target(param_grads(_cut(0x10000)))
+
+
+def _tile(rows: int) -> Target:
+    """Return a target whose output gradients of more rows than a tile has are read as far as the tile goes."""
+
+    def edit(_: Any, grad: Any) -> Any:
+        if not isinstance(grad, Tensor) or grad.dim() < 2 or len(grad) <= rows:
+            return grad
+        read = grad.clone()
+        read[rows:] = 0
+        return read
+
+    return each_output_grad(edit)
+
+
+@fault("space.*.17-rows-*", cause="rows_zero", takes="rows=17-rows 65-rows 257-rows")
+def rows_past_sixteen_dropped() -> Target:
+    """A tile has 16 rows, and the rows behind it are left out."""
+    return _tile(16)
+
+
+@fault("space.*.65-rows-*", cause="rows_zero", takes="rows=65-rows 257-rows")
+def rows_past_64_dropped() -> Target:
+    """A tile has 64 rows, and the rows behind it are left out."""
+    return _tile(64)
+
+
+@fault("space.*.257-rows-*", cause="rows_zero", takes="rows=257-rows")
+def rows_past_256_dropped() -> Target:
+    """A tile has 256 rows, and the rows behind it are left out."""
+    return _tile(256)
+
+
+#: The share of the largest element below which one is small, and the share of all that small ones must be.
+_SMALL, _SHARE = 2.0**-9, 0.25
+
+
+@fault(
+    "space.*.uneven-*",
+    cause=("elements_zero", "flushed"),
+    dtypes=("float32", "float64"),
+    elsewhere="2^-12 of the largest element is less than it is rounded by",
+    takes="values=uneven",
+)
+def small_elements_dropped() -> Target:
+    """Of a gradient with many small elements only the large ones are added, as where they are sent compressed."""
+
+    def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
+        del parameter, graph
+        if added.layout != torch.strided or added.numel() < 4 or not added.any():
+            return added
+        small = added.abs() < _SMALL * added.abs().max()
+        return torch.where(small, 0.0, added) if float(small.float().mean()) > _SHARE else added
+
+    return target(param_grads(edit))

@@ -10,8 +10,9 @@ import torch
 
 from gradconform import contract
 from gradconform.contract.freezing import stage_digest
-from gradconform.fixtures.inputs import Normal, SharesMemory, draw_arguments, place_arguments, scale_of
+from gradconform.fixtures.inputs import HALF, Normal, SharesMemory, draw_arguments, place_arguments, scale_of
 from gradconform.fixtures.planned_stages import Plan, plan_of, planned_case
+from gradconform.fixtures.planned_stages.layers import GRADED, Gain
 from gradconform.trial.materials import Materials
 from gradconform.trial.trial import Trial
 
@@ -27,7 +28,7 @@ CASES = {
 
 def test_a_plan_names_what_is_not_as_usual() -> None:
     assert planned_case(Plan()).name == "planned"
-    assert planned_case(Plan(layers="tied by memory", wide=True)).name == "planned,layers=tied-by-memory,wide=true"
+    assert planned_case(Plan(layers="tied by memory", gain="wide")).name == "planned,layers=tied-by-memory,gain=wide"
     assert plan_of(planned_case(Plan(size="0"))) == Plan(size="0")
 
 
@@ -44,17 +45,62 @@ def test_parameters_on_one_memory_are_so_in_copies_as_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "wider"),
-    [(torch.bfloat16, torch.float32), (torch.float32, torch.float32), (torch.float64, torch.float64)],
-    ids=str,
+    ("gain", "dtypes"),
+    [
+        ("", {one: one for one in HALF}),
+        ("wide", {torch.float16: torch.float32, torch.bfloat16: torch.float32}),
+        ("float64", dict.fromkeys(HALF, torch.float64)),
+        ("narrow", HALF),
+        ("graded", {one: one for one in HALF}),
+    ],
 )
-def test_a_wide_gain_has_the_next_dtype_where_there_is_one(dtype: torch.dtype, wider: torch.dtype) -> None:
-    module = planned_case(Plan(wide=True)).make(dtype=dtype, device=CPU, seed=1)
-    assert {name: p.dtype for name, p in module.named_parameters()} == {
-        "layers.gain": wider,
-        "layers.linear.weight": dtype,
-        "layers.linear.bias": dtype,
-    }
+def test_a_gain_has_a_dtype_of_its_own(gain: Gain, dtypes: dict[torch.dtype, torch.dtype]) -> None:
+    for dtype in HALF:
+        module = planned_case(Plan(gain=gain)).make(dtype=dtype, device=CPU, seed=1)
+        assert {name: p.dtype for name, p in module.named_parameters()} == {
+            "layers.gain": dtypes.get(dtype, dtype),
+            "layers.linear.weight": dtype,
+            "layers.linear.bias": dtype,
+        }
+
+
+@pytest.mark.skipif(not hasattr(torch.ones(1), "grad_dtype"), reason="this torch has no grad_dtype")
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+def test_the_gradient_of_a_graded_gain_has_another_dtype(dtype: torch.dtype) -> None:
+    module = planned_case(Plan(gain="graded")).make(dtype=dtype, device=CPU, seed=1)
+    module(torch.ones(3, 5, dtype=dtype)).sum().backward()
+    grads = {name: p.grad.dtype for name, p in module.named_parameters() if p.grad is not None}
+    assert grads.pop("layers.gain") == GRADED[dtype] != dtype
+    assert set(grads.values()) == {dtype}
+
+
+def test_a_weight_is_transposed_in_memory_and_in_copies() -> None:
+    module = planned_case(Plan(transposed=True)).make(dtype=torch.bfloat16, device=CPU, seed=1)
+    for one in (module, copy.deepcopy(module)):
+        weight = one.get_parameter("layers.linear.weight")
+        assert (weight.shape, weight.stride()) == ((7, 5), (1, 7))
+
+
+@pytest.mark.parametrize("layout", ["transposed", "strided", "offset", "expanded"])
+def test_arguments_are_in_memory_as_the_plan_says(layout: str) -> None:
+    case = planned_case(Plan(entry="unused", arguments=layout, rows=17))
+    drawn = draw_arguments(case.inputs, seed=1, dtype=torch.float32)
+    for one in place_arguments(case.inputs, drawn, torch.nn.Module(), CPU):
+        assert one.shape == (17, 5)
+        assert one.is_leaf
+        seen = {
+            "transposed": one.stride() == (1, 17),
+            "strided": one.stride() == (10, 2),
+            "offset": one.storage_offset() == 1,
+            "expanded": one.stride() == (0, 0),
+        }
+        assert seen == {name: name == layout for name in seen}
+
+
+def test_uneven_values_are_small_in_every_second_place() -> None:
+    (drawn,) = draw_arguments((Normal((50, 2), values="uneven"),), seed=1, dtype=torch.float32)
+    assert drawn is not None
+    assert float(drawn[:, 1].abs().max()) < 4 * 2.0**-12 < float(drawn[:, 0].abs().median())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
@@ -89,7 +135,7 @@ def test_every_second_micro_batch_of_a_ragged_trial_has_a_row_less() -> None:
 
 
 def test_values_of_another_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="unknown values='vast'; expected usual, cancelling, zero or one of"):
+    with pytest.raises(ValueError, match="unknown values='vast'; expected usual, cancelling, uneven, zero or one of"):
         scale_of("vast", torch.float32)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from gradconform.covering.dimension import Dimension
 from gradconform.fixtures.planned_stages import Plan, planned_case
+from gradconform.fixtures.planned_stages.layers import Gain
 from gradconform.trial.trial import Trial
 
 from .orders import program_of
@@ -37,7 +38,10 @@ class Draft:
     exit: str = "tensor"
     size: str = "35"
     values: str = "usual"
-    wide: bool = False
+    gain: Gain = ""
+    rows: int = 0
+    arguments: str = "contiguous"
+    transposed: bool = False
     loss: bool = False
     output_grads: str = "normal"
     prior_grads: bool = False

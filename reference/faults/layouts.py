@@ -1,0 +1,130 @@
+"""Faults of layout: right for tensors that are contiguous, and wrong for others."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.devices.memory import storage_of
+from gradconform.target.functions import FunctionsSession
+from gradconform.target.resolve import Target
+
+from .alterations import (
+    Grads,
+    Graph,
+    alters,
+    each_input_grad,
+    each_output_grad,
+    input_grads,
+    param_grads,
+    target,
+    with_session,
+)
+from .registry import fault
+
+
+def _read_from_the_start(tensor: Tensor) -> Tensor | None:
+    """Return what a kernel reads that takes the tensor's memory for a contiguous tensor; None for memory too small."""
+    storage = storage_of(tensor)
+    if storage is None or storage.nbytes() < tensor.nbytes:
+        return None
+    stored = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
+    return stored[: tensor.numel()].view(tensor.shape)
+
+
+def _misreading(taken: Callable[[Tensor], bool]) -> Target:
+    """Return a target whose B and W read the arguments that are ``taken`` from the start of their memory."""
+
+    @contextlib.contextmanager
+    def misread(args: Sequence[Any]) -> Iterator[None]:
+        floats = [one for one in args if isinstance(one, Tensor) and one.is_floating_point() and taken(one)]
+        pairs = [(one, one.detach().clone(), _read_from_the_start(one.detach())) for one in floats]
+        copies = [(one, right, wrong.clone()) for one, right, wrong in pairs if wrong is not None]
+        for one, _, wrong in copies:
+            one.data.copy_(wrong)
+        try:
+            yield
+        finally:
+            for one, right, _ in copies:
+                one.data.copy_(right)
+
+    class Misreading(FunctionsSession):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self._read: dict[int, Sequence[Any]] = {}
+
+        def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+            self._read[mb] = args
+            return super().forward(mb, args, target)
+
+        def backward(self, mb: int, output_grads: Any) -> Grads:
+            with misread(self._read[mb]):
+                return super().backward(mb, output_grads)
+
+        def backward_weight(self, mb: int) -> Grads | None:
+            with misread(self._read[mb]):
+                return super().backward_weight(mb)
+
+    return with_session(Misreading)
+
+
+def _has_gaps(tensor: Tensor) -> bool:
+    return tensor.dim() > 0 and tensor.numel() > 1 and min(tensor.stride()) > 1
+
+
+@fault("space.*.strided-arguments-*", cause="read_as_contiguous", takes="layout=strided-arguments", shows_by="memory")
+def arguments_with_gaps_read_without() -> Target:
+    """The weight gradient reads an argument with gaps as if it had none."""
+    return _misreading(_has_gaps)
+
+
+@fault("space.*.offset-arguments-*", cause="read_as_contiguous", takes="layout=offset-arguments", shows_by="memory")
+def arguments_read_from_the_start_of_their_memory() -> Target:
+    """The weight gradient reads an argument from the start of its memory, and not from its offset."""
+    return _misreading(lambda one: one.is_contiguous() and one.storage_offset() > 0)
+
+
+@fault("space.*.transposed-arguments-*", takes="layout=transposed-arguments", shows_by="memory")
+@alters(input_grads)
+def input_gradient_written_as_the_argument_is(inputs: Sequence[Any], grads: Grads) -> Grads:
+    """The first input gradient is written row by row into memory that has the strides of a transposed argument."""
+    first, grad = inputs[0], grads[0]
+    if grad is None or first.dim() < 2 or first.is_contiguous() or not first.t().is_contiguous():
+        return grads
+    return (torch.as_strided(grad.contiguous(), first.shape, first.stride()), *grads[1:])
+
+
+@fault("space.*.expanded-arguments-*", cause="scaled", takes="layout=expanded-arguments", shows_by="memory")
+@alters(each_input_grad)
+def gradient_of_an_expanded_argument_summed(value: Any, grad: Tensor) -> Tensor:
+    """The gradient of an expanded argument is accumulated in one place, as its elements are in one."""
+    if not isinstance(value, Tensor) or any(value.stride()) or not value.dim():
+        return grad
+    return grad.sum().expand(grad.shape)
+
+
+@fault("space.*.transposed-weight-*", cause="wrong_order", takes="layout=transposed-weight", shows_by="memory")
+def weight_gradient_written_as_the_weight_is() -> Target:
+    """The gradient of a transposed weight is written row by row into memory with the weight's strides."""
+
+    def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
+        del graph
+        if parameter.dim() < 2 or parameter.is_contiguous() or added.layout != torch.strided:
+            return added
+        return torch.as_strided(added.contiguous(), parameter.shape, parameter.stride())
+
+    return target(param_grads(edit))
+
+
+@fault("space.*.offset-gradients-*", cause="read_as_contiguous", takes="start=offset-gradients", shows_by="memory")
+@alters(each_output_grad)
+def output_gradient_read_from_the_start_of_its_memory(_: Any, grad: Any) -> Any:
+    """An output gradient is read from the start of its memory, and not from its offset."""
+    if not isinstance(grad, Tensor) or not grad.is_contiguous() or not grad.storage_offset():
+        return grad
+    read = _read_from_the_start(grad)
+    return grad if read is None else read
