@@ -19,6 +19,7 @@ from gradconform.adapter import Capabilities, UnsupportedError
 from gradconform.torch_releases.edges import EDGE
 from gradconform.trees import as_tuple, flattened, leaves, tensors
 
+from .passed import KeptLists, parts_of, weights_for
 from .session import StageSession, let_go
 from .shown import shown_by_split, takes_edges
 
@@ -52,6 +53,7 @@ class FunctionsAdapter:
         split = all(function in functions for function in SPLIT)
         found = {"full": FULL in functions, "split": split, "mixed": FULL in functions and split}
         found |= {**dict.fromkeys(SHOWN, split), EDGES: EDGE.there()}
+        found["lists"] = True
         found["weight_before_input"] = False  # without an I there is no context to call W with
         found["retain_graph"] = split and _takes(functions[SPLIT[1]], "retain_graph")
         self.capabilities = Capabilities.from_mapping({**found, **claims})
@@ -83,12 +85,18 @@ class FunctionsSession(StageSession):
         super().__init__(stage, spec)
         self._functions = functions
         self._contexts: dict[int, Any] = {}
+        self._kept = KeptLists()
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
         """Call ``stage_backward``; outputs and gradients are passed in the structure the stage gave them."""
         args, outputs = self._forwards.pop(mb)
         roots = outputs if self._spec.loss_fn else as_tuple(outputs)
-        return _entries(called(self._function(FULL), roots, output_grads, list(args)), args, FULL)
+        given: list[Any] = [roots, output_grads, list(args)]
+        if self._spec.kept_lists:
+            given = self._kept.of(("outputs", "output gradients", "inputs"), given)
+        found = called(self._function(FULL), *given)
+        self._kept.check(FULL)
+        return _entries(found, args, FULL)
 
     def backward_input(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
         """Call ``stage_backward_input`` with flat tuples, as torch's runtime does; keep what it returns for W.
@@ -107,7 +115,12 @@ class FunctionsSession(StageSession):
             )
         function = self._function(SPLIT[0])
         roots = tuple(flattened(outputs) if self._spec.releases_outputs else tensors(outputs))
-        result = called(function, roots, flat_grads, list(args), self._stage.parameters())
+        weights = weights_for("I", self._spec.weights, self._stage.parameters())
+        given: list[Any] = [roots, flat_grads, list(args), weights]
+        if self._spec.kept_lists:
+            given = self._kept.of(("outputs", "output gradients", "inputs", "weights"), given)
+        result = called(function, *given)
+        self._kept.check(SPLIT[0])
         grads, self._contexts[mb] = _pair(result)
         return _entries(grads, args, SPLIT[0])
 
@@ -123,8 +136,17 @@ class FunctionsSession(StageSession):
             raise UnsupportedError(msg)
         context = self._contexts[mb] if self._spec.repeats_weight else self._contexts.pop(mb)
         options = {"retain_graph": True} if self._spec.retain_graph else {}
-        result = called(self._function(SPLIT[1]), self._stage.parameters(), context, **options)
-        return tuple(result) if isinstance(result, (tuple, list)) else None
+        calls: list[Any] = [(self._stage.parameters(), context)]
+        if self._spec.weights == "parts":
+            calls = parts_of(list(self._stage.parameters()), context)
+        for weights, part in calls:
+            given: list[Any] = [weights_for("W", self._spec.weights, iter(weights))]
+            if self._spec.kept_lists:
+                given = self._kept.of(("weights",), given)
+            result = called(self._function(SPLIT[1]), *given, part, **options)
+            self._kept.check(SPLIT[1])
+        # What W returns has the order of the weights that it was passed.
+        return tuple(result) if isinstance(result, (tuple, list)) and not self._spec.weights else None
 
     def put_weight_context(self, mb: int, node: Node, grads: tuple[Tensor | None, ...]) -> None:
         """Make a context by hand, in torch's form: one group of all trainable parameters, one intermediate node."""
@@ -174,7 +196,7 @@ def _pair(result: Any) -> tuple[Any, Any]:
 
 
 #: What is raised in these is the implementation's: it was called, or returned what it must not.
-CALLS = frozenset({called.__code__, _entries.__code__, _pair.__code__})
+CALLS = frozenset({called.__code__, _entries.__code__, _pair.__code__, KeptLists.check.__code__})
 
 
 def _takes(function: Callable[..., Any], keyword: str) -> bool:
