@@ -41,7 +41,7 @@ class Lane:
         self.output_grads: dict[int, Tree] = {}
         self.returned: dict[int, tuple[Tensor | None, ...]] = {}
         self.handed: dict[int, Handed] = {}
-        self.received = Buffers(trial.received)
+        self.received = Buffers()
         self.upstream = Upstream() if trial.upstream else None
         self.one_grad: Tree = None
         self.failed: set[int] = set()

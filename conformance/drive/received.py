@@ -13,9 +13,7 @@ from gradconform.trees import Tree, flattened, tensors
 class Buffers:
     """Trees of tensors to receive into. Each is lent to one micro-batch at a time, and free when that is done."""
 
-    def __init__(self, what: str) -> None:
-        """``what`` is received: ``inputs``, which are done with behind B or W, or ``grads``, behind B or I."""
-        self._last = {"inputs": {"B", "W"}, "grads": {"B", "I"}}.get(what, set())
+    def __init__(self) -> None:
         self._lent: dict[int, Tree] = {}
         self._free: list[Tree] = []
         self._later: list[Tree] = []
@@ -35,8 +33,8 @@ class Buffers:
         return self._lent[mb]
 
     def after(self, kind: str, mb: int) -> None:
-        """Take back the buffers that are done with after an action; behind W with the step, when W is done at the latest."""
-        if kind in self._last and mb in self._lent:
+        """Take back what a micro-batch is done with: behind B, or with the step of its W, which is done by then."""
+        if kind in {"B", "W"} and mb in self._lent:
             (self._later if kind == "W" else self._free).append(self._lent.pop(mb))
         elif kind == "finish":
             self._free += self._later

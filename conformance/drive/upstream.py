@@ -58,9 +58,7 @@ class Upstream:
         """Return the arguments of a micro-batch on the memory of outputs; what needs no gradient stays as it is."""
         made = [self._passed_on(arg, slot) for slot, arg in enumerate(args)]
         self._outputs[mb] = made
-        return tuple(
-            arg if one is None else one.detach().requires_grad_() for arg, one in zip(args, made, strict=True)
-        )
+        return tuple(arg if one is None else one.detach().requires_grad_() for arg, one in zip(args, made, strict=True))
 
     def _passed_on(self, arg: Any, slot: int) -> Tensor | None:
         if not (isinstance(arg, Tensor) and arg.requires_grad):

@@ -116,7 +116,7 @@ class Lane:
         self.handed: dict[int, Handed] = {}
         self.places: dict[str, int] = {}
         if RECEIVED:
-            self.received = Buffers(RECEIVED)
+            self.received = Buffers()
             self.one_grad: Any = None
         if UPSTREAM:
             self.upstream = Upstream()

@@ -36,7 +36,9 @@ class KeptLists:
         for name, entries in self._entries.items():
             held = self._lists[name]
             if len(held) != len(entries):
-                msg = f"{function} changed its caller's list of {name}: expected {len(entries)} entries, got {len(held)}"
+                msg = (
+                    f"{function} changed its caller's list of {name}: expected {len(entries)} entries, got {len(held)}"
+                )
                 raise ListChangedError(msg)
             for place, (now, before) in enumerate(zip(held, entries, strict=True)):
                 if now is not before:

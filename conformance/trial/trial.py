@@ -26,7 +26,7 @@ from .program import (
 #: Which tensors a caller receives into, beside new ones each time.
 RECEIVED = {
     "inputs": "arguments come in the tensors of a micro-batch that is done, filled again",
-    "grads": "output gradients come in the tensors of the backward before, filled again",
+    "grads": "output gradients come in the tensors of a micro-batch that is done, filled again",
     "twice": "one tensor is the gradient of all outputs of its shape",
     "once": "one tensor is the output gradient of every micro-batch",
 }

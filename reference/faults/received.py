@@ -69,7 +69,9 @@ class OutputGradientsCopiedOncePerTensor(Backwards):
 
     def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
         copies = vars(self).setdefault("copies", _Copies())
-        return backward(mb, map_leaves(lambda grad: copies.of(grad) if isinstance(grad, Tensor) else grad, output_grads))
+        return backward(
+            mb, map_leaves(lambda grad: copies.of(grad) if isinstance(grad, Tensor) else grad, output_grads)
+        )
 
 
 @fault("space.*.one-gradient-twice-*", cause="output_grad_missing", takes="received=one-gradient-twice")

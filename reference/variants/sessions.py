@@ -44,7 +44,7 @@ def owned(grad: Tensor | None) -> Tensor | None:
     """Return a copy that a send would take: contiguous, unless it is sparse."""
     if grad is None or grad.layout != torch.strided:
         return grad
-    return grad.clone(memory_format=torch.contiguous_format)
+    return grad.detach().clone(memory_format=torch.contiguous_format)
 
 
 def needing(values: Sequence[Any]) -> list[Tensor]:

@@ -143,7 +143,8 @@ _OTHERS = (
         value("new-tensors", "new tensors each time"),
         value("inputs-refilled", "arguments received into the tensors of an earlier micro-batch", received="inputs",
               again=True),
-        value("gradients-refilled", "output gradients received into the tensors of the ones before", received="grads"),
+        value("gradients-refilled", "output gradients received into the tensors of an earlier micro-batch",
+              received="grads", again=True),
         value("one-gradient-twice", "one tensor as the gradient of two outputs", received="twice"),
         value("one-gradient-for-all", "one tensor as the output gradient of all micro-batches", received="once"),
     )),
@@ -178,12 +179,18 @@ DIMENSIONS: dict[str, tuple[Dimension, ...]] = {
     "split": (
         Dimension(name="order", says="the order of a step's actions", values=_SPLIT),
         *_OTHERS,
-        Dimension(name="weights", says="which weights W is passed", values=(
-            value("all-in-order", "all weights in their order"),
-            value("reversed-list", "the weights in reverse order for W", "lists", weights="reversed"),
-            value("listed-twice", "a weight that is listed twice", "lists", weights="twice"),
-            value("in-two-parts", "two W, each with a part of the weights", "lists", "param_groups", weights="parts"),
-        )),
+        Dimension(
+            name="weights",
+            says="which weights W is passed",
+            values=(
+                value("all-in-order", "all weights in their order"),
+                value("reversed-list", "the weights in reverse order for W", "lists", weights="reversed"),
+                value("listed-twice", "a weight that is listed twice", "lists", weights="twice"),
+                value(
+                    "in-two-parts", "two W, each with a part of the weights", "lists", "param_groups", weights="parts"
+                ),
+            ),
+        ),
     ),
 }
 
@@ -255,10 +262,11 @@ CONSTRAINTS = (
     never("a loss has no output gradients", {"start": "loss"},
            {"received": "gradients-refilled one-gradient-twice one-gradient-for-all", "tracking": "tracked-gradients"}),
     never("a lone micro-batch has no other whose output gradient could be the same", {"count": "one-mb"},
-           {"received": "gradients-refilled one-gradient-for-all"}),
-    never("what is received into again has one shape", {"received": "gradients-refilled one-gradient-for-all"},
-           {"count": "ragged-mb"}),
-    never("nobody writes over one gradient for all", {"received": "one-gradient-for-all"}, {"caller": "receives"}),
+           {"received": "one-gradient-for-all"}),
+    never("one gradient for all is of one shape, and nobody writes over it", {"received": "one-gradient-for-all"},
+           {"count": "ragged-mb", "caller": "receives"}),
+    never("what is run again in a backward is run once for all weights", {"weights": "in-two-parts"},
+           {"graph": "checkpoint"}),
     never("two outputs of one shape are those of a dict", {"received": "one-gradient-twice"},
            {"outputs": "tensor tuple-of-one one-element named bools scalar", "start": "none-first"}),
     never("values of which all are equal, or none is there, are those of any micro-batch",
