@@ -162,8 +162,8 @@ class StageSpec:
     micro-batch; ``args_require_grad`` has one entry per argument. ``repeats_weight`` says that the program will ask a W
     again, so that a context must be kept for it; ``retain_graph`` that W is to keep the graph (asked only where the
     capability is claimed); ``releases_outputs`` that outputs are let go of between their F and their backward, of which
-    a session is told by ``release_outputs`` (asked only where ``edge_roots`` is claimed). ``kept_lists`` says that lists
-    are passed which the caller uses again, and ``weights`` which weights W is passed, a word of
+    a session is told by ``release_outputs`` (asked only where ``edge_roots`` is claimed). ``kept_lists`` says
+    that lists are passed which the caller uses again, and ``weights`` which weights W is passed, a word of
     :data:`gradconform.trial.trial.WEIGHTS` (both asked only where ``lists`` is claimed).
     """
 

@@ -24,9 +24,9 @@ from .watches import HookWatch, LifetimeWatch
 class Lane:
     """One stage of the trial, its session, and what the caller of a stage holds: arguments, outputs, gradients.
 
-    ``received`` holds the tensors that it receives into, ``one_grad`` the output gradients of all micro-batches where they
-    are the same. ``param_grads`` and ``state`` are the copies made after the last action, ``failed`` has the micro-batches whose I
-    has raised as it was meant to.
+    ``received`` holds the tensors that it receives into, ``one_grad`` the output gradients of all micro-batches where
+    they are the same. ``param_grads`` and ``state`` are the copies made after the last action, ``failed`` has the
+    micro-batches whose I has raised as it was meant to.
     """
 
     def __init__(self, index: int, stage: nn.Module, adapter: Adapter, materials: Materials, loss_scale: float) -> None:

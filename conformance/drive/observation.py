@@ -152,7 +152,7 @@ class Step:
     ``grad_addresses``: the storage of every parameter gradient. ``alive`` and ``live_tensors``: what lives on, where
     that is watched. ``late``: the gradients that were not there yet for work on the caller's stream when the action had
     returned, by sort and name. ``misplaced``: the device of every tensor that does not sit on the trial's, by sort and
-    name; all copies sit on the CPU. ``upstream``: what is wrong in the earlier graph whose outputs a stage is fed, by name.
+    name; all copies sit on the CPU. ``upstream``: what is wrong in the graph whose outputs a stage is fed.
     """
 
     action: Action

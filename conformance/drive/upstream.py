@@ -74,7 +74,7 @@ class Upstream:
         self._returned[mb] = [grad.detach().clone() if isinstance(grad, Tensor) else None for grad in grads]
 
     def go_on(self) -> dict[str, str]:
-        """Run the graph's backward of all micro-batches whose gradients were returned; return what is wrong, by name."""
+        """Run the graph's backward of all micro-batches that have returned; return what is wrong, by name."""
         wrong: dict[str, str] = {}
         for mb in list(self._returned):
             for slot, (made, grad) in enumerate(zip(self._outputs.pop(mb), self._returned.pop(mb), strict=False)):
@@ -92,8 +92,5 @@ class Upstream:
             except RuntimeError as error:
                 return f"cannot be computed any more: {str(error).partition('. ')[0]}"
         found, expected = self._starts[slot].grad, self._sums.get(slot)
-        if found is None or expected is None:
-            right = found is expected
-        else:
-            right = _same(found, expected)
+        right = found is expected if found is None or expected is None else _same(found, expected)
         return "" if right else "is not the sum of the input gradients that were returned"

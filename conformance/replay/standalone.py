@@ -38,8 +38,8 @@ from gradconform.drive.received import Buffers, tracked
 from gradconform.drive.surroundings import Handed, left_on, settings
 from gradconform.drive.upstream import Upstream
 from gradconform.drive.watches import write_over
-from gradconform.reference.autograd import AutogradSession, leaf_of
 from gradconform.fixtures.grad_tuples import one_for_alike
+from gradconform.reference.autograd import AutogradSession, leaf_of
 from gradconform.target.functions import FULL, SPLIT, FunctionsSession
 from gradconform.trees import as_tuple, leaves, tensors
 from gradconform.trial.materials import mean_squares

@@ -1,4 +1,4 @@
-"""What three functions are passed beside single tensors: lists that the caller uses again, and weights in other forms."""
+"""What three functions are passed beside tensors: lists that the caller uses again, and weights in other forms."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class KeptLists:
         self._entries: dict[str, tuple[Any, ...]] = {}
 
     def of(self, names: Sequence[str], given: Sequence[Any]) -> list[Any]:
-        """Return the arguments of a call, the kept list in the place of each tuple, list or iterator of them."""
+        """Return the arguments of a call, kept lists in the place of all tuples, lists and iterators with a name."""
         return [self._kept(name, value) for name, value in zip(names, given, strict=True)]
 
     def _kept(self, name: str, value: Any) -> Any:
-        if type(value) not in {tuple, list} and not isinstance(value, Iterator):
+        if not name or (type(value) not in {tuple, list} and not isinstance(value, Iterator)):
             return value
         held = self._lists.setdefault(name, [])
         held[:] = value
@@ -59,7 +59,17 @@ def weights_for(letter: str, which: str, weights: Iterator[nn.Parameter]) -> Ite
     return weights
 
 
-def parts_of(parameters: Sequence[nn.Parameter], context: list[dict[str, Any]]) -> list[tuple[list[nn.Parameter], Any]]:
+def calls_of_weight(
+    which: str, parameters: Sequence[nn.Parameter], context: Any
+) -> Iterator[tuple[Iterator[nn.Parameter], Any]]:
+    """Yield the weights and the context of each call of W, as a word of ``WEIGHTS`` says."""
+    for weights, part in _parts_of(parameters, context) if which == "parts" else [(parameters, context)]:
+        yield weights_for("W", which, iter(weights)), part
+
+
+def _parts_of(
+    parameters: Sequence[nn.Parameter], context: list[dict[str, Any]]
+) -> list[tuple[list[nn.Parameter], Any]]:
     """Return two parts of a weight context, each with its weights; those of neither come with the second.
 
     The context is torch's list of ``param_groups``, which hold the nodes that accumulate into the parameters.

@@ -46,6 +46,16 @@ ZEROES = frozenset({"zero_none", "zero_fill"})
 OF_ONE = frozenset({"freeze", "unfreeze"})
 
 
+#: What some kinds ask for alone.
+_NEEDED_BY = {
+    "B": "full",
+    "G": "param_groups",
+    "send": "edge_roots",
+    "lose": "forward_again",
+    "evaluate": "evaluation",
+    "freeze": "frozen_params",
+}
+
 #: What a message says behind the programs where not the implementation but plain autograd is wrong in them.
 UNDER_PLAIN_AUTOGRAD = ", under plain autograd"
 
@@ -121,24 +131,13 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
     """
     kinds = {action.kind for action in actions}
     found: set[str] = set()
-    if "B" in kinds:
-        found.add("full")
     if kinds & {"I", "W", "G"}:
         found.add("split")
     if "B" in kinds and "I" in kinds:
         found.add("mixed")
-    if "G" in kinds:
-        found.add("param_groups")
-    if "send" in kinds:
-        found.add("edge_roots")
-    if "lose" in kinds:
-        found.add("forward_again")
-    if "evaluate" in kinds:
-        found.add("evaluation")
+    found |= {need for kind, need in _NEEDED_BY.items() if kind in kinds}
     if kinds & (ZEROES | {"restride", "bucket"}):
         found.add("grads_in_param_grad")
-    if "freeze" in kinds:
-        found.add("frozen_params")
     if kinds & (REPLACEMENTS | OF_ONE):
         found.add("changed_params")
     if _changed_in_flight(actions):

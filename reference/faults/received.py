@@ -76,7 +76,7 @@ class OutputGradientsCopiedOncePerTensor(Backwards):
 
 @fault("space.*.one-gradient-twice-*", cause="output_grad_missing", takes="received=one-gradient-twice")
 @alters(output_grads)
-def outputs_kept_by_their_gradient(outputs: list[Any], grads: Any) -> Any:
+def outputs_kept_by_their_gradient(_: list[Any], grads: Any) -> Any:
     """Outputs are kept in a dict by their gradients: of two outputs with one gradient the last one is left."""
     if not isinstance(grads, list):
         return grads
@@ -105,12 +105,12 @@ class _WithoutWeights(FunctionsSession):
 )
 @alters(with_session)
 class MicroBatchToldByItsOutputGradient(_WithoutWeights):
-    """A micro-batch is told by its output gradient: if that was not written to since, its weights are taken for done."""
+    """A micro-batch is told by its output gradient: one that was not written to since is taken for done by W."""
 
     def _seen(self, mb: int, output_grads: Any) -> bool:
         kept = vars(self).setdefault("kept", {})
         given = tensors(output_grads)
-        key = tuple((id(grad), grad._version) for grad in given)  # noqa: SLF001 (torch has no other name for it)
+        key = tuple((id(grad), grad._version) for grad in given)
         holder, _ = kept.setdefault(key, (mb, given)) if given else (mb, given)
         return bool(holder != mb)
 

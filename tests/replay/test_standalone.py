@@ -180,7 +180,8 @@ def showable(trial: Trial) -> tuple[str, ...]:
     return tuple(
         name
         for name in sorted(shown - {"bits", "refusal", "refusal or nothing"})
-        if not (trial.altering == "move" and name == "what W returns for")  # what it would return is taken away
+        # What it would return is taken away, or has the order of the weights that it was passed.
+        if not ((trial.altering == "move" or trial.weights) and name == "what W returns for")
         if ("state" in watched or not name.removeprefix("the ").startswith(_OF_STATE) or name.endswith("of input"))
         and all(needed in watched for hook, needed in _OF_HOOKS.items() if hook in name)
     )
@@ -342,9 +343,9 @@ def test_a_script_sees_what_the_driver_sees(name: str, target: str, monkeypatch:
 def with_results(trial: Trial, observation: Observation) -> Observation:
     """Return an observation in which W returns what stands after it where it returned nothing, as in a script.
 
-    Where hooks move gradients away, it returns nothing that is compared.
+    Where hooks move gradients away, or W is passed the weights in another form, it returns nothing that is compared.
     """
-    moved = trial.altering == "move"
+    moved = trial.altering == "move" or bool(trial.weights)
     steps = tuple(
         replace(step, weight_result=None if moved else tuple(step.param_grads.values()))
         if step.action.kind == "W" and (moved or (step.weight_result is None and step.raised is None))
