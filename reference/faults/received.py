@@ -238,7 +238,7 @@ class EvaluationEndsTheTraining(_WithoutWeights):
         super().close()
 
 
-@fault("space.*.lost-forward-*", takes="forwards=lost-forward")
+@fault("space.full.lost-forward-*", takes="forwards=lost-forward")
 @alters(with_session)
 class FirstForwardOfANumberKept(FunctionsSession):
     """A second forward of a number runs, and the backward takes the first one's graph all the same."""

@@ -62,7 +62,7 @@ def _walked(
         found, edges, starts = input_pass(roots, starts, wanted, weights)
     else:
         found, edges = grads_of(roots, starts, wanted, keep=True), [edge_of(root) for root in roots]
-    return slots(inputs, tuple(map(owned, found))), _Context(edges, [start.clone() for start in starts])
+    return slots(inputs, tuple(map(owned, found))), _Context(edges, [start.detach().clone() for start in starts])
 
 
 def _accumulate(weights: Iterator[nn.Parameter], context: _Context) -> None:
