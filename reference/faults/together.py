@@ -28,7 +28,7 @@ from .alterations import (
 from .registry import fault
 
 
-@fault("space.*.inputs-in-one-memory-*", cause="other_input", takes="inputs=inputs-in-one-memory", shows_by="memory")
+@fault("space.full.inputs-in-one-memory-*", cause="other_input", takes="inputs=inputs-in-one-memory", shows_by="memory")
 @alters(input_grads)
 def inputs_told_apart_by_address(inputs: Sequence[Any], grads: Grads) -> Grads:
     """Input gradients are kept by the address of the input: of two inputs on one memory the last is taken for both."""
@@ -67,7 +67,7 @@ def _flushed(share: float) -> Callable[..., Tensor]:
     return edit
 
 
-@fault("space.*.subnormal-*", cause="flushed", takes="values=subnormal", shows_by="denormals")
+@fault("space.split.subnormal-*", cause="flushed", takes="values=subnormal", shows_by="denormals")
 def subnormal_gradients_flushed() -> Target:
     """What is smaller than the smallest normal number is taken for zero."""
     return target(param_grads(_flushed(1.0)))
@@ -93,7 +93,7 @@ def huge_gradients_clipped() -> Target:
     return target(param_grads(edit))
 
 
-@fault("space.full.zeros-*", cause=("zero", "never_accumulated"), takes="values=zeros")
+@fault("space.split.zeros-*", cause=("zero", "never_accumulated"), takes="values=zeros")
 @alters(backwards)
 def zeros_taken_for_padding(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """A micro-batch with an argument of zeros is taken for padding, from which no gradient comes."""
@@ -124,7 +124,7 @@ def arguments_that_add_up_to_zero_taken_for_padding(
     return run(outputs, grads, inputs)
 
 
-@fault("space.full.none-first-1", raises=True, takes="outputs=named")
+@fault("space.full.named-2", raises=True, takes="outputs=named")
 @alters(backwards)
 def named_tuple_taken_by_name(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Any) -> Grads:
     """The gradients of a named tuple are sorted by the names of its fields, the outputs are not."""

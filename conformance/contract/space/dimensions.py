@@ -272,6 +272,8 @@ CONSTRAINTS = (
     never("values of which all are equal, or none is there, are those of any micro-batch",
            {"received": "inputs-refilled", "forwards": "lost-forward"},
            {"values": "zeros", "size": "no-elements one-by-one"}),
+    never("huge gradients of one micro-batch more have sums that a right order of adding may not hold in float16",
+           {"received": "inputs-refilled gradients-refilled"}, {"values": "huge"}),
     never("gradients of zeros are those of any output and micro-batch",
            {"received": "gradients-refilled one-gradient-twice one-gradient-for-all"}, {"start": "zero-gradients"}),
     never("what has no elements has no values", {"size": "no-elements"},
