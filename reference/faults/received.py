@@ -238,7 +238,7 @@ class EvaluationEndsTheTraining(_WithoutWeights):
         super().close()
 
 
-@fault("space.split.lost-forward-*", takes="forwards=lost-forward")
+@fault("space.*.lost-forward-*", takes="forwards=lost-forward")
 @alters(with_session)
 class FirstForwardOfANumberKept(FunctionsSession):
     """A second forward of a number runs, and the backward takes the first one's graph all the same."""
@@ -290,7 +290,7 @@ def weight_listed_twice_counted_twice() -> Target:
     return per_session(lambda _: weight_passes(around))
 
 
-@fault("space.split.strided-gradients-2", takes="weights=in-two-parts")
+@fault("space.split.in-two-parts-*", takes="weights=in-two-parts")
 def second_part_of_the_weights_lost() -> Target:
     """A W behind which another one of the same I comes is taken for the last: the second one does nothing."""
 

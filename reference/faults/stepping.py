@@ -99,7 +99,7 @@ def _added_by(add: Callable[[Tensor, Tensor], object]) -> Functions:
 @fault(
     "steps.grads.strides-*",
     "steps.grads.restride-*",
-    "space.full.zeroed-2",
+    "space.full.zeroed-*",
     "space.split.zeroed-1",
     cause="added_as_flat",
     takes="steps=zeroed",

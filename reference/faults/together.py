@@ -28,7 +28,7 @@ from .alterations import (
 from .registry import fault
 
 
-@fault("space.full.inputs-in-one-memory-*", cause="other_input", takes="inputs=inputs-in-one-memory", shows_by="memory")
+@fault("space.*.inputs-in-one-memory-*", cause="other_input", takes="inputs=inputs-in-one-memory", shows_by="memory")
 @alters(input_grads)
 def inputs_told_apart_by_address(inputs: Sequence[Any], grads: Grads) -> Grads:
     """Input gradients are kept by the address of the input: of two inputs on one memory the last is taken for both."""
@@ -67,13 +67,19 @@ def _flushed(share: float) -> Callable[..., Tensor]:
     return edit
 
 
-@fault("space.split.subnormal-*", cause="flushed", takes="values=subnormal", shows_by="denormals")
+@fault(
+    "space.*.subnormal-*",
+    "space.full.transposed-gradients-1",
+    cause="flushed",
+    takes="values=subnormal",
+    shows_by="denormals",
+)
 def subnormal_gradients_flushed() -> Target:
     """What is smaller than the smallest normal number is taken for zero."""
     return target(param_grads(_flushed(1.0)))
 
 
-@fault("space.split.tiny-*", cause="flushed", takes="values=tiny subnormal")
+@fault("space.*.tiny-*", cause="flushed", takes="values=tiny subnormal")
 def tiny_gradients_flushed() -> Target:
     """What is tiny is taken for zero, as where a gradient goes through a narrower dtype."""
     return target(param_grads(_flushed(0.5)))
@@ -93,7 +99,7 @@ def huge_gradients_clipped() -> Target:
     return target(param_grads(edit))
 
 
-@fault("space.split.zeros-*", cause=("zero", "never_accumulated"), takes="values=zeros")
+@fault("space.*.zeros-*", cause=("zero", "never_accumulated"), takes="values=zeros")
 @alters(backwards)
 def zeros_taken_for_padding(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """A micro-batch with an argument of zeros is taken for padding, from which no gradient comes."""
@@ -124,7 +130,7 @@ def arguments_that_add_up_to_zero_taken_for_padding(
     return run(outputs, grads, inputs)
 
 
-@fault("space.full.named-2", raises=True, takes="outputs=named")
+@fault("space.*.named-*", raises=True, takes="outputs=named")
 @alters(backwards)
 def named_tuple_taken_by_name(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Any) -> Grads:
     """The gradients of a named tuple are sorted by the names of its fields, the outputs are not."""
@@ -134,7 +140,7 @@ def named_tuple_taken_by_name(run: Callable[..., Grads], outputs: Any, grads: An
     return run(outputs, grads, inputs)
 
 
-@fault("space.full.tuple-of-one-*", cause="first_row", takes="outputs=tuple-of-one")
+@fault("space.*.tuple-of-one-*", "space.full.default-dtype-1", cause="first_row", takes="outputs=tuple-of-one")
 @alters(with_session)
 class TupleOfOneTakenApartTwice(Backwards):
     """A tuple of one is taken apart twice, its gradient as well: the first row of that stands for all of them."""
