@@ -67,6 +67,9 @@ class Capabilities:
     module_hooks: bool = True  #: module full-backward hooks fire
     none_output_grad: bool = False  #: None for an output means that no gradient flows through it
     edge_roots: bool = False  #: B and I take the gradient edge of an output that was sent and let go of in its place
+    lists: bool = (
+        False  #: lists of inputs, output gradients and weights are passed, as torch's three functions take them
+    )
     none_as_zeros: bool = False  #: that None is read as zeros, so gradients behind it may be zeros in place of None
     first_stage_input_grads: bool = True  #: B and I of a pipeline's first stage return input gradients too
     no_input_grads: bool = True  #: stages of which no argument needs a gradient
@@ -81,6 +84,8 @@ class Capabilities:
     view_output: bool = True
     frozen_params: bool = True
     changed_params: bool = True  #: parameters are frozen, thawed or replaced while a session is open
+    forward_again: bool = True  #: F of a micro-batch comes again, in the place of one that gets no backward
+    evaluation: bool = True  #: between F and its backward the caller runs the stage itself, without gradients
     changed_in_flight: bool = True  #: they are changed, frozen or thawed between the F of a micro-batch and its B or W
     unused_params: bool = True
     shared_params: bool = True
@@ -157,7 +162,9 @@ class StageSpec:
     micro-batch; ``args_require_grad`` has one entry per argument. ``repeats_weight`` says that the program will ask a W
     again, so that a context must be kept for it; ``retain_graph`` that W is to keep the graph (asked only where the
     capability is claimed); ``releases_outputs`` that outputs are let go of between their F and their backward, of which
-    a session is told by ``release_outputs`` (asked only where ``edge_roots`` is claimed).
+    a session is told by ``release_outputs`` (asked only where ``edge_roots`` is claimed). ``kept_lists`` says
+    that lists are passed which the caller uses again, and ``weights`` which weights W is passed, a word of
+    :data:`gradconform.trial.trial.WEIGHTS` (both asked only where ``lists`` is claimed).
     """
 
     is_first: bool = False
@@ -171,6 +178,8 @@ class StageSpec:
     repeats_weight: bool = False
     retain_graph: bool = False
     releases_outputs: bool = False
+    kept_lists: bool = False
+    weights: str = ""
 
 
 @runtime_checkable

@@ -103,7 +103,9 @@ def apart(
         grad = next(remaining) if isinstance(value, Tensor) and value.requires_grad else None
         if grad is not None:
             # Sends refuse what is not contiguous, and a transposed use of the input gives its gradient as a view.
-            laid_out = grad.contiguous() if value.is_contiguous() and grad.layout == torch.strided else grad
+            # An output gradient that requires a gradient may come out as it is: its history is the caller's.
+            own = grad.detach()
+            laid_out = own.contiguous() if value.is_contiguous() and own.layout == torch.strided else own
             grad = laid_out.clone() if place_of(laid_out) in taken else laid_out
             taken.add(place_of(grad))
         result.append(grad)

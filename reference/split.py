@@ -143,7 +143,7 @@ class _Kept:
         """Copy what lies in one of ``places``, which belong to others."""
 
         def own(grad: Tensor | None) -> Tensor | None:
-            return grad.clone() if grad is not None and place_of(grad) in places else grad
+            return grad.detach().clone() if grad is not None and place_of(grad) in places else grad
 
         self.arrived = {use: [(edge, own(grad)) for edge, grad in came] for use, came in self.arrived.items()}
         self.early = {node: own(grad) for node, grad in self.early.items()}

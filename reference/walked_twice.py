@@ -35,7 +35,7 @@ def stage_backward_input(
     Parameters are left alone. Raises as :func:`stage_backward` does.
     """
     roots, grads = match(list(stage_outputs_or_loss), output_grads)
-    parameters = [weight for weight in weights if weight.requires_grad]
+    parameters = [weight for weight in dict.fromkeys(weights) if weight.requires_grad]
     held: list[GradientEdge] = []
     if recomputes(roots) or runs_once(roots):
         wanted = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
@@ -72,7 +72,7 @@ def stage_backward_weight(
     if any("grads" not in group for group in param_groups):
         msg = "this weight context was used before; call stage_backward_input again to get another"
         raise RuntimeError(msg)
-    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    trainable = [parameter for parameter in dict.fromkeys(parameters) if parameter.requires_grad]
     for group in param_groups:
         starts = starts_of(group)
         if starts and trainable:

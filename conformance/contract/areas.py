@@ -27,6 +27,7 @@ from . import (
 from . import property as properties
 from .check import Check, registered
 from .space import checks as space
+from .space.quick import quick_rows
 
 __all__ = [
     "CHECKS", "accumulate", "edges", "errors", "full", "grad_tuple", "hooks", "lifetime", "misuse", "mode",
@@ -110,7 +111,12 @@ QUICK_CHECKS = (
 
 def _marked(checks: Mapping[str, Check]) -> dict[str, Check]:
     """Return the checks with those of profile ``quick`` and the core marked; raise ``KeyError`` for an unknown id."""
-    listed = {*QUICK_CHECKS, *CORE, *(f"{way}.gradients.{name}" for way in ("full", "split") for name in QUICK_STAGES)}
+    listed = {
+        *QUICK_CHECKS,
+        *CORE,
+        *quick_rows(),
+        *(f"{way}.gradients.{name}" for way in ("full", "split") for name in QUICK_STAGES),
+    }
     losses = {f"{way}.loss.{name}" for way in ("full", "split") for name in QUICK_STAGES}
     unknown = sorted(listed - set(checks))
     if unknown:

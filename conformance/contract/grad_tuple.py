@@ -57,6 +57,28 @@ def none() -> Judge:
     return partial(right_or_refused, unless="none_output_grad")
 
 
+@family(
+    "grad_tuple.tracked",
+    _fed(
+        {
+            "mlp": ("mlp", "normal"),
+            "bare-bias": ("bare-bias", "normal"),
+            "added-parameter": ("added-parameter", "normal"),
+        },
+        tracked_grads=True,
+    ),
+)
+def tracked() -> Judge:
+    """Output gradients that require a gradient MUST give the gradients that others give, without a history, on {stage}.
+
+    The stage behind may hand over what it has computed with grad mode on. Where an operation passes its gradient on as
+    it is, what arrives at a parameter or an input is the caller's own tensor.
+
+    Catches: the output gradient itself stored as ``.grad`` or returned, a backward that makes a graph of itself.
+    """
+    return gradients
+
+
 @family("grad_tuple.none_scalar", ways("five-outputs", output_grads="none:0", **_ON_PRIOR))
 def none_scalar() -> Judge:
     """None for a 0-d output MUST mean that no gradient flows there where none_output_grad is claimed, on {stage}.

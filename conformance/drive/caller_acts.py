@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
+import torch
 from torch import nn
 
 from gradconform.trees import tensors
@@ -43,6 +45,15 @@ def _unhook(lane: Lane, mb: int) -> None:
 
 def _set_frozen(lane: Lane, index: int, *, frozen: bool) -> None:
     list(lane.stage.parameters())[index].requires_grad_(not frozen)
+
+
+def evaluate(stage: nn.Module, args: Iterable[Any]) -> None:
+    """Run a stage in evaluation mode and without gradients, as its caller does between steps; it is left as it was."""
+    training = stage.training
+    stage.eval()
+    with torch.no_grad():
+        stage(*args)
+    stage.train(training)
 
 
 def _change(lane: Lane, mb: int, *, change: Callable[[nn.Module], None]) -> None:

@@ -21,16 +21,16 @@ from gradconform.devices.device import device_of
 from gradconform.devices.memory import place_of
 from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
-from gradconform.reference.autograd import leaf_of
 from gradconform.results import Sort
-from gradconform.trees import as_tuple, equal, flattened, tensors
+from gradconform.trees import equal, flattened, tensors
 from gradconform.trial.materials import Materials, mean_squares
 from gradconform.trial.modes import call_in
 from gradconform.trial.program import Action
 
 from .adapter_mistake import mistake_in
-from .caller_acts import CALLER_ACTS
+from .caller_acts import CALLER_ACTS, evaluate
 from .changes import tie, write_over
+from .feeding import args_of, grads_of
 from .lane import Lane
 from .observation import UNKNOWN, Observation, Raised, Sight, Step
 from .streams import CallerReads, SeesStreams
@@ -220,6 +220,9 @@ class _Run:
                 CALLER_ACTS[action.kind](lane, action.mb)
             else:
                 _SESSION_ACTS[action.kind](self, lane, action.mb, sight)
+            lane.received.after(action.kind, action.mb)
+            if lane.upstream and action.kind == "finish" and (wrong := lane.upstream.go_on()):
+                sight.seen["upstream"] = wrong
             late = self._on_other_streams and action.kind in _WRITES and not lane.closed
             if late:
                 self.reads.read("parameter gradient", lane.session.param_grads().items())
@@ -246,7 +249,7 @@ class _Run:
             return call(*args)
 
     def _forward(self, lane: Lane, mb: int, sight: Sight) -> None:
-        lane.args[mb] = args = self._args(lane, mb)
+        lane.args[mb] = args = args_of(self.lanes, lane, mb, self.materials)
         target = self.materials.target(lane.index, mb) if self.trial.loss_at(lane.index) else None
         self.device.seed(self.materials.rng_seed(mb))
         with lane.lifetime.watch(mb, args) if lane.lifetime else NO_LOG:
@@ -264,28 +267,24 @@ class _Run:
         if not (self.is_cpu and copies is known.outputs):  # what stands as it was known lies on the CPU
             self._locate(sight, "output", "output", enumerate(found))
 
-    def _args(self, lane: Lane, mb: int) -> tuple[Any, ...]:
-        """Return what F is fed: materials, or in a chain what the stage before has put out, in leaves of its own."""
-        if self.trial.chain and lane.index:
-            return tuple(map(leaf_of, as_tuple(self.lanes[lane.index - 1].outputs[mb])))
-        if self.trial.same_args and lane.args:
-            return next(iter(lane.args.values()))
-        return self.materials.args(lane.index, mb, lane.stage)
+    def _lose(self, lane: Lane, mb: int, sight: Sight) -> None:
+        del sight
+        args = self.materials.lost_args(lane.index, mb, lane.stage)
+        target = self.materials.target(lane.index, mb) if self.trial.loss_at(lane.index) else None
+        self.device.seed(self.materials.rng_seed(mb))
+        self._call("F", lane.session.forward, mb, args, target)
 
-    def _output_grads(self, lane: Lane, mb: int, *, misuse: bool) -> Tree:
-        """Return what B and I are given: materials, or in a chain what the stage behind has returned for its inputs."""
-        if self.trial.loss_at(lane.index):
-            return None
-        if self.trial.chain and lane.index < len(self.trial.stages) - 1:
-            behind = self.lanes[lane.index + 1].returned.pop(mb)
-            return tuple(grad.detach() if isinstance(grad, Tensor) else grad for grad in behind)
-        return self.materials.output_grads(lane.index, mb, misuse=misuse)
+    def _evaluate(self, lane: Lane, mb: int, sight: Sight) -> None:
+        del sight
+        evaluate(lane.stage, self.materials.args(lane.index, mb, lane.stage))
 
     def _backward(self, lane: Lane, mb: int, sight: Sight, *, method: str) -> None:
-        lane.output_grads[mb] = grads = self._output_grads(lane, mb, misuse=sight.action.misuse)
+        lane.output_grads[mb] = grads = grads_of(self.lanes, lane, sight.action, self.materials)
         if "state" in self.trial.watch:
             lane.handed[mb] = Handed(grads)
         returned = self._call(sight.action.kind, getattr(lane.session, method), mb, grads)
+        if lane.upstream:
+            lane.upstream.returned(mb, returned)
         if self._on_other_streams:
             self.reads.read("input gradient", ((f"input {slot}", grad) for slot, grad in enumerate(returned)))
         known = sight.known.input_grads
@@ -408,6 +407,8 @@ _SESSION_ACTS: dict[str, Callable[[_Run, Lane, int, Sight], None]] = {
     "W": _Run._weight,  # noqa: SLF001 (as above)
     "G": _Run._put_by_hand,  # noqa: SLF001 (as above)
     "send": _Run._send,  # noqa: SLF001 (as above)
+    "lose": _Run._lose,  # noqa: SLF001 (as above)
+    "evaluate": _Run._evaluate,  # noqa: SLF001 (as above)
     "overwrite": _Run._overwrite,  # noqa: SLF001 (as above)
     "reopen": _Run._reopen,  # noqa: SLF001 (as above)
     "close": _Run._close,  # noqa: SLF001 (as above)

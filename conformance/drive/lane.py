@@ -15,15 +15,18 @@ from gradconform.trial.modes import call_in
 
 from .altering import Altering
 from .observation import State
+from .received import Buffers
 from .surroundings import Handed, left_on
+from .upstream import Upstream
 from .watches import HookWatch, LifetimeWatch
 
 
 class Lane:
     """One stage of the trial, its session, and what the caller of a stage holds: arguments, outputs, gradients.
 
-    ``param_grads`` and ``state`` are the copies made after the last action, ``failed`` has the micro-batches whose I
-    has raised as it was meant to.
+    ``received`` holds the tensors that it receives into, ``one_grad`` the output gradients of all micro-batches where
+    they are the same. ``param_grads`` and ``state`` are the copies made after the last action, ``failed`` has the
+    micro-batches whose I has raised as it was meant to.
     """
 
     def __init__(self, index: int, stage: nn.Module, adapter: Adapter, materials: Materials, loss_scale: float) -> None:
@@ -38,6 +41,9 @@ class Lane:
         self.output_grads: dict[int, Tree] = {}
         self.returned: dict[int, tuple[Tensor | None, ...]] = {}
         self.handed: dict[int, Handed] = {}
+        self.received = Buffers()
+        self.upstream = Upstream() if trial.upstream else None
+        self.one_grad: Tree = None
         self.failed: set[int] = set()
         self.param_grads: Mapping[str, Tensor | None] = {}
         self.state: State | None = None
@@ -56,6 +62,8 @@ class Lane:
             repeats_weight=any(a.kind == "W" and a.misuse and a.mb not in trial.raising for a in trial.actions),
             retain_graph=trial.retain_graph,
             releases_outputs=any(action.kind == "send" and action.stage == index for action in trial.actions),
+            kept_lists=trial.kept_lists,
+            weights=trial.weights,
         )
         self.session: Session = self._open()
 

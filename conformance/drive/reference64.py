@@ -132,7 +132,15 @@ class References:
     def _key(self, lanes: range, mb: int, forward: int, *, wide: bool) -> Hashable:
         """Return all that the gradients of one micro-batch depend on."""
         materials, trial = self.materials, self.materials.trial
-        drawn = (str(materials.dtype), str(materials.device), materials.seed, mb, trial.same_args, trial.output_grads)
+        drawn = (
+            str(materials.dtype),
+            str(materials.device),
+            materials.seed,
+            mb,
+            trial.same_args,
+            trial.output_grads,
+            trial.received,
+        )
         stand = tuple(trial.standing(lane, forward) for lane in lanes)
         loss, modes = (trial.loss_at(lanes[-1]), self.loss_scale), trial.modes & OF_FORWARD
         shared = trial.one_module, trial.tied, trial.altering == "scale"

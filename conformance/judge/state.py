@@ -180,6 +180,14 @@ def _shared(evidence: Evidence, *, of_params: bool) -> Iterator[Finding]:
                 yield Finding("shared", pair[0], str(step.action), f"shares storage with {pair[1]}", sort=sort)
 
 
+def upstream_goes_on(evidence: Evidence) -> Iterator[Finding]:
+    """Yield gradients that an earlier graph, whose outputs a stage was fed, has not got from the input gradients."""
+    yield from raised(evidence.observation)
+    for step in evidence.observation.steps:
+        for name, text in step.upstream.items():
+            yield Finding("changed", name, str(step.action), text, sort="thing")
+
+
 def stored_as_laid_out(evidence: Evidence) -> Iterator[Finding]:
     """Yield parameter gradients that lie in memory in another way than plain autograd's."""
     yield from raised(evidence.observation)

@@ -31,6 +31,7 @@ def whole(evidence: Evidence) -> Judged:
     yield from judged
     if findings_in(judged):
         return
+    yield from state.upstream_goes_on(evidence)
     if "state" in evidence.trial.watch:
         for what in _STATE:
             yield from state.as_under_autograd(evidence, what)

@@ -33,9 +33,18 @@ class Inputs:
             f"SEEDS = {seeds}",
             *(f"{name} = {{}}" for name in tables),
             *(line for action in forwards for line in self._microbatch(action.stage, action.mb)),
+            *self._lost(),
             *self._misused(),
             *self._by_hand(),
         ]
+
+    def _lost(self) -> Iterator[str]:
+        """Give the arguments of forwards that get no backward."""
+        for action in self.trial.actions:
+            if action.kind == "lose":
+                stage = self.materials.stage(action.stage)
+                args = self.materials.lost_args(action.stage, action.mb, stage)
+                yield from arguments(args, stage, f"ARGS[{action.stage}, 'lost {action.mb}']")
 
     def _misused(self) -> Iterator[str]:
         """Give the output gradients of calls that are wrong."""

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.drive.altering import Altering
+from gradconform.drive.caller_acts import evaluate
 from gradconform.drive.changes import (
     change_in_place,
     into_bucket,
@@ -34,7 +35,10 @@ from gradconform.drive.changes import (
     tie,
     write_over,
 )
+from gradconform.drive.received import Buffers, tracked
 from gradconform.drive.surroundings import Handed, beside_torch, left_on, settings
+from gradconform.drive.upstream import Upstream
+from gradconform.fixtures.grad_tuples import one_for_alike
 from gradconform.reference.autograd import AutogradSession, leaf_of
 from gradconform.target.functions import FULL, SPLIT, FunctionsSession
 from gradconform.trees import as_tuple, leaves, tensors
@@ -47,8 +51,8 @@ if TYPE_CHECKING:
     CHAIN = LOSS = MAY_REFUSE = REPEATS_WEIGHT = RETAIN_GRAPH = SAME_ARGS = False
     CALLS_KEPT = GIVEN_KEPT = RETURNED_KEPT = SEEN_LAST = False
     WATCHED: list[str]
-    ONE_MODULE = False
-    IMPLEMENTATION = PROGRAM = DEVICE = ALTERING = ""
+    ONE_MODULE = TRACKED_GRADS = UPSTREAM = KEPT_LISTS = False
+    IMPLEMENTATION = PROGRAM = DEVICE = ALTERING = RECEIVED = WEIGHTS = ""
     TIED: tuple[str, ...]
     RAISING: tuple[int, ...]
     UNSENT: tuple[int, ...]
@@ -59,7 +63,7 @@ if TYPE_CHECKING:
     SEEDS: dict[int, int]
     COMPARED: set[str]
     STAGES: list[Callable[[], nn.Module]]
-    ARGS: dict[tuple[int, int], Callable[[nn.Module], tuple[Any, ...]]]
+    ARGS: dict[tuple[int, int | str], Callable[[nn.Module], tuple[Any, ...]]]
     OUTPUT_GRADS: dict[Any, Callable[[], Any]]
     HAND_GRADS, TARGETS = OUTPUT_GRADS, OUTPUT_GRADS
 
@@ -111,6 +115,11 @@ class Lane:
         self.kept: list[tuple[str, Tensor, Tensor]] = []
         self.handed: dict[int, Handed] = {}
         self.places: dict[str, int] = {}
+        if RECEIVED:
+            self.received = Buffers()
+            self.one_grad: Any = None
+        if UPSTREAM:
+            self.upstream = Upstream()
         self.calls: list[tuple[str, str, Any]] = []
         self.handles: list[Any] = []
         if "module_hooks" in WATCHED:
@@ -123,6 +132,10 @@ class Lane:
         spec: Any = SimpleNamespace(
             loss_fn=loss_of if LOSS and self.last else None, repeats_weight=REPEATS_WEIGHT, retain_graph=RETAIN_GRAPH
         )
+        if KEPT_LISTS:
+            spec.kept_lists = KEPT_LISTS
+        if WEIGHTS:
+            spec.weights = WEIGHTS
         named = {name: getattr(self.functions, name) for name in (FULL, *SPLIT) if hasattr(self.functions, name)}
         self.session: Any = (
             FunctionsSession(named, self.stage, spec) if self.functions else AutogradSession(self.stage, spec)
@@ -136,19 +149,38 @@ class Lane:
         elif SAME_ARGS and self.args:
             self.args[mb] = next(iter(self.args.values()))
         else:
-            self.args[mb] = ARGS[self.number, mb](self.stage)
+            self.args[mb] = self.fed(mb)
         torch.manual_seed(SEEDS[mb])
         self.outputs[mb] = self.session.forward(
             mb, self.args[mb], TARGETS[self.number, mb]() if LOSS and self.last else None
         )
         return {"output": copy(dict(enumerate(o for _, o in leaves(as_tuple(self.outputs[mb])))))}
 
+    def fed(self, mb: int) -> Any:
+        args = ARGS[self.number, mb](self.stage)
+        if UPSTREAM:
+            return self.upstream.args(mb, args)
+        return self.received.received(mb, args) if RECEIVED == "inputs" else args
+
+    def lose(self, mb: int) -> None:
+        torch.manual_seed(SEEDS[mb])
+        target = TARGETS[self.number, mb]() if LOSS and self.last else None
+        self.session.forward(mb, ARGS[self.number, f"lost {mb}"](self.stage), target)
+
     def output_grads(self, mb: int, token: str) -> Any:
         if LOSS and self.last:
             return None
         if CHAIN and self.number < len(STAGES) - 1:
             return tuple(g if g is None else g.detach() for g in self.lanes[self.number + 1].returned.pop(mb))
-        return OUTPUT_GRADS[(self.number, mb, "misuse") if token.endswith("!") else (self.number, mb)]()
+        grads = OUTPUT_GRADS[(self.number, mb, "misuse") if token.endswith("!") else (self.number, mb)]()
+        if RECEIVED == "twice":
+            grads = one_for_alike(grads)
+        if TRACKED_GRADS:
+            tracked(grads)
+        if RECEIVED == "once":
+            self.one_grad = grads if self.one_grad is None else self.one_grad
+            return self.one_grad
+        return self.received.received(mb, grads) if RECEIVED == "grads" else grads
 
     def run_backward(self, mb: int, token: str, method: Callable[[int, Any], Any]) -> Step:
         grads = self.output_grads(mb, token)
@@ -157,6 +189,8 @@ class Lane:
         if GIVEN_KEPT:
             self.grads[mb] = grads
         returned = tuple(method(mb, grads))
+        if UPSTREAM:
+            self.upstream.returned(mb, returned)
         if RETURNED_KEPT:
             self.returned[mb] = returned
         given = {slot: grad for slot, grad in enumerate(returned) if isinstance(grad, Tensor)}
@@ -291,6 +325,8 @@ ACTS: dict[str, Callable[[Lane, int, str], Any]] = {
     "G": lambda lane, mb, _: lane.put_by_hand(mb),
     "zero_none": lambda lane, *_: lane.stage.zero_grad(set_to_none=True),
     "zero_fill": lambda lane, *_: lane.stage.zero_grad(set_to_none=False),
+    "lose": lambda lane, mb, _: lane.lose(mb),
+    "evaluate": lambda lane, mb, _: evaluate(lane.stage, ARGS[lane.number, mb](lane.stage)),
     "drop": lambda lane, mb, _: lane.drop(mb),
     "send": lambda lane, mb, _: lane.send(mb),
     "overwrite": lambda lane, mb, _: lane.overwrite(mb),
@@ -333,6 +369,7 @@ SEEN: dict[str, Callable[[Lane, str, int], Any]] = {
     "output gradient": lambda lane, *_: copy(by_name(lane.grads)),
     "parameter": lambda lane, *_: copy(dict(lane.stage.named_parameters())),
     "buffer": lambda lane, *_: copy(dict(lane.stage.named_buffers())),
+    "is wrong:": lambda lane, kind, _: lane.upstream.go_on() if UPSTREAM and kind == "finish" else {},
     "the generator's state": lambda *_: {"": torch.get_rng_state()},
     "moved to other storage: the gradient of": lambda lane, *_: lane.moved(),
     "shared with a stored gradient:": lambda lane, *_: lane.shared(stored=True),
@@ -358,6 +395,8 @@ def run(functions: Any) -> list[Step]:
         try:
             seen = ACTS[kind](lane, int(mb or 0), token)
             step |= seen if isinstance(seen, dict) else {}
+            if RECEIVED:
+                lane.received.after(kind, int(mb or 0))
         except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 (what it raises is what is seen)
             step["raised"] = f"{type(error).__name__}: {error}"
             if RAISING and kind == "I" and int(mb) in RAISING:

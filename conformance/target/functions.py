@@ -19,6 +19,7 @@ from gradconform.adapter import Capabilities, UnsupportedError
 from gradconform.torch_releases.edges import EDGE
 from gradconform.trees import as_tuple, flattened, leaves, tensors
 
+from .passed import KeptLists, calls_of_weight, weights_for
 from .session import StageSession, let_go
 from .shown import shown_by_split, takes_edges
 
@@ -52,6 +53,7 @@ class FunctionsAdapter:
         split = all(function in functions for function in SPLIT)
         found = {"full": FULL in functions, "split": split, "mixed": FULL in functions and split}
         found |= {**dict.fromkeys(SHOWN, split), EDGES: EDGE.there()}
+        found["lists"] = True
         found["weight_before_input"] = False  # without an I there is no context to call W with
         found["retain_graph"] = split and _takes(functions[SPLIT[1]], "retain_graph")
         self.capabilities = Capabilities.from_mapping({**found, **claims})
@@ -83,12 +85,15 @@ class FunctionsSession(StageSession):
         super().__init__(stage, spec)
         self._functions = functions
         self._contexts: dict[int, Any] = {}
+        if self._spec.kept_lists:
+            self._kept = KeptLists()
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
         """Call ``stage_backward``; outputs and gradients are passed in the structure the stage gave them."""
         args, outputs = self._forwards.pop(mb)
         roots = outputs if self._spec.loss_fn else as_tuple(outputs)
-        return _entries(called(self._function(FULL), roots, output_grads, list(args)), args, FULL)
+        names = ("outputs", "output gradients", "inputs")
+        return _entries(self._call(FULL, names, roots, output_grads, list(args)), args, FULL)
 
     def backward_input(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
         """Call ``stage_backward_input`` with flat tuples, as torch's runtime does; keep what it returns for W.
@@ -105,10 +110,12 @@ class FunctionsSession(StageSession):
                 for path, output in leaves(as_tuple(outputs))
                 if self._spec.releases_outputs or isinstance(output, Tensor)
             )
-        function = self._function(SPLIT[0])
         roots = tuple(flattened(outputs) if self._spec.releases_outputs else tensors(outputs))
-        result = called(function, roots, flat_grads, list(args), self._stage.parameters())
-        grads, self._contexts[mb] = _pair(result)
+        weights = self._stage.parameters()
+        if self._spec.weights:
+            weights = weights_for("I", self._spec.weights, weights)
+        names = ("outputs", "output gradients", "inputs", "weights")
+        grads, self._contexts[mb] = _pair(self._call(SPLIT[0], names, roots, flat_grads, list(args), weights))
         return _entries(grads, args, SPLIT[0])
 
     def release_outputs(self, mb: int, unsent: tuple[int, ...]) -> None:
@@ -123,7 +130,11 @@ class FunctionsSession(StageSession):
             raise UnsupportedError(msg)
         context = self._contexts[mb] if self._spec.repeats_weight else self._contexts.pop(mb)
         options = {"retain_graph": True} if self._spec.retain_graph else {}
-        result = called(self._function(SPLIT[1]), self._stage.parameters(), context, **options)
+        if self._spec.weights:
+            for weights, part in calls_of_weight(self._spec.weights, list(self._stage.parameters()), context):
+                self._call(SPLIT[1], ("weights", ""), weights, part, **options)
+            return None  # what W returns has the order of the weights that it was passed
+        result = self._call(SPLIT[1], ("weights", ""), self._stage.parameters(), context, **options)
         return tuple(result) if isinstance(result, (tuple, list)) else None
 
     def put_weight_context(self, mb: int, node: Node, grads: tuple[Tensor | None, ...]) -> None:
@@ -137,6 +148,14 @@ class FunctionsSession(StageSession):
         """Let go of every graph."""
         super().close()
         self._contexts.clear()
+
+    def _call(self, name: str, names: tuple[str, ...], *given: Any, **options: Any) -> Any:
+        """Call a function with what it is given, by ``names``: in lists of its caller's where that keeps them."""
+        if not self._spec.kept_lists:
+            return called(self._function(name), *given, **options)
+        result = called(self._function(name), *self._kept.of(names, given), **options)
+        self._kept.check(name)
+        return result
 
     def _function(self, name: str) -> Callable[..., Any]:
         if name not in self._functions:
@@ -174,7 +193,7 @@ def _pair(result: Any) -> tuple[Any, Any]:
 
 
 #: What is raised in these is the implementation's: it was called, or returned what it must not.
-CALLS = frozenset({called.__code__, _entries.__code__, _pair.__code__})
+CALLS = frozenset({called.__code__, _entries.__code__, _pair.__code__, KeptLists.check.__code__})
 
 
 def _takes(function: Callable[..., Any], keyword: str) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.devices.device import cpu_rng_state, device_of
-from gradconform.fixtures.grad_tuples import WRONG_PATTERNS, apply_pattern, draw_output_grads
+from gradconform.fixtures.grad_tuples import WRONG_PATTERNS, apply_pattern, draw_output_grads, one_for_alike
 from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.trees import Tree, as_tuple, leaves, map_leaves, tensors
@@ -26,6 +26,10 @@ def stable_seed(*parts: object) -> int:
     """Return a seed that depends on ``parts`` alone, not on the process or the order of the run."""
     return zlib.crc32("/".join(map(str, parts)).encode())
 
+
+#: What is added to the number of a micro-batch for the values of a forward that gets no backward; it is even, so that
+#: it has as many rows.
+_LOST = 1000
 
 #: What is added to a seed for the targets of a loss, which are drawn as output gradients are.
 _TARGETS = 1_000_003
@@ -90,6 +94,10 @@ class Materials:
         case = self.trial.stages[lane]
         return place_arguments(case.inputs, self.drawn(lane, mb), stage, self.device)
 
+    def lost_args(self, lane: int, mb: int, stage: nn.Module) -> tuple[Any, ...]:
+        """Return arguments with other values than those of ``mb``, for a forward of that number without a backward."""
+        return self.args(lane, mb + _LOST, stage)
+
     def example_args(self, lane: int, stage: nn.Module) -> tuple[Any, ...]:
         """Return arguments for their shapes, dtypes and need of a gradient; no forward gets them, nor a parameter."""
         if lane not in self._example_args:
@@ -104,9 +112,11 @@ class Materials:
 
         A wrong pattern is handed to misuses (``B1!``) only; the other actions of the program get right gradients.
         """
+        mb = 0 if self.trial.received == "once" else mb
         grads = self._drawn_grads(lane, mb, self.seed_of(lane))
         pattern = self.trial.output_grads
-        return apply_pattern(grads, "normal" if pattern in WRONG_PATTERNS and not misuse else pattern, self.device)
+        given = apply_pattern(grads, "normal" if pattern in WRONG_PATTERNS and not misuse else pattern, self.device)
+        return one_for_alike(given) if self.trial.received == "twice" else given
 
     def hand_grads(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:
         """Return the gradient tuple that G puts into a weight context: one entry per output of the last node."""

@@ -5,7 +5,9 @@ Other tokens stand for what happens around the stage: ``zero_none`` and ``zero_f
 ``set_to_none``), ``drop3`` (the caller lets go of the outputs and arguments of micro-batch 3), ``overwrite3`` (it
 writes over the input gradients of micro-batch 3), ``send3`` (its outputs are sent, and all that holds them lets go:
 B or I start at their gradient edges), ``receive3`` (it writes over what held the output gradients of
-micro-batch 3, as the next receive does), ``hook`` and ``unhook`` (hooks on every parameter), ``freeze2`` and
+micro-batch 3, as the next receive does), ``lose3`` (a forward of micro-batch 3 on other values, which gets no backward:
+its number is used again), ``evaluate3`` (the caller runs the stage in evaluation mode and without gradients, on the
+values of micro-batch 3), ``hook`` and ``unhook`` (hooks on every parameter), ``freeze2`` and
 ``unfreeze2`` (of the parameter that is registered third), ``reopen`` (the session is closed, and another one opened on
 the same module), ``finish`` and ``close``, behind which a session is asked nothing more. ``G0`` puts a weight context
 in by hand (torch's ``param_groups``), in place of ``I0``.
@@ -24,7 +26,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 _ACTION = re.compile(
-    r"(?P<stage>\d*)(?P<letter>F|B|I|W|G|drop|send|overwrite|receive|freeze|unfreeze)(?P<mb>\d+)(?P<misuse>!?)"
+    r"(?P<stage>\d*)(?P<letter>F|B|I|W|G|drop|send|overwrite|receive|lose|evaluate|freeze|unfreeze)(?P<mb>\d+)(?P<misuse>!?)"
     r"|(?P<lane>\d*)(?P<word>zero_none|zero_fill|hook|unhook|reopen|step|replace|rebind|restride|bucket|collect|close"
     r"|finish(?P<loud>!?))"
 )
@@ -43,6 +45,16 @@ ZEROES = frozenset({"zero_none", "zero_fill"})
 #: Kinds that are done to one parameter.
 OF_ONE = frozenset({"freeze", "unfreeze"})
 
+
+#: What some kinds ask for alone.
+_NEEDED_BY = {
+    "B": "full",
+    "G": "param_groups",
+    "send": "edge_roots",
+    "lose": "forward_again",
+    "evaluate": "evaluation",
+    "freeze": "frozen_params",
+}
 
 #: What a message says behind the programs where not the implementation but plain autograd is wrong in them.
 UNDER_PLAIN_AUTOGRAD = ", under plain autograd"
@@ -119,20 +131,13 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
     """
     kinds = {action.kind for action in actions}
     found: set[str] = set()
-    if "B" in kinds:
-        found.add("full")
     if kinds & {"I", "W", "G"}:
         found.add("split")
     if "B" in kinds and "I" in kinds:
         found.add("mixed")
-    if "G" in kinds:
-        found.add("param_groups")
-    if "send" in kinds:
-        found.add("edge_roots")
+    found |= {need for kind, need in _NEEDED_BY.items() if kind in kinds}
     if kinds & (ZEROES | {"restride", "bucket"}):
         found.add("grads_in_param_grad")
-    if "freeze" in kinds:
-        found.add("frozen_params")
     if kinds & (REPLACEMENTS | OF_ONE):
         found.add("changed_params")
     if _changed_in_flight(actions):

@@ -23,6 +23,21 @@ from .program import (
     standing,
 )
 
+#: Which tensors a caller receives into, beside new ones each time.
+RECEIVED = {
+    "inputs": "arguments come in the tensors of a micro-batch that is done, filled again",
+    "grads": "output gradients come in the tensors of a micro-batch that is done, filled again",
+    "twice": "one tensor is the gradient of all outputs of its shape",
+    "once": "one tensor is the output gradient of every micro-batch",
+}
+
+#: Which weights W is passed, beside all of them in their order.
+WEIGHTS = {
+    "reversed": "W is passed the weights in reverse order",
+    "twice": "I and W are passed the first weight twice",
+    "parts": "W is called twice, each time with a part of the weight context and its weights",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
@@ -45,6 +60,10 @@ class Trial:
     ``repeats``: how many times the implementation runs the trial, each on a new stage. ``hand_grads``: which slots of
     the weight context that G puts in hold a gradient, e.g. ``(True, False)``. ``unsent``: which outputs ``send`` leaves
     alone, by number: they stay as they are.
+    ``received``: which tensors the caller receives into, of :data:`RECEIVED`. ``tracked_grads``: output gradients
+    require a gradient themselves. ``kept_lists``: the caller keeps the lists that it passes, and passes them again.
+    ``weights``: which weights W is passed, of :data:`WEIGHTS`. ``upstream``: arguments lie in the
+    memory of an earlier graph's outputs, and that graph goes on with the input gradients.
     """
 
     stages: tuple[StageCase, ...]
@@ -66,6 +85,11 @@ class Trial:
     ragged: bool = False
     draw: int = 0
     unsent: tuple[int, ...] = ()
+    received: str = ""
+    tracked_grads: bool = False
+    kept_lists: bool = False
+    weights: str = ""
+    upstream: bool = False
 
     def __hash__(self) -> int:
         """Hash by what differs most: a trial is looked up for every check that reads it."""
@@ -76,7 +100,7 @@ class Trial:
         """Raise :class:`~gradconform.trial.program.ProgramError` for what a chain, or plain autograd, does not do."""
         beside = (
             self.same_args, self.prior_grads, self.hand_grads, self.modes, self.one_module, self.tied, self.altering,
-            self.raising, self.ragged,
+            self.raising, self.ragged, self.received, self.tracked_grads, self.upstream,
         )  # fmt: skip
         of_chains = {"F", "B", "I", "W", "finish"}
         odd = any(action.misuse or action.kind not in of_chains for action in self.actions)
@@ -94,6 +118,20 @@ class Trial:
             raise ProgramError(msg)
         self._refuse_replacements()
         self._refuse_sharing()
+        self._refuse_words()
+
+    def _refuse_words(self) -> None:
+        """Raise for a word that stands for nothing, and for one that another contradicts."""
+        for name, known in ("received", RECEIVED), ("weights", WEIGHTS):
+            if getattr(self, name) and getattr(self, name) not in known:
+                msg = f"{name}={getattr(self, name)!r}; expected one of {sorted(known)}, or nothing"
+                raise ProgramError(msg)
+        if self.same_args and (self.upstream or self.received == "inputs"):
+            msg = f"same_args goes with neither upstream nor received='inputs'; got {self}"
+            raise ProgramError(msg)
+        if self.upstream and self.received == "inputs":
+            msg = "what an earlier graph has put out is not received into; expected upstream or received='inputs'"
+            raise ProgramError(msg)
 
     def _refuse_sharing(self) -> None:
         """Raise for parameters of several stages, or with hooks that alter, to which a program does other things."""
@@ -137,6 +175,10 @@ class Trial:
             found.add("ragged")
         if self.retain_graph:
             found.add("retain_graph")
+        if self.kept_lists or self.weights:
+            found.add("lists")
+        if self.weights == "parts":
+            found.add("param_groups")
         found |= {NEEDED_BY[mode] for mode in self.modes & NEEDED_BY.keys()}
         return frozenset(found | self._needed_of_parameters(split="split" in found))
 

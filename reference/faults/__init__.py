@@ -19,6 +19,7 @@ from . import (  # noqa: F401 (each registers its faults)
     orders,
     pairing,
     raising,
+    received,
     recomputed,
     sharing,
     sizes,

@@ -22,9 +22,10 @@ class Fault:
     """One wrong idea.
 
     ``topic`` is the module it stands in, ``idea`` says in one sentence what it does wrong, ``named`` are globs over the
-    ids of the checks one would name for it: all that they match must fail. ``raises`` says that it may show by an
-    exception that plain autograd does not raise. ``make`` returns a new target. ``causes`` are those of which one is to
-    be found for a fault of values, with the fields that a report has for them; empty where it cannot be named.
+    ids of the checks one would name for it: all that they match must fail, of the rows of the space at least one.
+    ``raises`` says that it may show by an exception that plain autograd does not raise. ``make`` returns a new target.
+    ``causes`` are those of which one is to be found for a fault of values, with the fields that a report has for them;
+    empty where it cannot be named.
     ``dtypes`` are those in which it is a fault, None for all, and ``elsewhere`` says why it is none in the others: an
     error of 1e-5 is lost in bfloat16. ``dimension`` is that of the space (docs/space.md) to which it belongs: of
     its rows only such as have one of ``values`` show it. ``shows_by`` says what of a device it shows by, beside values.

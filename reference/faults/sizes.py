@@ -122,7 +122,7 @@ def tail_behind_blocks_of_256_dropped() -> Target:
     return target(param_grads(_cut(256, 256)))
 
 
-@fault("space.full.32x32-*", cause={"kind": "cut_off", "counts": [256, 1024, 768]}, takes="size=32x32")
+@fault("space.*.32x32-*", cause={"kind": "cut_off", "counts": [256, 1024, 768]}, takes="size=32x32")
 def last_of_whole_blocks_dropped() -> Target:
     """A gradient of whole blocks of 256 elements is added without the last of them, which is taken for the rest."""
 

@@ -67,7 +67,13 @@ def _flushed(share: float) -> Callable[..., Tensor]:
     return edit
 
 
-@fault("space.*.subnormal-*", cause="flushed", takes="values=subnormal", shows_by="denormals")
+@fault(
+    "space.*.subnormal-*",
+    "space.full.transposed-gradients-1",
+    cause="flushed",
+    takes="values=subnormal",
+    shows_by="denormals",
+)
 def subnormal_gradients_flushed() -> Target:
     """What is smaller than the smallest normal number is taken for zero."""
     return target(param_grads(_flushed(1.0)))
@@ -93,7 +99,7 @@ def huge_gradients_clipped() -> Target:
     return target(param_grads(edit))
 
 
-@fault("space.full.zeros-*", cause=("zero", "never_accumulated"), takes="values=zeros")
+@fault("space.*.zeros-*", cause=("zero", "never_accumulated"), takes="values=zeros")
 @alters(backwards)
 def zeros_taken_for_padding(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """A micro-batch with an argument of zeros is taken for padding, from which no gradient comes."""
@@ -103,7 +109,7 @@ def zeros_taken_for_padding(run: Callable[..., Grads], outputs: Any, grads: Any,
     return tuple(torch.zeros_like(one) if one.requires_grad else None for one in inputs)
 
 
-@fault("space.split.frozen-1", "space.split.views-1", cause="output_grads_ones", takes="outputs=one-element")
+@fault("space.*.one-element-*", cause="output_grads_ones", takes="outputs=one-element")
 @alters(output_grads)
 def one_element_taken_for_a_loss(outputs: list[Any], grads: Any) -> Any:
     """An output of one element is taken for a loss, whose gradient is 1."""
@@ -124,7 +130,7 @@ def arguments_that_add_up_to_zero_taken_for_padding(
     return run(outputs, grads, inputs)
 
 
-@fault("space.full.named-*", raises=True, takes="outputs=named")
+@fault("space.*.named-*", raises=True, takes="outputs=named")
 @alters(backwards)
 def named_tuple_taken_by_name(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Any) -> Grads:
     """The gradients of a named tuple are sorted by the names of its fields, the outputs are not."""
@@ -134,7 +140,7 @@ def named_tuple_taken_by_name(run: Callable[..., Grads], outputs: Any, grads: An
     return run(outputs, grads, inputs)
 
 
-@fault("space.*.tuple-of-one-*", cause="first_row", takes="outputs=tuple-of-one")
+@fault("space.*.tuple-of-one-*", "space.full.default-dtype-1", cause="first_row", takes="outputs=tuple-of-one")
 @alters(with_session)
 class TupleOfOneTakenApartTwice(Backwards):
     """A tuple of one is taken apart twice, its gradient as well: the first row of that stands for all of them."""
@@ -157,7 +163,7 @@ def all_inputs_lost_with_one_that_is_not_used(inputs: Sequence[Any], grads: Grad
     return (None,) * len(grads) if lacking else grads
 
 
-@fault("space.split.integer-input-*", cause="whole_numbers", takes="inputs=integer-input")
+@fault("space.*.integer-input-*", cause="whole_numbers", takes="inputs=integer-input")
 @alters(input_grads)
 def input_gradients_in_the_dtype_of_the_last_argument(inputs: Sequence[Any], grads: Grads) -> Grads:
     """Input gradients go through a buffer in the dtype of the last argument, which may hold integers."""

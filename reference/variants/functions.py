@@ -21,7 +21,7 @@ from .sessions import Grads, added, everything, grads_of, needing, owned, roots_
 def _compute_all(
     outputs: Sequence[Tensor], grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]
 ) -> tuple[Grads, list[dict[str, Any]]]:
-    trainable = [weight for weight in weights if weight.requires_grad]
+    trainable = [weight for weight in dict.fromkeys(weights) if weight.requires_grad]
     found, own = everything(list(outputs), grads, inputs, trainable)
     return found, [{"added": list(zip(trainable, own, strict=True))}]
 
@@ -56,17 +56,18 @@ def _walked(
     outputs: Sequence[Tensor], grads: Any, inputs: Sequence[Any], weights: Iterable[nn.Parameter]
 ) -> tuple[Grads, _Context]:
     roots, starts = roots_of(list(outputs), grads)
+    weights = dict.fromkeys(weights)
     wanted = needing(inputs)
     if recomputes(roots):
         found, edges, starts = input_pass(roots, starts, wanted, weights)
     else:
         found, edges = grads_of(roots, starts, wanted, keep=True), [edge_of(root) for root in roots]
-    return slots(inputs, tuple(map(owned, found))), _Context(edges, [start.clone() for start in starts])
+    return slots(inputs, tuple(map(owned, found))), _Context(edges, [start.detach().clone() for start in starts])
 
 
 def _accumulate(weights: Iterator[nn.Parameter], context: _Context) -> None:
     edges, starts = context.use()
-    trainable = [weight for weight in weights if weight.requires_grad]
+    trainable = [weight for weight in dict.fromkeys(weights) if weight.requires_grad]
     if edges and trainable:
         torch.autograd.backward(edges, starts, inputs=trainable)
 

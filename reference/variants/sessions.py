@@ -44,7 +44,7 @@ def owned(grad: Tensor | None) -> Tensor | None:
     """Return a copy that a send would take: contiguous, unless it is sparse."""
     if grad is None or grad.layout != torch.strided:
         return grad
-    return grad.clone(memory_format=torch.contiguous_format)
+    return grad.detach().clone(memory_format=torch.contiguous_format)
 
 
 def needing(values: Sequence[Any]) -> list[Tensor]:
@@ -106,7 +106,7 @@ class Session(StageSession):
             found, edges, starts = input_pass(roots, starts, wanted, self.trainable.values())
         else:
             found, edges = self.walk(roots, starts, wanted), [edge_of(root) for root in roots]
-        self.pending.append((mb, (edges, [start.clone() for start in starts])))
+        self.pending.append((mb, (edges, [start.detach().clone() for start in starts])))
         return slots(args, tuple(map(owned, found)))
 
     def walk(self, roots: Roots, starts: list[Tensor], wanted: list[Tensor]) -> Grads:

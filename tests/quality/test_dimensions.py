@@ -30,13 +30,13 @@ def judged(fault: Fault, checks: Iterable[str]) -> Report:
 
 def rows_of(fault: Fault) -> list[str]:
     """Return the rows that have a value of the fault, those with fewest parameters and least that is special first."""
-    found = {check: row for check, (_, row) in ROWS.items() if row[str(fault.dimension)] in fault.values}
+    found = {check: row for check, (_, row) in ROWS.items() if row.get(str(fault.dimension)) in fault.values}
     return sorted(found, key=lambda check: ("many-parameters" in found[check].values(), len(special(check) or ())))
 
 
 def rows_without(fault: Fault) -> list[str]:
     """Return few rows that have none of its values, and together every other value that such rows have."""
-    others = {check: row for check, (_, row) in ROWS.items() if row[str(fault.dimension)] not in fault.values}
+    others = {check: row for check, (_, row) in ROWS.items() if row.get(str(fault.dimension)) not in fault.values}
     left = {pair for row in others.values() for pair in row.items()}
     chosen: list[str] = []
     while left:

@@ -37,6 +37,7 @@ KINDS = {
     "orders": {"mismatch", "missing", "not_repeatable"},
     "pairing": {"mismatch", "shape", "unexpected", "missing", "no_error", "changed"},
     "raising": {"no_error", "changed", "missing"},
+    "received": {"mismatch", "missing", "unexpected", "changed", "nonfinite"},
     "recomputed": {"changed", "mismatch", "missing", "unexpected"},
     "sharing": {"mismatch", "missing", "shape", "unexpected"},
     "stepping": {"mismatch", "missing", "unexpected"},
@@ -97,13 +98,17 @@ def on_named_checks(judge: Judge, fault: Fault, dtype: str = "float32") -> Repor
 @pytest.mark.parametrize("fault", [pytest.param(fault, id=name) for name, fault in FAULTS.items() if in_dtype(fault)])
 def test_a_fault_is_caught_by_every_check_one_would_name(fault: Fault, judge: Judge) -> None:
     report = on_named_checks(judge, fault)
-    assert {result.check: result.status for result in report} == dict.fromkeys((r.check for r in report), "failed")
+    # A row of the space has some twenty values, of which another may hide the fault: one row of each name is enough.
+    failed = [result for result in report if result.status == "failed"]
+    missed = {result.check for result in report} - {result.check for result in failed}
+    assert {check for check in missed if not check.startswith("space.")} == set()
+    assert not missed or any(result.check.startswith("space.") for result in failed)
     assert not report.conforms
     assert report.verdict == "does not conform"
-    kinds = {result.kind for result in report}
+    kinds = {result.kind for result in failed}
     assert kinds <= KINDS[fault.topic] | ({"error"} if fault.raises else set())
     assert all(finding["where"] and finding["text"] for result in report for finding in result.findings)
-    assert all(SAID.get(fault.name, "") in result.message for result in report)
+    assert all(SAID.get(fault.name, "") in result.message for result in failed)
 
 
 @pytest.mark.slow

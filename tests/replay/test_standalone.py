@@ -30,7 +30,7 @@ from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import resolve
 from gradconform.trial.materials import Materials
 from gradconform.trial.modes import MODES
-from gradconform.trial.trial import Trial
+from gradconform.trial.trial import WEIGHTS, Trial
 
 CHECKS = checks_of()
 _SEED = 20
@@ -92,6 +92,16 @@ TRIALS = {
     "recomputed": of("checkpoint-batch-norm", program="F0 B0 F1 I1 W1", watch=_WATCHED["state"], prior_grads=True),
     "reentrant": of("checkpoint-reentrant", program="F0 B0 F1 I1 W1", watch=_WATCHED["state"]),
     "receive": of("bare-bias", program="F0 F1 I0 receive0 I1 receive1 W0 W1", watch=_WATCHED["state"]),
+    "received-inputs": of("two-inputs", program="F0 B0 F1 I1 W1 finish F2 B2 F3 I3 W3", received="inputs"),
+    "received-grads": of("mlp", program="F0 F1 B0 I1 W1", received="grads", watch=_WATCHED["state"]),
+    "one-gradient-twice": of("dict-output", program="F0 B0 F1 I1 W1", received="twice"),
+    "one-gradient-once": of("two-outputs", program="F0 F1 B0 I1 W1", received="once"),
+    "tracked-grads": of("mlp", program="F0 B0 F1 I1 W1", tracked_grads=True),
+    "kept-lists": of("two-outputs", program="F0 B0 F1 I1 W1", kept_lists=True),
+    **{f"weights-{which}": of("mlp", program="F0 F1 I0 I1 W0 W1", weights=which) for which in WEIGHTS},
+    "upstream": of("two-inputs", program="F0 B0 F1 I1 drop1 W1 finish", upstream=True),
+    "lost": of("mlp", program="lose0 F0 F1 B0 I1 lose0 W1"),
+    "evaluated": of("batch-norm", program="F0 evaluate0 B0 F1 I1 W1"),
     "sparse": of("embedding-sparse", program="F0 B0 F1 I1 W1"),
     **{
         f"grads-{pattern}": of("three-outputs", program="F0 B0 F1 I1 W1", output_grads=pattern)
@@ -127,6 +137,11 @@ DIFFERING = {
     "unsent": (TRIALS["sent-in-part"], replace(TRIALS["sent-in-part"], unsent=())),
     "ragged": (replace(PLAIN, program="F1 B1"), replace(PLAIN, program="F1 B1", ragged=True)),
     "draw": (PLAIN, replace(PLAIN, draw=1)),
+    "received": (PLAIN, replace(PLAIN, received="grads")),
+    "tracked_grads": (PLAIN, replace(PLAIN, tracked_grads=True)),
+    "kept_lists": (PLAIN, replace(PLAIN, kept_lists=True)),
+    "weights": (replace(PLAIN, program="F0 I0 W0"), replace(PLAIN, program="F0 I0 W0", weights="twice")),
+    "upstream": (PLAIN, replace(PLAIN, upstream=True)),
 }
 
 
@@ -165,7 +180,8 @@ def showable(trial: Trial) -> tuple[str, ...]:
     return tuple(
         name
         for name in sorted(shown - {"bits", "refusal", "refusal or nothing"})
-        if not (trial.altering == "move" and name == "what W returns for")  # what it would return is taken away
+        # What it would return is taken away, or has the order of the weights that it was passed.
+        if not ((trial.altering == "move" or trial.weights) and name == "what W returns for")
         if ("state" in watched or not name.removeprefix("the ").startswith(_OF_STATE) or name.endswith("of input"))
         and all(needed in watched for hook, needed in _OF_HOOKS.items() if hook in name)
     )
@@ -235,6 +251,7 @@ STEP: dict[str, Shown | str] = {
     "live_tensors": "growth is refused",
     "late": "a script waits for the device",
     "misplaced": "a script runs on one device, and reads tensors wherever they are",
+    "upstream": lambda step: {"is wrong:": step.upstream},
 }
 STATE: dict[str, Shown | str] = {
     "args": lambda state: {"argument": state.args},
@@ -326,9 +343,9 @@ def test_a_script_sees_what_the_driver_sees(name: str, target: str, monkeypatch:
 def with_results(trial: Trial, observation: Observation) -> Observation:
     """Return an observation in which W returns what stands after it where it returned nothing, as in a script.
 
-    Where hooks move gradients away, it returns nothing that is compared.
+    Where hooks move gradients away, or W is passed the weights in another form, it returns nothing that is compared.
     """
-    moved = trial.altering == "move"
+    moved = trial.altering == "move" or bool(trial.weights)
     steps = tuple(
         replace(step, weight_result=None if moved else tuple(step.param_grads.values()))
         if step.action.kind == "W" and (moved or (step.weight_result is None and step.raised is None))

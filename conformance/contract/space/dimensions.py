@@ -162,6 +162,33 @@ _OTHERS = (
         value("unwatched", "nothing but gradients looked at"),
         value("state", "all that must stay as it is looked at", watch=frozenset({"state"})),
     )),
+    Dimension(name="received", says="which tensors the caller receives into", values=(
+        value("new-tensors", "new tensors each time"),
+        value("inputs-refilled", "arguments received into the tensors of an earlier micro-batch", received="inputs",
+              again=True),
+        value("gradients-refilled", "output gradients received into the tensors of an earlier micro-batch",
+              received="grads", again=True),
+        value("one-gradient-twice", "one tensor as the gradient of two outputs", received="twice"),
+        value("one-gradient-for-all", "one tensor as the output gradient of all micro-batches", received="once"),
+    )),
+    Dimension(name="tracking", says="whether output gradients require a gradient themselves", values=(
+        value("untracked", "output gradients without a history"),
+        value("tracked-gradients", "output gradients that require a gradient themselves", tracked_grads=True),
+    )),
+    Dimension(name="lists", says="what the caller does with the lists that it passes", values=(
+        value("lists-left", "lists for one call each"),
+        value("lists-kept", "lists that the caller uses again", "lists", kept_lists=True),
+    )),
+    Dimension(name="owner", says="in whose memory the arguments are", values=(
+        value("own-memory", "arguments in memory of their own"),
+        value("earlier-graph", "arguments in the memory of an earlier graph, which goes on afterwards", upstream=True),
+    )),
+    Dimension(name="forwards", says="what forwards there are without a backward", values=(
+        value("no-other-forward", "no other forward"),
+        value("evaluated", "an evaluation between a forward and its backward", "evaluation", forwards="evaluated"),
+        value("lost-forward", "a forward whose number is used again, without a backward", "forward_again",
+              forwards="lost"),
+    )),
     Dimension(name="beside", says="what else is alive", values=(
         value("alone", "one stage"),
         value("beside", "a second stage beside it", *_BESIDE, beside=True),
@@ -172,7 +199,22 @@ _OTHERS = (
 #: The dimensions by way, the order first.
 DIMENSIONS: dict[str, tuple[Dimension, ...]] = {
     "full": (Dimension(name="order", says="the order of a step's actions", values=_FULL), *_OTHERS),
-    "split": (Dimension(name="order", says="the order of a step's actions", values=_SPLIT), *_OTHERS),
+    "split": (
+        Dimension(name="order", says="the order of a step's actions", values=_SPLIT),
+        *_OTHERS,
+        Dimension(
+            name="weights",
+            says="which weights W is passed",
+            values=(
+                value("all-in-order", "all weights in their order"),
+                value("reversed-list", "the weights in reverse order for W", "lists", weights="reversed"),
+                value("listed-twice", "a weight that is listed twice", "lists", weights="twice"),
+                value(
+                    "in-two-parts", "two W, each with a part of the weights", "lists", "param_groups", weights="parts"
+                ),
+            ),
+        ),
+    ),
 }
 
 
@@ -203,6 +245,12 @@ _RARE = {
     "mode": "eval autocast no-grad deterministic default-dtype",
     "hooks": "scaled-by-hooks",
     "watched": "state",
+    "received": "inputs-refilled gradients-refilled one-gradient-twice one-gradient-for-all",
+    "tracking": "tracked-gradients",
+    "lists": "lists-kept",
+    "owner": "earlier-graph",
+    "forwards": "evaluated lost-forward",
+    "weights": "reversed-list listed-twice in-two-parts",
     "beside": "beside one-module",
 }
 
@@ -231,6 +279,29 @@ CONSTRAINTS = (
            {"size": "one-by-one", "found": "same-arguments"}),
     never("whether a loss is computed in F or later, and so in which mode, is for the implementation to say",
            {"mode": "autocast no-grad"}, {"start": "loss"}),
+    never("the same arguments for all are not received, and are no outputs of a graph that goes on once",
+           {"found": "same-arguments"},
+           {"received": "inputs-refilled", "owner": "earlier-graph", "forwards": "lost-forward"}),
+    never("an earlier graph has its outputs to itself, and is made of what needs a gradient",
+           {"owner": "earlier-graph"},
+           {"received": "inputs-refilled", "inputs": "inputs-in-one-memory all-fixed", "count": "ragged-mb"}),
+    never("a loss has no output gradients", {"start": "loss"},
+           {"received": "gradients-refilled one-gradient-twice one-gradient-for-all", "tracking": "tracked-gradients"}),
+    never("a lone micro-batch receives into the tensors of no other", {"count": "one-mb"},
+           {"received": "inputs-refilled gradients-refilled one-gradient-for-all"}),
+    never("one gradient for all is of one shape, and nobody writes over it", {"received": "one-gradient-for-all"},
+           {"count": "ragged-mb", "caller": "receives"}),
+    never("what I computes itself, such as vectors and what is run again, is in one part", {"weights": "in-two-parts"},
+           {"graph": "checkpoint", "parameters": "frozen", "size": "one-by-one no-elements"}),
+    never("two outputs of one shape are those of a dict", {"received": "one-gradient-twice"},
+           {"outputs": "tensor tuple-of-one one-element named bools scalar", "start": "none-first"}),
+    never("values of which all are equal, or none is there, are those of any micro-batch",
+           {"received": "inputs-refilled", "forwards": "lost-forward"},
+           {"values": "zeros", "size": "no-elements one-by-one"}),
+    never("huge gradients of one micro-batch more, or of one sign, have sums that float16 does not hold",
+           {"received": "inputs-refilled gradients-refilled one-gradient-for-all"}, {"values": "huge"}),
+    never("gradients of zeros are those of any output and micro-batch",
+           {"received": "gradients-refilled one-gradient-twice one-gradient-for-all"}, {"start": "zero-gradients"}),
     never("what has no elements has no values", {"size": "no-elements"},
            {"values": "tiny subnormal huge cancelling uneven zeros"}),
     never("a tensor of one element, or of none, has no layout and no further rows",
@@ -239,6 +310,8 @@ CONSTRAINTS = (
             "layout": "transposed-arguments strided-arguments expanded-arguments transposed-weight"}),
     never("what shares one place has one value", {"layout": "expanded-arguments"},
            {"values": "cancelling uneven", "inputs": "inputs-in-one-memory"}),
+    never("outputs of an earlier graph begin where their memory does, without gaps", {"owner": "earlier-graph"},
+           {"layout": "strided-arguments offset-arguments expanded-arguments"}),
     never("a gradient in another dtype is none that is there before, nor one that hooks alter",
            {"dtype": "graded-gain"}, {"found": "prior", "steps": "cleared zeroed", "hooks": "scaled-by-hooks"}),
     never("an argument of 16 bits holds few of such values", {"inputs": "half-input"},

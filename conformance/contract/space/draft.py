@@ -32,6 +32,8 @@ class Draft:
     beside: bool = False
     one_module: bool = False
     ragged: bool = False
+    forwards: str = "none"
+    again: bool = False
     entry: str = "one"
     layers: str = "plain"
     graph: str = "plain"
@@ -49,13 +51,27 @@ class Draft:
     watch: frozenset[str] = frozenset()
     modes: frozenset[str] = frozenset()
     altering: Literal["", "scale", "move"] = ""
+    received: str = ""
+    tracked_grads: bool = False
+    kept_lists: bool = False
+    weights: str = ""
+    upstream: bool = False
 
     def trial(self) -> Trial:
         """Return the trial."""
         case = planned_case(Plan(**{field.name: getattr(self, field.name) for field in fields(Plan)}))
         return Trial(
             stages=(case, case) if self.beside else (case,),
-            program=program_of(self.order, self.count, self.steps, self.caller, beside=self.beside),
+            program=program_of(
+                self.order,
+                self.count,
+                self.steps,
+                self.caller,
+                beside=self.beside,
+                forwards=self.forwards,
+                again=self.again,
+                finish=self.upstream,
+            ),
             loss=self.loss,
             output_grads=self.output_grads,
             prior_grads=self.prior_grads,
@@ -65,6 +81,11 @@ class Draft:
             altering=self.altering,
             one_module=self.one_module,
             ragged=self.ragged,
+            received=self.received,
+            tracked_grads=self.tracked_grads,
+            kept_lists=self.kept_lists,
+            weights=self.weights,
+            upstream=self.upstream,
         )
 
 

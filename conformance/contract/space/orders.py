@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from gradconform.fixtures import programs
@@ -40,14 +40,31 @@ BETWEEN: dict[str, tuple[str, ...]] = {
 CALLERS = {"keeps": "", "drops": "drop", "overwrites": "overwrite", "receives": "receive"}
 
 
-def program_of(order: str, count: int, steps: str, caller: str, *, beside: bool) -> str:
+#: What runs forward besides by word, each a function of the actions of the first step.
+FORWARDS: dict[str, Callable[[Sequence[Action]], tuple[Action, ...]]] = {
+    "none": tuple,
+    "evaluated": lambda step: (step[0], Action("evaluate", step[0].mb), *step[1:]),
+    "lost": lambda step: (Action("lose", step[0].mb), *step),
+}
+
+
+def program_of(  # noqa: PLR0913 (what a program is made of)
+    order: str, count: int, steps: str, caller: str, *, beside: bool, forwards: str = "none", again: bool = False,
+    finish: bool = False,
+) -> str:  # fmt: skip
     """Return the program, of ``count`` micro-batches, and of the first of them again in each further step.
 
+    ``forwards``: what runs forward besides, in the first step. ``again``: one more micro-batch comes behind the first
+    step, or where there are W behind its finish, by which they are done at the latest. ``finish``: a finish ends all.
     ``beside``: a second stage does the same, each action of it behind that of the first.
     """
-    actions = list(parse(ORDERS[order](count)))
+    actions = list(FORWARDS[forwards](parse(ORDERS[order](count))))
+    split = any(action.kind == "W" for action in actions)
+    if again:
+        actions += [*parse("finish" if split else ""), *(replace(one, mb=count) for one in parse(ORDERS[order](1)))]
     for between in BETWEEN[steps]:
         actions += [*parse(between), *parse(ORDERS[order](1))]
+    actions += parse("finish") if finish or (again and split) else ()
     told = [done for action in actions for done in _with_caller(action, CALLERS[caller])]
     return write(both for action in told for both in _on_stages(action, beside=beside))
 

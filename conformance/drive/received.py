@@ -1,0 +1,68 @@
+"""Tensors that a caller receives into: those of a micro-batch that is done, filled again for the next one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradconform.trees import Tree, flattened, tensors
+
+
+class Buffers:
+    """Trees of tensors to receive into. Each is lent to one micro-batch at a time, and free when that is done."""
+
+    def __init__(self) -> None:
+        self._lent: dict[int, Tree] = {}
+        self._free: list[Tree] = []
+        self._later: list[Tree] = []
+
+    def received(self, mb: int, values: Tree) -> Tree:
+        """Return the buffers that came free last, with ``values`` in them; ``values`` themselves where none are alike.
+
+        A buffer has no ``.grad``, as torch's runtime clears it.
+        """
+        held = next((one for one in reversed(self._free) if _alike(one, values)), None)
+        if held is not None:
+            self._free = [one for one in self._free if one is not held]
+            for buffer, value in zip(tensors(held), tensors(values), strict=True):
+                fill(buffer, value)
+                buffer.grad = None
+        self._lent[mb] = values if held is None else held
+        return self._lent[mb]
+
+    def after(self, kind: str, mb: int) -> None:
+        """Take back what a micro-batch is done with: behind B, or with the step of its W, which is done by then."""
+        if kind in {"B", "W"} and mb in self._lent:
+            (self._later if kind == "W" else self._free).append(self._lent.pop(mb))
+        elif kind == "finish":
+            self._free += self._later
+            self._later.clear()
+
+
+def _alike(one: Tree, other: Tree) -> bool:
+    """Tell whether two trees have tensors of the same shapes, dtypes and strides in the same places."""
+    pairs = list(zip(flattened(one), flattened(other), strict=False))
+    return len(flattened(one)) == len(flattened(other)) and all(_form(a) == _form(b) for a, b in pairs)
+
+
+def _form(leaf: Any) -> Any:
+    return (leaf.shape, leaf.dtype, leaf.stride()) if isinstance(leaf, Tensor) else None
+
+
+def fill(buffer: Tensor, values: Tensor) -> None:
+    """Write ``values`` into a tensor of the same shape and strides; what lies at one address is written once."""
+    into, source = buffer.detach(), values.detach()
+    for dimension, stride in enumerate(buffer.stride()):
+        if stride == 0:
+            into, source = (one.narrow(dimension, 0, min(one.shape[dimension], 1)) for one in (into, source))
+    with torch.no_grad():
+        into.copy_(source)
+
+
+def tracked(grads: Tree) -> Tree:
+    """Let every gradient require a gradient itself; return the tree."""
+    for grad in tensors(grads):
+        grad.requires_grad_()
+    return grads

@@ -1,0 +1,315 @@
+"""Faults of what a caller passes and keeps: tensors it fills again, lists it uses again, graphs that go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.reference import split as by_uses
+from gradconform.reference import walked_twice as split
+from gradconform.target.functions import FunctionsSession
+from gradconform.target.resolve import Target
+from gradconform.trees import map_leaves, tensors
+
+from .alterations import (
+    RIGHT,
+    Backwards,
+    Context,
+    Functions,
+    Grads,
+    Passed,
+    Weights,
+    alters,
+    backwards,
+    output_grads,
+    per_session,
+    target,
+    weight_passes,
+    with_session,
+)
+from .registry import fault
+
+
+class _Copies:
+    """A copy of each tensor as it was when it was first met. It holds the tensors, so that no id is used again."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def of(self, tensor: Tensor) -> Tensor:
+        return self._copies.setdefault(id(tensor), (tensor, tensor.detach().clone()))[1]
+
+
+@fault("space.*.inputs-refilled-*", cause="other_value", takes="received=inputs-refilled")
+@alters(with_session)
+class InputsCopiedOncePerTensor(FunctionsSession):
+    """F takes a copy of each argument, which it keeps by the tensor: one that is filled again is not copied again."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        copies = vars(self).setdefault("copies", _Copies())
+
+        def taken(arg: Any) -> Any:
+            if not isinstance(arg, Tensor) or not arg.is_floating_point() or isinstance(arg, nn.Parameter):
+                return arg
+            held = copies.of(arg)
+            return arg if torch.equal(held, arg) else arg * 0.0 + held
+
+        outputs = super().forward(mb, tuple(map(taken, args)), target)
+        self._forwards[mb] = args, self._forwards[mb][1]
+        return outputs
+
+
+@fault("space.*.gradients-refilled-*", cause="other_microbatch", takes="received=gradients-refilled")
+@alters(with_session)
+class OutputGradientsCopiedOncePerTensor(Backwards):
+    """A copy of each output gradient is kept by the tensor: one that is filled again is not copied again."""
+
+    def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+        copies = vars(self).setdefault("copies", _Copies())
+        return backward(
+            mb, map_leaves(lambda grad: copies.of(grad) if isinstance(grad, Tensor) else grad, output_grads)
+        )
+
+
+@fault("space.*.one-gradient-twice-*", cause="output_grad_missing", takes="received=one-gradient-twice")
+@alters(output_grads)
+def outputs_kept_by_their_gradient(_: list[Any], grads: Any) -> Any:
+    """Outputs are kept in a dict by their gradients: of two outputs with one gradient the last one is left."""
+    if not isinstance(grads, list):
+        return grads
+    last = {id(grad): slot for slot, grad in enumerate(grads)}
+    return [
+        torch.zeros_like(grad) if isinstance(grad, Tensor) and last[id(grad)] != slot else grad
+        for slot, grad in enumerate(grads)
+    ]
+
+
+class _WithoutWeights(FunctionsSession):
+    """Runs a B or W, and takes back what it has accumulated."""
+
+    def without_weights(self, run: Callable[[], Any], *, taken_back: bool) -> Any:
+        before = [None if one.grad is None else one.grad.clone() for one in self._stage.parameters()]
+        found = run()
+        for parameter, grad in zip(self._stage.parameters(), before, strict=True) if taken_back else ():
+            parameter.grad = grad
+        return found
+
+
+@fault(
+    "space.*.one-gradient-for-all-*",
+    cause=({"kind": "missing", "microbatches": [1]}, "never_accumulated"),
+    takes="received=one-gradient-for-all",
+)
+@alters(with_session)
+class MicroBatchToldByItsOutputGradient(_WithoutWeights):
+    """A micro-batch is told by its output gradient: one that was not written to since is taken for done by W."""
+
+    def _seen(self, mb: int, output_grads: Any) -> bool:
+        kept = vars(self).setdefault("kept", {})
+        given = tensors(output_grads)
+        key = tuple((id(grad), grad._version) for grad in given)
+        holder, _ = kept.setdefault(key, (mb, given)) if given else (mb, given)
+        return bool(holder != mb)
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        seen = self._seen(mb, output_grads)
+        found: Grads = self.without_weights(lambda: FunctionsSession.backward(self, mb, output_grads), taken_back=seen)
+        return found
+
+    def backward_input(self, mb: int, output_grads: Any) -> Grads:
+        vars(self).setdefault("seen", {})[mb] = self._seen(mb, output_grads)
+        return super().backward_input(mb, output_grads)
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        seen = vars(self)["seen"].pop(mb)
+        found: Grads | None = self.without_weights(lambda: FunctionsSession.backward_weight(self, mb), taken_back=seen)
+        return found
+
+
+@fault("space.full.tracked-gradients-*", takes="tracking=tracked-gradients")
+@alters(lambda full: Functions(full=full))
+def graph_made_of_the_backward(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+    """Where an output gradient requires a gradient, B makes a graph of itself, so that .grad has a history."""
+    if not any(grad.requires_grad for grad in tensors(grads)):
+        return RIGHT.full(outputs, grads, inputs)
+    roots, given = split.match(outputs, grads)
+    wanted = [value for value in inputs if isinstance(value, Tensor) and value.requires_grad]
+    before = [value.grad for value in wanted]
+    for value in wanted:
+        value.grad = None
+    if roots:
+        torch.autograd.backward(roots, given, create_graph=True)
+    found = {id(value): None if value.grad is None else value.grad.detach().clone() for value in wanted}
+    for value, grad in zip(wanted, before, strict=True):
+        value.grad = grad
+    return tuple(found.get(id(value)) for value in inputs)
+
+
+@fault("space.*.lists-kept-*", raises=True, takes="lists=lists-kept")
+def weights_taken_off_the_list() -> Target:
+    """I takes the weights off the list that it was passed, one by one."""
+
+    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any) -> Passed:
+        taken = list(weights)
+        if isinstance(weights, list):
+            weights.clear()
+        return RIGHT.input_pass(outputs, grads, inputs, iter(taken))
+
+    def full(outputs: Any, grads: Any, inputs: Any) -> Grads:
+        found = RIGHT.full(outputs, grads, inputs)
+        inputs.pop()
+        return found
+
+    return per_session(lambda _: Functions(full=full, input_pass=input_pass))
+
+
+@fault("space.*.lists-kept-*", raises=True, takes="lists=lists-kept")
+def tensors_in_the_lists_replaced() -> Target:
+    """The tensors in the lists of inputs and output gradients are replaced when they are done with, to be freed."""
+
+    def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Any) -> Grads:
+        found = run(outputs, grads, inputs)
+        for one in (grads, inputs):
+            if isinstance(one, list):
+                one[:] = [None] * len(one)
+        return found
+
+    return target(backwards(around))
+
+
+@fault("space.*.earlier-graph-*", takes="owner=earlier-graph", shows_by="memory")
+@alters(with_session)
+class ArgumentsWrittenBack(FunctionsSession):
+    """An argument is written back in place, its values as they are, once its micro-batches are done with."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        vars(self).setdefault("fed", {})[mb] = args
+        return super().forward(mb, args, target)
+
+    def _write_back(self, mb: int) -> None:
+        fed = vars(self)["fed"]
+        args = fed.pop(mb)
+        for arg in args:
+            waits = any(arg is other for others in fed.values() for other in others)
+            if isinstance(arg, Tensor) and arg.requires_grad and not isinstance(arg, nn.Parameter) and not waits:
+                arg.detach().copy_(arg.detach().clone())
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        found = super().backward(mb, output_grads)
+        self._write_back(mb)
+        return found
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        found = super().backward_weight(mb)
+        self._write_back(mb)
+        return found
+
+
+@fault("space.*.evaluated-*", cause=("zero", "never_accumulated", "missing"), takes="forwards=evaluated")
+@alters(with_session)
+class EvaluationEndsTheTraining(_WithoutWeights):
+    """A forward of the stage without gradients is taken for the end of the training: no weight gets a gradient more."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        if "hook" not in vars(self):
+            vars(self)["hook"] = self._stage.register_forward_hook(self._look)
+        return super().forward(mb, args, target)
+
+    def _look(self, *_: Any) -> None:
+        if not torch.is_grad_enabled():
+            vars(self)["ended"] = True
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        ended = vars(self).get("ended", False)
+        found: Grads = self.without_weights(lambda: FunctionsSession.backward(self, mb, output_grads), taken_back=ended)
+        return found
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        ended = vars(self).get("ended", False)
+        found: Grads | None = self.without_weights(lambda: FunctionsSession.backward_weight(self, mb), taken_back=ended)
+        return found
+
+    def close(self) -> None:
+        if "hook" in vars(self):
+            vars(self).pop("hook").remove()
+        super().close()
+
+
+@fault("space.*.lost-forward-*", takes="forwards=lost-forward")
+@alters(with_session)
+class FirstForwardOfANumberKept(FunctionsSession):
+    """A second forward of a number runs, and the backward takes the first one's graph all the same."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        first = self._forwards.get(mb)
+        outputs = super().forward(mb, args, target)
+        if first is not None:
+            self._forwards[mb] = first
+        return outputs
+
+
+@fault("space.split.reversed-list-*", takes="weights=reversed-list")
+def gradients_given_by_the_place_of_the_weight() -> Target:
+    """W gives the weights their gradients by their places in the list that I was passed."""
+
+    def make(_: Any) -> Functions:
+        order: list[nn.Parameter] = []
+
+        def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Weights) -> Passed:
+            order[:] = list(weights)
+            return RIGHT.input_pass(outputs, grads, inputs, iter(order))
+
+        def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
+            run(parameters, groups)
+            moved = len(order) == len(parameters) and any(a is not b for a, b in zip(order, parameters, strict=True))
+            grads = [parameter.grad for parameter in order]
+            for parameter, grad in zip(parameters, grads, strict=True) if moved else ():
+                fits = grad is None or grad.shape == parameter.shape
+                parameter.grad = grad if fits else None
+
+        return Functions(input_pass=input_pass, weight_pass=weight_passes(around).weight_pass)
+
+    return per_session(make)
+
+
+@fault("space.split.listed-twice-*", takes="weights=listed-twice")
+def weight_listed_twice_counted_twice() -> Target:
+    """A weight that is listed twice gets its gradient twice."""
+
+    def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
+        several = [one for place, one in enumerate(parameters) if any(one is other for other in parameters[:place])]
+        before = [None if one.grad is None else one.grad.detach().clone() for one in several]
+        run(parameters, groups)
+        for parameter, held in zip(several, before, strict=True):
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad * 2.0 if held is None else parameter.grad * 2.0 - held
+
+    return per_session(lambda _: weight_passes(around))
+
+
+@fault("space.split.in-two-parts-*", takes="weights=in-two-parts")
+def second_part_of_the_weights_lost() -> Target:
+    """A W behind which another one of the same I comes is taken for the last: the second one does nothing."""
+
+    def make(_: Any) -> Functions:
+        of_input_pass: dict[int, tuple[Any, list[bool]]] = {}
+
+        def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Weights) -> Passed:
+            found, context = by_uses.stage_backward_input(outputs, grads, inputs, weights)
+            done: list[bool] = []
+            of_input_pass.update({id(group): (group, done) for group in context})
+            return found, context
+
+        def weight_pass(weights: Iterator[nn.Parameter], groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
+            done = of_input_pass[id(groups[0])][1] if groups else [True]
+            if done:
+                return tuple(parameter.grad for parameter in weights)
+            done.append(True)
+            return by_uses.stage_backward_weight(weights, groups, retain_graph)
+
+        return Functions(full=by_uses.stage_backward, input_pass=input_pass, weight_pass=weight_pass)
+
+    return per_session(make)
