@@ -67,9 +67,7 @@ class Capabilities:
     module_hooks: bool = True  #: module full-backward hooks fire
     none_output_grad: bool = False  #: None for an output means that no gradient flows through it
     edge_roots: bool = False  #: B and I take the gradient edge of an output that was sent and let go of in its place
-    lists: bool = (
-        False  #: lists of inputs, output gradients and weights are passed, as torch's three functions take them
-    )
+    lists: bool = False  #: lists of inputs, output gradients and weights are passed, as to torch's three functions
     none_as_zeros: bool = False  #: that None is read as zeros, so gradients behind it may be zeros in place of None
     first_stage_input_grads: bool = True  #: B and I of a pipeline's first stage return input gradients too
     no_input_grads: bool = True  #: stages of which no argument needs a gradient
@@ -87,6 +85,7 @@ class Capabilities:
     forward_again: bool = True  #: F of a micro-batch comes again, in the place of one that gets no backward
     evaluation: bool = True  #: between F and its backward the caller runs the stage itself, without gradients
     changed_in_flight: bool = True  #: they are changed, frozen or thawed between the F of a micro-batch and its B or W
+    grad_dtype: bool = False  #: a parameter whose gradient has another dtype than itself (its ``grad_dtype``)
     unused_params: bool = True
     shared_params: bool = True
     nontensor_input: bool = True

@@ -179,6 +179,7 @@ def judge(  # noqa: PLR0913 (a tensor, what it is held against, and how much roo
     spread: float = 0.0,
     factor: float = 1.0,
     terms: Callable[[], Partials] | None = None,
+    computed_in: torch.dtype | None = None,
 ) -> Judgement:
     """Judge ``got`` against the rule, its bound times ``factor``.
 
@@ -186,9 +187,10 @@ def judge(  # noqa: PLR0913 (a tensor, what it is held against, and how much roo
     None where the oracle itself is the reference (float64). Elements that are not finite in ``oracle`` do not count:
     they are judged apart. ``spread`` is how far two runs of the oracle are apart: the implementation may be as far.
     ``terms`` measures what the gradient is the sum of, and is asked where the rule is broken: terms that cancel are
-    partial sums as well.
+    partial sums as well. ``computed_in`` is the dtype of most of what the gradient was computed from, where that is
+    narrower than its own: a parameter in float64 of a stage in float32.
     """
-    dtype = oracle.dtype.to_real() if oracle.is_complex() else oracle.dtype
+    dtype = computed_in or (oracle.dtype.to_real() if oracle.is_complex() else oracle.dtype)
     wide = torch.complex128 if oracle.is_complex() else torch.float64
     got, oracle = got.detach().cpu().to(wide), oracle.detach().cpu().to(wide)
     reference = oracle if reference is None else reference.to(wide)

@@ -207,7 +207,7 @@ class AutogradAdapter:
 
     name = "autograd"
     capabilities: Mapping[str, Any] = MappingProxyType(
-        {"none_output_grad": True, "param_groups": True, "edge_roots": EDGE.there()}
+        {"none_output_grad": True, "param_groups": True, "edge_roots": EDGE.there(), "grad_dtype": True}
     )
 
     def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:

@@ -76,7 +76,7 @@ def place_of(tensor: Tensor) -> int:
 
 def start_of(tensor: Tensor) -> int:
     """Return the address of the first element of ``tensor`` in bytes, counted from :func:`place_of`."""
-    return place_of(tensor) + _offset_of(tensor) * tensor.element_size()
+    return place_of(tensor) + offset_of(tensor) * tensor.element_size()
 
 
 def are_one_memory(one: Tensor, other: Tensor) -> bool:
@@ -101,7 +101,7 @@ def version_of(tensor: Tensor) -> int:
     return int(tensor._version) if _shows(tensor, "version") else 0  # noqa: SLF001 (torch has no other name for it)
 
 
-def _offset_of(tensor: Tensor) -> int:
+def offset_of(tensor: Tensor) -> int:
     """Return the offset of ``tensor`` in its storage in elements; 0 if its device shows none."""
     return int(tensor.storage_offset()) if _shows(tensor, "offset") else 0
 

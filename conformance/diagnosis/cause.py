@@ -127,7 +127,7 @@ class Mistake(Enum):
     OUTPUT_GRADS_SUMMED = "the output gradients are summed into the first"
     DICT_BY_ORDER = "a dict's output gradients are paired by their order, not by their keys"
     DICT_BY_ALPHABET = "a dict's output gradients are paired in the order of the alphabet"
-    READ_AS_CONTIGUOUS = "an output gradient that is not contiguous is read through its storage as if it were"
+    READ_AS_CONTIGUOUS = "an output gradient is read from the start of its memory as if it were contiguous"
     OUTPUT_GRADS_ONES = "ones in place of the output gradients"
     OTHER_FORWARD = "the forward of {parts} with the output gradients of {others}: contexts are mixed up"
     OTHER_OUTPUT_GRADS = "the output gradients are those of {parts}"

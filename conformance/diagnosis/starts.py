@@ -9,7 +9,7 @@ from itertools import combinations, islice
 import torch
 from torch import Tensor, nn
 
-from gradconform.devices.memory import storage_of
+from gradconform.devices.memory import offset_of, storage_of
 from gradconform.drive.changes import FACTOR
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
@@ -149,7 +149,8 @@ def _misread_in_memory(evidence: Evidence, step: Step, again: Replay) -> Iterato
 
 
 def _through_the_storage(grad: Tensor | None) -> Start:
-    storage = None if grad is None or grad.is_contiguous() else storage_of(grad)
+    from_the_start = grad is None or (grad.is_contiguous() and not offset_of(grad))
+    storage = None if grad is None or from_the_start else storage_of(grad)
     if grad is None or storage is None or storage.nbytes() < grad.nbytes:
         found: Start = widen(grad)
         return found

@@ -126,6 +126,7 @@ def compare_in(  # noqa: PLR0913, PLR0917 (as compare)
         factor=evidence.factor,
         spread=evidence.spread.get(id(expected), 0.0),
         zeros_for_none=evidence.zeros_for_none,
+        run_in=evidence.materials.dtype,
     )
 
 

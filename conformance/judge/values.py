@@ -55,13 +55,14 @@ def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, how m
     factor: float = 1.0,
     spread: float = 0.0,
     zeros_for_none: bool = False,
+    run_in: torch.dtype | None = None,
 ) -> Judged:
     """Yield how near one tensor came and what is wrong with it; what is bit-equal to plain autograd is right.
 
     ``action`` is what prints as the action behind which it was seen. ``explain`` is asked for the likely cause of a
     tensor that is wrong, missing, of another shape, or not wanted. The bound is ``factor`` times that of the rule,
     ``spread`` is how far two runs of plain autograd are apart, and zeros may stand where it has None if
-    ``zeros_for_none``.
+    ``zeros_for_none``. ``run_in`` is the dtype of the run.
     """
     if same_bits(got, expected):
         yield BIT_EQUAL
@@ -91,7 +92,7 @@ def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, how m
         text = f"expected the integers of plain autograd, {int((got != expected).sum())} elements differ"
         yield Finding("mismatch", where, label, text, cause=_cause(explain, got), sort=sort)
         return
-    judged, exact = _by_the_rule(got, expected, reference, spread=spread, factor=factor)
+    judged, exact = _by_the_rule(got, expected, reference, spread=spread, factor=factor, run_in=run_in)
     yield from _nonfinite(sort, where, label, got, expected, within=(exact, judged.bound))
     yield Measured(judged.headroom)
     if not judged.passed:
@@ -179,13 +180,26 @@ def _overflowing(got: Tensor, expected: Tensor, exact: Tensor | None, bound: flo
     return (spared | past).to(got.device)
 
 
-def _by_the_rule(
-    got: Tensor, expected: Tensor, reference: Reference | None, *, spread: float, factor: float
+def _by_the_rule(  # noqa: PLR0913 (a tensor, what it is held against, and how much room it has)
+    got: Tensor,
+    expected: Tensor,
+    reference: Reference | None,
+    *,
+    spread: float,
+    factor: float,
+    run_in: torch.dtype | None,
 ) -> tuple[Judgement, Tensor | None]:
-    """Return what the rule says, and the gradient in float64, None where plain autograd's is that."""
+    """Return what the rule says, and the gradient in float64, None where plain autograd's is that.
+
+    A gradient in float64 of a run in a narrower dtype is computed from what was rounded to that.
+    """
     known = Known(None) if reference is None else reference()
-    exact = None if expected.dtype in {torch.float64, torch.complex128} else known.exact
-    judged = judge_numbers(got, expected, exact, known.partials, spread=spread, factor=factor, terms=known.terms)
+    wide = expected.dtype in {torch.float64, torch.complex128}
+    narrower = run_in if wide and run_in is not None and run_in != torch.float64 else None
+    exact = None if wide and narrower is None else known.exact
+    judged = judge_numbers(
+        got, expected, exact, known.partials, spread=spread, factor=factor, terms=known.terms, computed_in=narrower
+    )
     return judged, exact
 
 

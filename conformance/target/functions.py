@@ -53,7 +53,7 @@ class FunctionsAdapter:
         split = all(function in functions for function in SPLIT)
         found = {"full": FULL in functions, "split": split, "mixed": FULL in functions and split}
         found |= {**dict.fromkeys(SHOWN, split), EDGES: EDGE.there()}
-        found["lists"] = True
+        found["lists"] = found["grad_dtype"] = True
         found["weight_before_input"] = False  # without an I there is no context to call W with
         found["retain_graph"] = split and _takes(functions[SPLIT[1]], "retain_graph")
         self.capabilities = Capabilities.from_mapping({**found, **claims})

@@ -76,13 +76,13 @@ def _has_gaps(tensor: Tensor) -> bool:
     return tensor.dim() > 0 and tensor.numel() > 1 and min(tensor.stride()) > 1
 
 
-@fault("space.*.strided-arguments-*", cause="read_as_contiguous", takes="layout=strided-arguments", shows_by="memory")
+@fault("space.*.strided-arguments-*", takes="layout=strided-arguments", shows_by="memory")
 def arguments_with_gaps_read_without() -> Target:
     """The weight gradient reads an argument with gaps as if it had none."""
     return _misreading(_has_gaps)
 
 
-@fault("space.*.offset-arguments-*", cause="read_as_contiguous", takes="layout=offset-arguments", shows_by="memory")
+@fault("space.*.offset-arguments-*", takes="layout=offset-arguments", shows_by="memory")
 def arguments_read_from_the_start_of_their_memory() -> Target:
     """The weight gradient reads an argument from the start of its memory, and not from its offset."""
     return _misreading(lambda one: one.is_contiguous() and one.storage_offset() > 0)
@@ -98,7 +98,7 @@ def input_gradient_written_as_the_argument_is(inputs: Sequence[Any], grads: Grad
     return (torch.as_strided(grad.contiguous(), first.shape, first.stride()), *grads[1:])
 
 
-@fault("space.*.expanded-arguments-*", cause="scaled", takes="layout=expanded-arguments", shows_by="memory")
+@fault("space.*.expanded-arguments-*", takes="layout=expanded-arguments", shows_by="memory")
 @alters(each_input_grad)
 def gradient_of_an_expanded_argument_summed(value: Any, grad: Tensor) -> Tensor:
     """The gradient of an expanded argument is accumulated in one place, as its elements are in one."""
@@ -107,7 +107,7 @@ def gradient_of_an_expanded_argument_summed(value: Any, grad: Tensor) -> Tensor:
     return grad.sum().expand(grad.shape)
 
 
-@fault("space.*.transposed-weight-*", cause="wrong_order", takes="layout=transposed-weight", shows_by="memory")
+@fault("space.*.transposed-weight-*", takes="layout=transposed-weight", shows_by="memory")
 def weight_gradient_written_as_the_weight_is() -> Target:
     """The gradient of a transposed weight is written row by row into memory with the weight's strides."""
 

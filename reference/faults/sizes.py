@@ -243,26 +243,26 @@ def _tile(rows: int) -> Target:
     return each_output_grad(edit)
 
 
-@fault("space.*.17-rows-*", cause="rows_zero", takes="rows=17-rows 65-rows 257-rows")
+@fault("space.*.17-rows-*", cause="cut_off", takes="rows=17-rows 65-rows 257-rows")
 def rows_past_sixteen_dropped() -> Target:
     """A tile has 16 rows, and the rows behind it are left out."""
     return _tile(16)
 
 
-@fault("space.*.65-rows-*", cause="rows_zero", takes="rows=65-rows 257-rows")
+@fault("space.*.65-rows-*", cause="cut_off", takes="rows=65-rows 257-rows")
 def rows_past_64_dropped() -> Target:
     """A tile has 64 rows, and the rows behind it are left out."""
     return _tile(64)
 
 
-@fault("space.*.257-rows-*", cause="rows_zero", takes="rows=257-rows")
+@fault("space.*.257-rows-*", cause="cut_off", takes="rows=257-rows")
 def rows_past_256_dropped() -> Target:
     """A tile has 256 rows, and the rows behind it are left out."""
     return _tile(256)
 
 
-#: The share of the largest element below which one is small, and the share of all that small ones must be.
-_SMALL, _SHARE = 2.0**-9, 0.25
+#: The share of the largest element below which one that is not zero is small, and the share of all that these must be.
+_SMALL, _SHARE = 2.0**-8, 0.2
 
 
 @fault(
@@ -279,7 +279,7 @@ def small_elements_dropped() -> Target:
         del parameter, graph
         if added.layout != torch.strided or added.numel() < 4 or not added.any():
             return added
-        small = added.abs() < _SMALL * added.abs().max()
+        small = (added.abs() < _SMALL * added.abs().max()) & (added != 0)
         return torch.where(small, 0.0, added) if float(small.float().mean()) > _SHARE else added
 
     return target(param_grads(edit))

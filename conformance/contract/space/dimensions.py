@@ -103,7 +103,7 @@ _OTHERS = (
         value("wide-gain", "a gain in a wider dtype", gain="wide"),
         value("float64-gain", "a gain in float64", gain="float64"),
         value("narrow-gain", "a gain in another dtype of 16 bits", gain="narrow"),
-        value("graded-gain", "a gain whose gradient is in another dtype", gain="graded"),
+        value("graded-gain", "a gain whose gradient is in another dtype", "grad_dtype", gain="graded"),
     )),
     Dimension(name="rows", says="how many rows the arguments have", values=(
         value("few-rows", "three rows at most"),
@@ -308,6 +308,8 @@ CONSTRAINTS = (
            {"size": "one-by-one no-elements"},
            {"rows": "17-rows 65-rows 257-rows",
             "layout": "transposed-arguments strided-arguments expanded-arguments transposed-weight"}),
+    never("one element is not uneven, nor are values that autocast rounds", {"values": "uneven"},
+           {"size": "one-by-one", "mode": "autocast"}),
     never("what shares one place has one value", {"layout": "expanded-arguments"},
            {"values": "cancelling uneven", "inputs": "inputs-in-one-memory"}),
     never("outputs of an earlier graph begin where their memory does, without gaps", {"owner": "earlier-graph"},
