@@ -1,7 +1,7 @@
 """An output gradient that requires a gradient is stored as .grad and returned as it is, and the second W raises.
 
-Plain autograd stores and returns gradients that require none, whatever the output gradients do. Where an operation passes
-its gradient on as it is, I returns the caller's own tensor and W keeps it: the next W adds into a leaf.
+Plain autograd stores and returns gradients that require none, whatever the output gradients do. Where an operation
+passes its gradient on as it is, I returns the caller's own tensor and W keeps it: the next W adds into a leaf.
 """
 
 # ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
