@@ -141,7 +141,7 @@ def graph_made_of_the_backward(outputs: Any, grads: Any, inputs: Sequence[Any]) 
     for value in wanted:
         value.grad = None
     if roots:
-        torch.autograd.backward(roots, given, create_graph=True)
+        torch.autograd.backward(roots, given, create_graph=True)  # type: ignore[arg-type] # torch takes both kinds in one list
     found = {id(value): None if value.grad is None else value.grad.detach().clone() for value in wanted}
     for value, grad in zip(wanted, before, strict=True):
         value.grad = grad
