@@ -53,7 +53,7 @@ def _shown(fault: Fault, dimension: str, oracles: OracleCache) -> Shown:
     options = RunOptions.of(fault.make(), dtype=dtype, checks="space.*")
     report = Run(options, diagnose=False, oracles=oracles).run()
     failed = {result.check for result in report if result.status == "failed"}
-    own = {check for check, (_, row) in ROWS.items() if row[dimension] in fault.values}
+    own = {check for check, (_, row) in ROWS.items() if row.get(dimension) in fault.values}
     return Shown(fault, len(failed & own), len(own), len(failed - own))
 
 

@@ -57,7 +57,7 @@ def averaged_with_what_stands(parameter: nn.Parameter, added: Tensor, _: Graph) 
     "accumulate.iterations.*-10",
     "accumulate.iterations.split-10-deferred",
     cause={"kind": "counted_twice", "microbatches": [5]},
-    takes="count=past-64-mb",
+    takes="count=past-64-mb three-mb",
 )
 @alters(per_session)
 def wrong_after_the_fifth_call(_: StageSpec) -> Functions:

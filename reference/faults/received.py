@@ -43,7 +43,7 @@ class _Copies:
         return self._copies.setdefault(id(tensor), (tensor, tensor.detach().clone()))[1]
 
 
-@fault("space.*.inputs-refilled-*", cause="other_value", takes="received=inputs-refilled")
+@fault("space.*.inputs-refilled-*", takes="received=inputs-refilled")
 @alters(with_session)
 class InputsCopiedOncePerTensor(FunctionsSession):
     """F takes a copy of each argument, which it keeps by the tensor: one that is filled again is not copied again."""
@@ -62,7 +62,11 @@ class InputsCopiedOncePerTensor(FunctionsSession):
         return outputs
 
 
-@fault("space.*.gradients-refilled-*", cause="other_microbatch", takes="received=gradients-refilled")
+@fault(
+    "space.*.gradients-refilled-*",
+    cause=("contexts_swapped_or_late", "contexts_swapped", "other_output_grads"),
+    takes="received=gradients-refilled",
+)
 @alters(with_session)
 class OutputGradientsCopiedOncePerTensor(Backwards):
     """A copy of each output gradient is kept by the tensor: one that is filled again is not copied again."""
@@ -74,7 +78,7 @@ class OutputGradientsCopiedOncePerTensor(Backwards):
         )
 
 
-@fault("space.*.one-gradient-twice-*", cause="output_grad_missing", takes="received=one-gradient-twice")
+@fault("space.*.one-gradient-twice-*", takes="received=one-gradient-twice")
 @alters(output_grads)
 def outputs_kept_by_their_gradient(_: list[Any], grads: Any) -> Any:
     """Outputs are kept in a dict by their gradients: of two outputs with one gradient the last one is left."""
@@ -129,7 +133,7 @@ class MicroBatchToldByItsOutputGradient(_WithoutWeights):
         return found
 
 
-@fault("space.full.tracked-gradients-*", takes="tracking=tracked-gradients")
+@fault("space.full.tracked-gradients-*", cause="history", takes="tracking=tracked-gradients")
 @alters(lambda full: Functions(full=full))
 def graph_made_of_the_backward(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """Where an output gradient requires a gradient, B makes a graph of itself, so that .grad has a history."""
@@ -141,7 +145,7 @@ def graph_made_of_the_backward(outputs: Any, grads: Any, inputs: Sequence[Any]) 
     for value in wanted:
         value.grad = None
     if roots:
-        torch.autograd.backward(roots, given, create_graph=True)
+        torch.autograd.backward(roots, given, create_graph=True)  # type: ignore[arg-type] # torch takes both kinds in one list
     found = {id(value): None if value.grad is None else value.grad.detach().clone() for value in wanted}
     for value, grad in zip(wanted, before, strict=True):
         value.grad = grad
@@ -251,7 +255,7 @@ class FirstForwardOfANumberKept(FunctionsSession):
         return outputs
 
 
-@fault("space.split.reversed-list-*", takes="weights=reversed-list")
+@fault("space.split.reversed-list-*", cause=("other_parameter", "never_accumulated"), takes="weights=reversed-list")
 def gradients_given_by_the_place_of_the_weight() -> Target:
     """W gives the weights their gradients by their places in the list that I was passed."""
 
@@ -275,7 +279,7 @@ def gradients_given_by_the_place_of_the_weight() -> Target:
     return per_session(make)
 
 
-@fault("space.split.listed-twice-*", takes="weights=listed-twice")
+@fault("space.split.listed-twice-*", cause="counted_twice", takes="weights=listed-twice")
 def weight_listed_twice_counted_twice() -> Target:
     """A weight that is listed twice gets its gradient twice."""
 
@@ -290,7 +294,7 @@ def weight_listed_twice_counted_twice() -> Target:
     return per_session(lambda _: weight_passes(around))
 
 
-@fault("space.split.in-two-parts-*", takes="weights=in-two-parts")
+@fault("space.split.in-two-parts-*", cause=("missing", "never_accumulated"), takes="weights=in-two-parts")
 def second_part_of_the_weights_lost() -> Target:
     """A W behind which another one of the same I comes is taken for the last: the second one does nothing."""
 

@@ -51,7 +51,7 @@ def test_a_dimension_has_a_fault_that_its_rows_alone_show(dimension: str) -> Non
     beside = judged(fault, rows_without(fault))
     assert beside.summary["failed"] == beside.summary["error"] == 0
     assert beside.summary["passed"] > 0
-    of_it = judged(fault, rows_of(fault)[:6])
+    of_it = judged(fault, rows_of(fault)[:12])
     shown = [finding for result in of_it if result.status == "failed" for finding in result.findings]
     assert fault.raises or "error" not in {finding["kind"] for finding in shown}
     needs = [finding["needs"] for finding in shown if finding["needs"] is not None]

@@ -28,7 +28,7 @@ KINDS = {
     "dropped": {"missing", "mismatch"},
     "edges": {"alive", "mismatch", "missing", "no_error", "changed"},
     "errors": {"changed", "missing", "unexpected", "mismatch", "no_error"},
-    "graphs": {"mismatch", "missing"},
+    "graphs": {"mismatch", "missing", "nonfinite"},
     "hooks": {"hooks", "mismatch", "missing"},
     "lifetime": {"alive", "mismatch", "missing"},
     "means": {"mismatch"},
