@@ -76,7 +76,7 @@ def place_of(tensor: Tensor) -> int:
 
 def start_of(tensor: Tensor) -> int:
     """Return the address of the first element of ``tensor`` in bytes, counted from :func:`place_of`."""
-    return place_of(tensor) + _offset_of(tensor) * tensor.element_size()
+    return place_of(tensor) + offset_of(tensor) * tensor.element_size()
 
 
 def are_one_memory(one: Tensor, other: Tensor) -> bool:
@@ -101,7 +101,14 @@ def version_of(tensor: Tensor) -> int:
     return int(tensor._version) if _shows(tensor, "version") else 0  # noqa: SLF001 (torch has no other name for it)
 
 
-def _offset_of(tensor: Tensor) -> int:
+def strides_of(tensor: Tensor) -> tuple[int, ...] | None:
+    """Return the strides of a strided tensor in elements; None if it is not strided, or its device shows none."""
+    if tensor.layout is not torch.strided or not _shows(tensor, "offset"):
+        return None
+    return tensor.stride()
+
+
+def offset_of(tensor: Tensor) -> int:
     """Return the offset of ``tensor`` in its storage in elements; 0 if its device shows none."""
     return int(tensor.storage_offset()) if _shows(tensor, "offset") else 0
 

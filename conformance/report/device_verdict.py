@@ -10,6 +10,7 @@ from gradconform.contract.beside import FAULTS, named_in
 from gradconform.extent import WITHHELD
 from gradconform.results import Report, Result
 
+from .by_oracles import by_oracles
 from .lines import Line, count
 from .probed import devices
 from .to_mend import culprits
@@ -99,6 +100,7 @@ def _standing(result: Result) -> str:
 def _besides(name: str, results: list[Result], report: Report) -> Iterator[str]:
     """Yield what else is known of a device: its pre-flight, whether faults are found there, repeats, host, memory."""
     yield from _found_out(name, results, report)
+    yield from (one.brief for one in by_oracles(results))
     yield from _imprecise(results)
     yield from _repeated(results)
     yield from _executed(results)
