@@ -7,14 +7,14 @@ that a forward treats independently have gradients that do not depend on each ot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gradconform.clause import paragraphs
 from gradconform.judge.gradients import gradients
 from gradconform.trial.trial import Trial
 
-from .beside import LAYOUT, OPERATIONS, chosen
+from .beside import FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen
 from .check import Check
 from .on_operation import OnOperations
 
@@ -25,6 +25,15 @@ def layout() -> None:
     A kernel that ignores strides is right in most tests and wrong as soon as a caller transposes or expands a tensor.
 
     Catches: a kernel that reads a strided tensor as if it were contiguous.
+    """
+
+
+def finite_differences() -> None:
+    """The gradient of {what} MUST be the slope of its forward, by finite differences in float64.
+
+    A formula that is wrong on every device alike is right in each comparison of one device with another.
+
+    Catches: a backward that is not the derivative of its forward.
     """
 
 
@@ -49,7 +58,10 @@ class OnOracles:
 
 
 #: What says the requirement of each oracle, and the dtypes that it runs in; none where that is every one.
-_CLAUSES = {LAYOUT: (layout, ())}
+_CLAUSES: Mapping[str, tuple[Callable[[], None], tuple[str, ...]]] = {
+    LAYOUT: (layout, ()),
+    FINITE_DIFFERENCES: (finite_differences, ("float64",)),
+}
 
 
 def asked_of(patterns: Sequence[str], operations: OnOperations) -> OnOracles:

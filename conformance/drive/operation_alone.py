@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -26,25 +27,26 @@ class OperationAlone:
         self._materials, self._device = materials, device_of(materials.device)
         self.leaves = 0
 
-    def run(self, arranged: Arranged, of_grads: Arranged) -> tuple[list[Tensor], list[Tensor | None]]:
-        """Return the outputs and the gradients of all leaves, parameters last; raises what the operation raises.
+    def run(self, arranged: Arranged, of_grads: Arranged, log: AbstractContextManager[object]) -> None:
+        """Run the operation forward and backward, with ``log`` entered around each; raises what the operation raises.
 
         ``arranged`` makes the leaves and ``of_grads`` the output gradients of what was drawn. :attr:`leaves` is their
-        number, that of the parameters included.
+        number.
         """
         stage = self.stage()
-        args, parameters = self.args(stage), [] if stage.inner is None else list(stage.inner.parameters())
-        self.leaves = len(args) + len(parameters)
-        leaves = [arranged(at, arg.detach()).requires_grad_(arg.requires_grad) for at, arg in enumerate(args)]
-        for at, parameter in enumerate(parameters, start=len(args)):
-            parameter.data = arranged(at, parameter.detach())
-        outputs = self.outputs(stage, leaves)
+        leaves = self.leaves_of(stage, 0, arranged)
+        self.leaves = len(leaves)
+        with log:
+            outputs = self.outputs_for(stage, leaves)
         needed = [one for one in outputs if one.requires_grad]
         grads = [of_grads(at, grad) for at, grad in enumerate(self.output_grads(needed))]
-        wanted = [leaf for leaf in [*leaves, *parameters] if leaf.requires_grad]
-        if not needed or not wanted:
-            return outputs, []
-        return outputs, list(torch.autograd.grad(needed, wanted, grads, allow_unused=True))
+        with log:
+            self.grads_of(needed, leaves, grads)
+
+    @property
+    def size(self) -> int:
+        """The number of elements of all arguments."""
+        return sum(one.numel() for one in self._materials.args(0, 0, self.stage()))
 
     def stage(self) -> OperationStage:
         """Return a new module."""
@@ -52,13 +54,22 @@ class OperationAlone:
         assert isinstance(stage, OperationStage)  # noqa: S101 (of a check on operations)
         return stage
 
-    def args(self, stage: OperationStage) -> tuple[Tensor, ...]:
-        """Return the arguments as they are drawn."""
-        return self._materials.args(0, 0, stage)
+    def leaves_of(self, stage: OperationStage, mb: int, arranged: Arranged = lambda _, tensor: tensor) -> list[Tensor]:
+        """Return the arguments of micro-batch ``mb`` as leaves, and behind them the parameters of the operation."""
+        args = self._materials.args(0, mb, stage)
+        leaves = [arranged(at, arg.detach()).requires_grad_(arg.requires_grad) for at, arg in enumerate(args)]
+        parameters = [] if stage.inner is None else list(stage.inner.parameters())
+        for at, parameter in enumerate(parameters, start=len(args)):
+            parameter.data = arranged(at, parameter.detach())
+        return [*leaves, *parameters]
 
-    def outputs(self, stage: OperationStage, leaves: Sequence[Tensor]) -> list[Tensor]:
-        """Return the outputs; a leaf is handed on as a view of itself, which the operation may write into."""
-        given = [one.view_as(one) if one.requires_grad and one.layout is torch.strided else one for one in leaves]
+    def outputs_for(self, stage: OperationStage, leaves: Sequence[Tensor]) -> list[Tensor]:
+        """Return the outputs for leaves, of which those behind the arguments are the module's parameters.
+
+        A leaf is handed on as a view of itself, which the operation may write into. Each call draws the same numbers.
+        """
+        args = leaves[: len(self._materials.trial.stages[0].inputs)]
+        given = [one.view_as(one) if one.requires_grad and one.layout is torch.strided else one for one in args]
         with self._device.generators_kept(), quietly(0), torch.enable_grad():
             self._device.seed(self._materials.rng_seed(0))
             return stage.alone(*given)
@@ -67,3 +78,12 @@ class OperationAlone:
         """Return an output gradient on the device for each output that needs one."""
         drawn: Tree = draw_output_grads(tuple(outputs), seed=stable_seed(self._materials.seed, "alone"))
         return [grad.to(self._materials.device) for grad in drawn]
+
+    def grads_of(
+        self, outputs: Sequence[Tensor], leaves: Sequence[Tensor], grads: Sequence[Tensor]
+    ) -> list[Tensor | None]:
+        """Return the gradient of each leaf that needs one, None for one that the outputs do not depend on."""
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        if not outputs or not wanted:
+            return [None] * len(wanted)
+        return list(torch.autograd.grad(outputs, wanted, grads, allow_unused=True))

@@ -18,6 +18,9 @@ from .kernel_call import REFUSALS
 from .layouts import LAYOUTS, LayoutsTried
 from .tried import SampleError, Tried
 
+#: Samples with more elements take minutes, and show no more.
+_LARGEST = 2**21
+
 
 def layouts_of(materials: Materials) -> Tried:
     """Run a sample forward and backward in every layout, and compare each kernel with itself on contiguous arguments.
@@ -31,16 +34,16 @@ def layouts_of(materials: Materials) -> Tried:
     alone, known = OperationAlone(materials), set[str]()
     logs = [LayoutsTried(device, each=True, known=set())]
     try:
-        with logs[0]:
-            alone.run(_copied, _copied)
+        if alone.size > _LARGEST:
+            return Tried(not_tried={f"more than {_LARGEST:,} elements": [materials.trial.stages[0].name]})
+        alone.run(_copied, _copied, logs[0])
     except REFUSALS as error:
         raise SampleError from error
     refused = False
     for arranged, of_grads in _ways(materials.device, alone.leaves):
         logs.append(LayoutsTried(device, each=False, known=known))
         try:
-            with logs[-1]:
-                alone.run(arranged, of_grads)
+            alone.run(arranged, of_grads, logs[-1])
         except REFUSALS:
             refused = True
     return _together(logs, [materials.trial.stages[0].name] if refused else [])

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from gradconform.contract.beside import LAYOUT
+from gradconform.contract.beside import FINITE_DIFFERENCES, LAYOUT
 from gradconform.contract.on_oracle import OracleCheck
 from gradconform.devices.device import device_of
 from gradconform.judge.finding import Finding
+from gradconform.judge.finite_differences import slopes_of
 from gradconform.judge.operation_layouts import layouts_of
 from gradconform.judge.tried import SampleError, Tried, together
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
@@ -27,7 +28,9 @@ from . import samples
 from .runner import one_thread
 
 #: What judges a sample, by the name of the oracle.
-_JUDGES: Mapping[str, Callable[[Materials], Tried]] = MappingProxyType({LAYOUT: layouts_of})
+_JUDGES: Mapping[str, Callable[[Materials], Tried]] = MappingProxyType(
+    {LAYOUT: layouts_of, FINITE_DIFFERENCES: slopes_of}
+)
 
 
 class OperationOracles:

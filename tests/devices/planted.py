@@ -33,3 +33,8 @@ def as_if_contiguous(tensor: Tensor) -> Tensor:
 def tanh_backward_ignoring_strides(grad: Tensor, output: Tensor) -> Tensor:
     """Return tanh's gradient for a gradient whose strides are ignored."""
     return as_if_contiguous(grad) * (1 - output * output)
+
+
+def tanh_backward_too_large(grad: Tensor, output: Tensor) -> Tensor:
+    """Return a gradient of tanh that is an eighth too large."""
+    return grad * (1 - output * output) * 1.125
