@@ -14,7 +14,7 @@ from gradconform.clause import paragraphs
 from gradconform.judge.gradients import gradients
 from gradconform.trial.trial import Trial
 
-from .beside import FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen
+from .beside import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen
 from .check import Check
 from .on_operation import OnOperations
 
@@ -34,6 +34,15 @@ def finite_differences() -> None:
     A formula that is wrong on every device alike is right in each comparison of one device with another.
 
     Catches: a backward that is not the derivative of its forward.
+    """
+
+
+def additive() -> None:
+    """The gradients of a batch of {what} MUST be those of its rows in micro-batches, if its forward treats rows alone.
+
+    A pipeline divides a batch and adds gradients up; a backward that mixes rows trains something else.
+
+    Catches: a backward that mixes the rows of a batch.
     """
 
 
@@ -61,6 +70,7 @@ class OnOracles:
 _CLAUSES: Mapping[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     LAYOUT: (layout, ()),
     FINITE_DIFFERENCES: (finite_differences, ("float64",)),
+    ADDITIVE: (additive, ()),
 }
 
 

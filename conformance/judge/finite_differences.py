@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
 from gradconform.diagnosis.cause import Cause, Mistake
-from gradconform.drive.operation_alone import OperationAlone
+from gradconform.drive.operation_alone import OperationAlone, OperationError
 from gradconform.fixtures.operations.entries import Entry, entries
 from gradconform.fixtures.operations.stage import OperationStage
 from gradconform.trial.materials import Materials
 
 from .finding import Finding
 from .kernel_call import REFUSALS
-from .tried import SampleError, Tried
+from .tried import Tried
 
 #: How many draws of a sample have to fail: one draw may lie at a kink, where a slope is none.
 _DRAWS = 3
@@ -35,7 +35,7 @@ def slopes_of(materials: Materials) -> Tried:
     """Compare the gradients of a sample with finite differences of its forward.
 
     The sample is the first stage of the trial of ``materials``, which is in float64. What torch's own tests mark as
-    failing is not tried. Raises :class:`~gradconform.judge.tried.SampleError` if the operation raises.
+    failing is not tried. Raises :class:`~gradconform.drive.operation_alone.OperationError` if the operation raises.
     """
     alone, name = OperationAlone(materials), materials.trial.stages[0].name
     entry = entries()[alone.stage().entry]
@@ -46,8 +46,8 @@ def slopes_of(materials: Materials) -> Tried:
     for draw in range(_DRAWS):
         try:
             wrong = _wrong(alone, entry, draw)
-        except REFUSALS as error:
-            raise SampleError from error
+        except REFUSALS as error:  # in a backward of gradcheck's
+            raise OperationError from error
         if wrong is None:
             return Tried(compared=1, tried=frozenset([name]))
     if "not reentrant" in str(wrong):
@@ -68,10 +68,7 @@ def _why_not(entry: Entry, alone: OperationAlone, device_type: str) -> str | Non
         return "an input needs a gradient and is not float64"
     if not any(one.numel() for one in needed):
         return "no input that needs a gradient has elements"
-    try:
-        outputs = alone.outputs_for(stage, alone.leaves_of(stage, 0))
-    except REFUSALS as error:
-        raise SampleError from error
+    outputs = alone.outputs_for(stage, alone.leaves_of(stage, 0))
     return None if all(one.dtype in _WIDE for one in outputs if one.requires_grad) else "an output is not float64"
 
 

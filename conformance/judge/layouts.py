@@ -24,6 +24,7 @@ from .device_precision import judged_with, room_in
 from .finding import Finding
 from .kernel_call import Argument, KernelCall, kept
 from .kernel_results import Difference, difference
+from .rounding import companion, shrinks
 from .values import same_bits
 
 #: Each layout, with the numbers of dimensions in which it is another one than contiguous.
@@ -42,9 +43,6 @@ _DEFINED = {
     "aten::_linalg_slogdet": 2,  # as above
     "aten::_linalg_solve_ex": 1,  # as above
 }
-
-#: By how much less than eps a difference may shrink from one dtype to another and still be rounding.
-_SHRINKS = 2.0**10
 
 #: How often a call is run again before it is accused.
 _AGAIN = 2
@@ -218,11 +216,9 @@ class _Compared:
         """Return whether a difference is rounding: of numbers, and smaller as eps is in another dtype."""
         if seen.error is None or seen.dtype is None:
             return False
-        other = torch.float32 if seen.dtype is torch.float64 else torch.float64
-        errors = [seen.error, _apart(_in_dtype(call, other).run(), _in_dtype(self.plain, other).run())]
-        large, small = errors if other is torch.float64 else reversed(errors)
-        eps = sorted(torch.finfo(dtype).eps for dtype in (seen.dtype, other))
-        return small <= _SHRINKS * eps[0] / eps[1] * large
+        other = companion(seen.dtype)
+        again = _apart(_in_dtype(call, other).run(), _in_dtype(self.plain, other).run())
+        return shrinks(seen.error, again, seen.dtype, other)
 
     def ignores(self, at: int, call: KernelCall) -> bool:
         """Return whether a call gives what its argument ``at`` gives when it is read as if it were contiguous."""

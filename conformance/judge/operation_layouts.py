@@ -10,13 +10,12 @@ from torch import Tensor
 
 from gradconform.devices.device import device_of
 from gradconform.devices.memory import OPERATIONS, withheld
-from gradconform.drive.operation_alone import Arranged, OperationAlone
+from gradconform.drive.operation_alone import Arranged, OperationAlone, OperationError
 from gradconform.fixtures.inputs import arrange
 from gradconform.trial.materials import Materials
 
-from .kernel_call import REFUSALS
 from .layouts import LAYOUTS, LayoutsTried
-from .tried import SampleError, Tried
+from .tried import Tried
 
 #: Samples with more elements take minutes, and show no more.
 _LARGEST = 2**21
@@ -26,25 +25,22 @@ def layouts_of(materials: Materials) -> Tried:
     """Run a sample forward and backward in every layout, and compare each kernel with itself on contiguous arguments.
 
     The sample is the first stage of the trial of ``materials``. A fault that autograd itself meets goes before others.
-    Raises :class:`~gradconform.judge.tried.SampleError` if the operation raises with the arguments as they are drawn.
+    Raises :class:`~gradconform.drive.operation_alone.OperationError` if the operation raises as it is drawn.
     """
     device = device_of(materials.device)
     if OPERATIONS in withheld(device.type) or "offset" in withheld(device.type):
         return Tried(not_tried={f"{device.type} does not show operations or strides": [materials.trial.stages[0].name]})
     alone, known = OperationAlone(materials), set[str]()
     logs = [LayoutsTried(device, each=True, known=set())]
-    try:
-        if alone.size > _LARGEST:
-            return Tried(not_tried={f"more than {_LARGEST:,} elements": [materials.trial.stages[0].name]})
-        alone.run(_copied, _copied, logs[0])
-    except REFUSALS as error:
-        raise SampleError from error
+    if alone.size > _LARGEST:
+        return Tried(not_tried={f"more than {_LARGEST:,} elements": [materials.trial.stages[0].name]})
+    alone.run(_copied, _copied, logs[0])
     refused = False
     for arranged, of_grads in _ways(materials.device, alone.leaves):
         logs.append(LayoutsTried(device, each=False, known=known))
         try:
             alone.run(arranged, of_grads, logs[-1])
-        except REFUSALS:
+        except OperationError:
             refused = True
     return _together(logs, [materials.trial.stages[0].name] if refused else [])
 

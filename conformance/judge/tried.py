@@ -9,10 +9,6 @@ from typing import Any
 from .finding import Finding
 
 
-class SampleError(Exception):
-    """The operation raised what it raises; ``__cause__`` is that."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
     """The finding, if something is wrong; how many values were ``compared``, of which kernels or samples (``tried``).

@@ -10,13 +10,15 @@ from typing import Any
 
 import torch
 
-from gradconform.contract.beside import FINITE_DIFFERENCES, LAYOUT
+from gradconform.contract.beside import ADDITIVE, FINITE_DIFFERENCES, LAYOUT
 from gradconform.contract.on_oracle import OracleCheck
 from gradconform.devices.device import device_of
+from gradconform.drive.operation_alone import OperationError
+from gradconform.judge.additivity import additivity_of
 from gradconform.judge.finding import Finding
 from gradconform.judge.finite_differences import slopes_of
 from gradconform.judge.operation_layouts import layouts_of
-from gradconform.judge.tried import SampleError, Tried, together
+from gradconform.judge.tried import Tried, together
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Result
 from gradconform.sinks import shortened
@@ -29,7 +31,7 @@ from .runner import one_thread
 
 #: What judges a sample, by the name of the oracle.
 _JUDGES: Mapping[str, Callable[[Materials], Tried]] = MappingProxyType(
-    {LAYOUT: layouts_of, FINITE_DIFFERENCES: slopes_of}
+    {LAYOUT: layouts_of, FINITE_DIFFERENCES: slopes_of, ADDITIVE: additivity_of}
 )
 
 
@@ -62,7 +64,7 @@ class OperationOracles:
             materials = Materials(trial, dtype=self._dtype, device=self._device, seed=self._seed)
             try:
                 found.append(_JUDGES[check.oracle](materials))
-            except SampleError as error:
+            except OperationError as error:
                 raised.append(f"{type(error.__cause__).__name__}: {error.__cause__}")
                 found.append(Tried(not_tried={"the operation raises": [trial.stages[0].name]}))
             by_trial.append((trial, [one for one in (found[-1].finding,) if one is not None]))

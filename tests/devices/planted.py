@@ -38,3 +38,9 @@ def tanh_backward_ignoring_strides(grad: Tensor, output: Tensor) -> Tensor:
 def tanh_backward_too_large(grad: Tensor, output: Tensor) -> Tensor:
     """Return a gradient of tanh that is an eighth too large."""
     return grad * (1 - output * output) * 1.125
+
+
+def tanh_backward_mixing_rows(grad: Tensor, output: Tensor) -> Tensor:
+    """Return a gradient of tanh whose rows are added to those of their neighbours."""
+    right = grad * (1 - output * output)
+    return right + 0.25 * right.roll(1, 0) if right.dim() else right
