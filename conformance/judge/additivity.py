@@ -19,7 +19,7 @@ from gradconform.trial.materials import Materials
 
 from .finding import Finding
 from .rounding import companion, shrinks
-from .tried import Tried
+from .tried import LARGEST, TOO_LARGE, Tried
 
 #: Into at most so many micro-batches a batch is divided.
 _PARTS = 3
@@ -49,6 +49,8 @@ def additivity_of(materials: Materials) -> Tried:
     Raises :class:`~gradconform.drive.operation_alone.OperationError` as the operation does.
     """
     alone, name = OperationAlone(materials), materials.trial.stages[0].name
+    if alone.size > LARGEST:
+        return Tried(not_tried={TOO_LARGE: [name]})
     stage = alone.stage()
     leaves = alone.leaves_of(stage, 0)
     _whole(alone, stage, leaves)

@@ -20,7 +20,7 @@ from gradconform.trial.materials import Materials
 
 from .finding import Finding
 from .kernel_call import REFUSALS
-from .tried import Tried
+from .tried import LARGEST, TOO_LARGE, Tried
 
 #: How many draws of a sample have to fail: one draw may lie at a kink, where a slope is none.
 _DRAWS = 3
@@ -39,7 +39,7 @@ def slopes_of(materials: Materials) -> Tried:
     """
     alone, name = OperationAlone(materials), materials.trial.stages[0].name
     entry = entries()[alone.stage().entry]
-    why = _why_not(entry, alone, materials.device.type)
+    why = TOO_LARGE if alone.size > LARGEST else _why_not(entry, alone, materials.device.type)
     if why is not None:
         return Tried(not_tried={why: [name]})
     wrong: GradcheckError | None = None

@@ -58,6 +58,8 @@ def difference(func: Callable[..., Any], given: Any, here: Any, found: Any) -> D
     ``given`` are its arguments as ``(args, kwargs)`` on the CPU. Rounding is no difference: the bound comes from the
     same kernel in float64, and from the size of the terms that it adds up. Memory that it leaves unwritten is ignored.
     """
+    if all(map(_rounds, map(on_cpu, tensors(found)), tensors(here))):
+        return None
     wide = run_kernel(func, map_leaves(widen, given))
     exact = tensors(wide) if wide is not None else [None] * len(tensors(here))
     for at, (got, wanted, reference) in enumerate(zip(map(on_cpu, tensors(found)), tensors(here), exact, strict=False)):
@@ -67,6 +69,19 @@ def difference(func: Callable[..., Any], given: Any, here: Any, found: Any) -> D
         if seen is not None:
             return seen
     return None
+
+
+def _rounds(got: Tensor, wanted: Tensor) -> bool:
+    """Return whether two results are so near that no reference could tell them apart: the quick way, and the usual."""
+    if same_bits(got, wanted):
+        return True
+    if got.shape != wanted.shape or got.dtype != wanted.dtype or got.layout is not wanted.layout:
+        return False
+    if got.layout is not torch.strided or not (got.is_floating_point() or got.is_complex()):
+        return False
+    if not torch.equal(torch.isfinite(got.abs()), torch.isfinite(wanted.abs())):
+        return False
+    return judge(got, wanted, None, Partials(), factor=FAR).passed
 
 
 def _unwritten(func: Callable[..., Any], given: Any, at: int) -> Tensor | None:

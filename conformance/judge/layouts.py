@@ -22,7 +22,7 @@ from gradconform.trees import map_leaves
 from .accumulated_rounding import computes
 from .device_precision import judged_with, room_in
 from .finding import Finding
-from .kernel_call import Argument, KernelCall, kept
+from .kernel_call import REFUSALS, Argument, KernelCall, kept
 from .kernel_results import Difference, difference
 from .rounding import companion, shrinks
 from .values import same_bits
@@ -156,7 +156,10 @@ class LayoutsTried(DispatchMode):
     def _each_layout(self, compared: _Compared) -> None:
         for at, argument in enumerate(compared.plain.arguments):
             for layout in _layouts_of(argument.tensor, compared.plain):
-                other = compared.plain.with_argument(at, arrange(argument.tensor, layout, argument.tensor.device))
+                tensor = in_layout(argument.tensor, layout)
+                if tensor is None:
+                    continue
+                other = compared.plain.with_argument(at, tensor)
                 if _lies_alike(other.arguments[at], argument):
                     continue
                 found = other.run()
@@ -195,6 +198,14 @@ class LayoutsTried(DispatchMode):
             return
 
 
+def in_layout(tensor: Tensor, layout: str) -> Tensor | None:
+    """Return a copy of a tensor in a layout; None if its device has no such layout."""
+    try:
+        return arrange(on_cpu(tensor), layout, tensor.device)
+    except REFUSALS:
+        return None
+
+
 class _Compared:
     """A call on contiguous arguments and its results, with which others are compared."""
 
@@ -227,7 +238,10 @@ class _Compared:
         reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, strides_of(tensor) or (), strict=False))
         if strides is None or found is None or reach + 1 < tensor.numel():
             return False
-        read = tensor.as_strided(tensor.shape, strides, offset_of(tensor)).clone(memory_format=torch.contiguous_format)
+        try:
+            read = tensor.as_strided(tensor.shape, strides, offset_of(tensor)).clone()
+        except REFUSALS:
+            return False
         if same_bits(read, plain):
             return False
         other = self.plain.with_argument(at, read).run()

@@ -11,14 +11,10 @@ from torch import Tensor
 from gradconform.devices.device import device_of
 from gradconform.devices.memory import OPERATIONS, withheld
 from gradconform.drive.operation_alone import Arranged, OperationAlone, OperationError
-from gradconform.fixtures.inputs import arrange
 from gradconform.trial.materials import Materials
 
-from .layouts import LAYOUTS, LayoutsTried
-from .tried import Tried
-
-#: Samples with more elements take minutes, and show no more.
-_LARGEST = 2**21
+from .layouts import LAYOUTS, LayoutsTried, in_layout
+from .tried import LARGEST, TOO_LARGE, Tried
 
 
 def layouts_of(materials: Materials) -> Tried:
@@ -32,11 +28,11 @@ def layouts_of(materials: Materials) -> Tried:
         return Tried(not_tried={f"{device.type} does not show operations or strides": [materials.trial.stages[0].name]})
     alone, known = OperationAlone(materials), set[str]()
     logs = [LayoutsTried(device, each=True, known=set())]
-    if alone.size > _LARGEST:
-        return Tried(not_tried={f"more than {_LARGEST:,} elements": [materials.trial.stages[0].name]})
+    if alone.size > LARGEST:
+        return Tried(not_tried={TOO_LARGE: [materials.trial.stages[0].name]})
     alone.run(_copied, _copied, logs[0])
     refused = False
-    for arranged, of_grads in _ways(materials.device, alone.leaves):
+    for arranged, of_grads in _ways(alone.leaves):
         logs.append(LayoutsTried(device, each=False, known=known))
         try:
             alone.run(arranged, of_grads, logs[-1])
@@ -63,26 +59,27 @@ def _together(logs: Sequence[LayoutsTried], refused: Sequence[str]) -> Tried:
     )
 
 
-def _ways(device: torch.device, leaves: int) -> Iterator[tuple[Arranged, Arranged]]:
+def _ways(leaves: int) -> Iterator[tuple[Arranged, Arranged]]:
     """Yield what lays out the leaves and the output gradients, one pair for each run.
 
     They all have one layout first; then one leaf alone has gaps, as a kernel may look at another one's layout only.
     """
     for layout in LAYOUTS:
-        every = partial(_in_layout, layout, device, None)
+        every = partial(_in_layout, layout, None)
         yield every, every
-    yield _copied, partial(_in_layout, "expanded", device, None)
+    yield _copied, partial(_in_layout, "expanded", None)
     for at in range(leaves if leaves > 1 else 0):
-        yield partial(_in_layout, "strided", device, at), _copied
+        yield partial(_in_layout, "strided", at), _copied
 
 
 def _copied(_: int, tensor: Tensor) -> Tensor:
     return tensor.clone()
 
 
-def _in_layout(layout: str, device: torch.device, only: int | None, at: int, tensor: Tensor) -> Tensor:
+def _in_layout(layout: str, only: int | None, at: int, tensor: Tensor) -> Tensor:
     """Return tensor ``at`` in a layout; a copy if another is meant, or it has too few dimensions or elements."""
     fits = tensor.dim() > 0 if layout == "expanded" else tensor.dim() in LAYOUTS[layout]
     if only not in {None, at} or tensor.layout is not torch.strided or not fits or tensor.numel() < 2:  # noqa: PLR2004 (one element lies in one way)
         return tensor.clone()
-    return arrange(tensor, layout, device)
+    arranged = in_layout(tensor, layout)
+    return tensor.clone() if arranged is None else arranged

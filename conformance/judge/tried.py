@@ -8,6 +8,10 @@ from typing import Any
 
 from .finding import Finding
 
+#: Samples whose arguments have more elements take minutes on a CPU in 16 bits, and show no more.
+LARGEST = 2**18
+TOO_LARGE = f"more than {LARGEST:,} elements"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:

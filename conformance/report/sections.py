@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradconform.extent import WITHHELD
+from gradconform.extent import NOTHING, WITHHELD
 from gradconform.finding_text import alike, letter_of, named, needed, numberless
 from gradconform.results import Report, Result
 
@@ -278,8 +278,12 @@ def _passed_and_waived(report: Report) -> Section:
     )
 
 
+#: Kinds of unsupported results that a section of their own tells.
+_LISTED = frozenset({NOTHING, WITHHELD})
+
+
 def _unsupported(report: Report) -> Section:
-    results = [result for result in _with_status(report.results, "unsupported") if result.kind != WITHHELD]
+    results = [result for result in _with_status(report.results, "unsupported") if result.kind not in _LISTED]
     return Section(
         heading=f"unsupported: {count(len(results), 'check')}, neither passed nor failed",
         note="The target does not claim what they ask, or plain autograd cannot do it.",

@@ -14,6 +14,8 @@ from gradconform.contract.beside import ADDITIVE, FINITE_DIFFERENCES, LAYOUT
 from gradconform.contract.on_oracle import OracleCheck
 from gradconform.devices.device import device_of
 from gradconform.drive.operation_alone import OperationError
+from gradconform.drive.oracle import Oracle
+from gradconform.extent import NOTHING
 from gradconform.judge.additivity import additivity_of
 from gradconform.judge.finding import Finding
 from gradconform.judge.finite_differences import slopes_of
@@ -52,6 +54,9 @@ class OperationOracles:
             pass_on_an_interrupt(error)
             text = "".join(traceback.format_exception(error)[-3:]).strip()
             values = {"status": "error", "kind": "kit", "message": shortened(f"the kit failed: {text}")}
+        if values.get("status") in {"error", "unsupported"} and not Oracle(self._device).answers:
+            text = f"{self._device} failed: {values['message']}"
+            values = {"status": "error", "kind": "environment", "message": shortened(text)}
         taken = round(time.perf_counter() - started, 6)
         dtype = str(self._dtype).removeprefix("torch.")
         return check.result(str(self._device), dtype, duration_s=taken, **values)
@@ -84,6 +89,7 @@ class OperationOracles:
 
 def _nothing(not_tried: Mapping[str, list[str]], raised: list[str]) -> dict[str, Any]:
     """Return the verdict where nothing could be compared."""
-    why = "; ".join(f"{reason} ({', '.join(names)})" for reason, names in not_tried.items())
-    text = f"plain autograd on this device raised {raised[0]}" if raised else f"nothing to compare: {why}"
-    return {"status": "unsupported", "kind": "environment", "message": shortened(text)}
+    if raised:
+        text = f"plain autograd on this device raised {raised[0]}"
+        return {"status": "unsupported", "kind": "environment", "message": shortened(text)}
+    return {"status": "unsupported", "kind": NOTHING, "message": f"nothing to compare: {'; '.join(not_tried)}"}
