@@ -113,6 +113,11 @@ def test_an_operation_whose_rows_depend_on_each_other_is_not_tried() -> None:
     assert "its forward has no rows, or does not treat them independently" in found.oracle["not_tried"]
 
 
+def test_sums_that_overflow_in_another_order_are_no_mixed_rows() -> None:
+    report = judged("float_power", "additive", dtype="float16", profile="standard", checks="ops.additive.*")
+    assert result_of(report, "ops.additive.float_power").status == "passed"
+
+
 def test_an_oracle_needs_operations() -> None:
     with pytest.raises(SelectionError, match="--oracle checks operations and none is named"):
         check_stage_backward("reference-split", oracle="layout")
