@@ -18,6 +18,9 @@ AREA_SHARE, WHOLE_SHARE = 0.5, 0.25
 #: The kind of an unsupported result on what was left out because a list of operations says so.
 WITHHELD = "withheld"
 
+#: The kind of an unsupported result of an oracle that has nothing to compare, such as rows: nothing is missing.
+NOTHING = "nothing"
+
 #: Claims in words that say more than their names.
 _WORDS = {"global_state=False": "more than one stage at a time in a process (global_state=False)"}
 

@@ -149,6 +149,13 @@ _ALL = (
         help="judge TARGET on stages of one operation of torch each, in place of the contract: a name, a glob, or all",
     ),
     OptionWords(
+        name="oracle",
+        metavar="NAME",
+        default=(),
+        kind="several",
+        help="check the device on each operation without a second one: layout, finite-differences, additive, or all",
+    ),
+    OptionWords(
         name="block",
         metavar="NAME",
         default=(),

@@ -71,7 +71,8 @@ class Result:
     ``headroom`` is the largest ratio of error to bound that was met (0 where everything was bit-equal to plain
     autograd, above 1 where a value was wrong), None where no value was compared. ``kind`` is the kind of the first
     finding, or of the error (``kit``, ``environment``, ``adapter``, ``device``); of what is unsupported it is
-    ``environment`` where plain autograd raised, and :data:`~gradconform.extent.WITHHELD` where a list leaves it out.
+    ``environment`` where plain autograd raised, and :data:`~gradconform.extent.WITHHELD` where a list leaves it out,
+    and :data:`~gradconform.extent.NOTHING` where an oracle has nothing to compare.
     ``bit_equal`` says whether all values were those of plain autograd bit by bit, ``repeats_bit_equal`` whether the
     repeats of a trial were those of the first; None where nothing was compared. ``findings`` holds every difference
     with its numbers, ``programs`` what the check runs. ``waiver`` is the entry of the waiver file that expects a
@@ -88,6 +89,9 @@ class Result:
     (``undeferred``), of the trial that takes most beside plain autograd; ``oracle_spread`` how far two runs of plain
     autograd were apart, as a part of the largest element, None where they were bit-equal; ``imprecise`` by how many eps
     of its dtype and scale each operation errs that is not wrong, None where none is imprecise.
+
+    By an oracle that needs no second device: ``oracle`` says how many values were ``compared``, of which kernels or
+    samples (``tried``), and which were ``not_tried``, by the reason; None for any other check.
     """
 
     check: str
@@ -106,6 +110,7 @@ class Result:
     memory: Mapping[str, int] | None = None
     oracle_spread: float | None = None
     imprecise: Mapping[str, float] | None = None
+    oracle: Mapping[str, Any] | None = None
     waiver: Mapping[str, Any] | None = None
     findings: tuple[Mapping[str, Any], ...] = ()
     programs: tuple[str, ...] = ()
@@ -150,6 +155,8 @@ class Result:
         values["memory"] = None if self.memory is None else dict(self.memory)
         if values.pop("imprecise"):  # an older kit's report has none
             values["imprecise"] = dict(self.imprecise or {})
+        if values.pop("oracle"):  # as above
+            values["oracle"] = dict(self.oracle or {})
         values["waiver"] = None if self.waiver is None else dict(self.waiver)
         return values
 

@@ -245,11 +245,13 @@ examples:
 
 #: What ``gradconform device`` does where nothing is said, other than a run.
 DEVICE_DEFAULTS = {
-    "dtype": "all", "profile": "quick", "operation": "all", "block": "all", "setting": "all", "fault": "all",
+    "dtype": "all", "profile": "quick", "operation": "all", "oracle": "all", "block": "all",
+    "setting": "all", "fault": "all",
 }  # fmt: skip
 
 _SAID_OF_DEVICE = {
     "operation": "which operations of torch, by names or globs",
+    "oracle": "which oracles need no second device: layout, finite-differences, additive, or all",
     "block": "which blocks of models, by names or globs; --sizes says how large",
     "setting": "under which settings of torch some stages are judged, by names or globs",
     "fault": "which known faults have to be found there, by names or globs",
@@ -266,8 +268,8 @@ def _device(one: argparse.ArgumentParser) -> None:
     """
     one.add_argument("device", metavar="DEVICE", nargs="*", type=names_given, help="which, named as for run")
     options = (
-        "device_plugins", "dtype", "flags", "profile", "operation", "block", "sizes", "setting", "fault", "checks",
-        "exclude_checks", "skip_operations", "seed", "shard", "plan",
+        "device_plugins", "dtype", "flags", "profile", "operation", "oracle", "block", "sizes", "setting", "fault",
+        "checks", "exclude_checks", "skip_operations", "seed", "shard", "plan",
     )  # fmt: skip
     for name in options:
         add_option(one, name, unset=DEVICE_DEFAULTS.get(name), help=_SAID_OF_DEVICE.get(name))

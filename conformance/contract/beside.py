@@ -26,11 +26,20 @@ ALL = "all"
 #: The second parts: in B, and in I and W; of faults, that they are found.
 FULL, SPLIT, FOUND = "full", "split", "found"
 
+#: The second parts of checks on operations that need no second device, each named as the oracle that judges it.
+LAYOUT, FINITE_DIFFERENCES, ADDITIVE = ORACLES = ("layout", "finite-differences", "additive")
+
 
 def named_in(check: str, area: str) -> str | None:
     """Return the name in the id of a check of an area, such as ``area.full.name``; None for another check."""
     before, way, name = [*check.split(".", 2), "", ""][:3]
-    return name if before == area and way in {FULL, SPLIT, FOUND} and name else None
+    return name if before == area and way in {FULL, SPLIT, FOUND, *ORACLES} and name else None
+
+
+def oracle_of(check: str) -> str | None:
+    """Return the oracle in the id of a check on an operation, such as ``ops.layout.sin``; None for another check."""
+    area, way, *name = check.split(".", 2)
+    return way if area == OPERATIONS and way in ORACLES and name else None
 
 
 def chosen(patterns: Sequence[str], known: Mapping[str, _T], none: str) -> list[_T]:

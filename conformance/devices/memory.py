@@ -101,6 +101,13 @@ def version_of(tensor: Tensor) -> int:
     return int(tensor._version) if _shows(tensor, "version") else 0  # noqa: SLF001 (torch has no other name for it)
 
 
+def strides_of(tensor: Tensor) -> tuple[int, ...] | None:
+    """Return the strides of a strided tensor in elements; None if it is not strided, or its device shows none."""
+    if tensor.layout is not torch.strided or not _shows(tensor, "offset"):
+        return None
+    return tensor.stride()
+
+
 def offset_of(tensor: Tensor) -> int:
     """Return the offset of ``tensor`` in its storage in elements; 0 if its device shows none."""
     return int(tensor.storage_offset()) if _shows(tensor, "offset") else 0

@@ -144,6 +144,10 @@ class Mistake(Enum):
     FIRST_ROW = "the first row of an output gradient stands for all of them"
     # The device is wrong: an operation, what it was given, and what it gave.
     OPERATION_WRONG = "{c.names[0]} of {c.names[1]} is wrong by itself: {c.names[2]}"
+    LAYOUT_IGNORED = "{c.names[0]} reads {c.names[1]} as if it were contiguous"
+    LAYOUT_DEPENDENT = "{c.names[0]} gives other values if {c.names[1]} is laid out otherwise in memory"
+    SLOPE_WRONG = "the backward of {c.names[0]} is not the derivative of its forward"
+    ROWS_MIXED = "the backward of {c.names[0]} mixes the rows of a batch, and its forward does not"
     OPERATION_OF_ITS_OWN = "no operation that the CPU has as well is wrong by itself; this device alone has {names}"
     OPERATION_DRAWS = (
         "the backward is not that of the forward, though the seed is the same: their slopes are apart by "

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,22 +14,16 @@ from gradconform.devices.memory import OPERATIONS, withheld
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.driver import drive
 from gradconform.drive.oracle import replaced
-from gradconform.drive.reference64 import References, widen
+from gradconform.drive.reference64 import References
 from gradconform.drive.watches import on_cpu
 from gradconform.reference.autograd import AutogradAdapter
-from gradconform.tolerance import FAR, Partials, Room, describe, judge
+from gradconform.tolerance import Room
 from gradconform.torch_releases.dispatch import DispatchMode
-from gradconform.torch_releases.unwritten import unwritten_is_nan
 from gradconform.trees import map_leaves, tensors
 
 from .accumulated_rounding import Call, Calls, computes, errors_in, relative_errors
 from .device_precision import MOST_EPS_OF_SCALARS, Imprecise, judged_with, most_eps, room_in
-from .terms import terms_of
-from .values import same_bits
-
-#: How many eps of the largest element float64 may be from the CPU's own dtype, to say anything of an operation: where a
-#: branch is taken by the last bit it is further away, and says nothing.
-_NEAR = 1e4
+from .kernel_results import Difference, difference, run_kernel
 
 _WIDER = {
     torch.float32: torch.float64, torch.bfloat16: torch.float32, torch.float16: torch.float32,
@@ -106,24 +98,24 @@ class Compared(DispatchMode):
         given = map_leaves(_moved, args), map_leaves(_moved, kwargs)
         found = func(*args, **kwargs)
         with denormals_as(self.device.flushes_denormals):
-            here = _run(func, given)
+            here = run_kernel(func, given)
         if here is None:
             self.alone.append(name)
             return found
         self._weigh(func, found, here)
         room = room_in(self.device.numerics, [name])  # its own, not that of the whole trial
         with judged_with(Room(absolute=room.absolute)):
-            seen = _difference(func, given, here, found)
+            seen = difference(func, given, here, found)
             if seen is not None and self.twice:
-                seen = _difference(func, given, here, _run(func, map_leaves(_on_device_of(args), given)))
+                seen = difference(func, given, here, run_kernel(func, map_leaves(_on_device_of(args), given)))
         if seen is None:
             return found
         with judged_with(room):
-            explained = bool(room.relative) and _difference(func, given, here, found) is None
+            explained = bool(room.relative) and difference(func, given, here, found) is None
         if explained or self._shrinks(func, args, given, seen) or _rounds_scalars(func, given, found, seen):
             self._note(name, seen)
         else:
-            self.found = Cause(Mistake.OPERATION_WRONG, names=(name, _shapes(given[0]), seen.told))
+            self.found = Cause(Mistake.OPERATION_WRONG, names=(name, _shapes(given[0]), seen.beside("the CPU")))
         return found
 
     def _weigh(self, func: Any, found: Any, here: Any) -> None:
@@ -134,28 +126,19 @@ class Compared(DispatchMode):
         for dtype, error in relative_errors(off, wanted):
             self.roughest[dtype] = max(error, self.roughest.get(dtype, 0.0))
 
-    def _shrinks(self, func: Any, args: Any, given: Any, seen: _Seen) -> bool:
+    def _shrinks(self, func: Any, args: Any, given: Any, seen: Difference) -> bool:
         """Whether an error is some eps, and is not there in a wider dtype."""
         if seen.dtype is None or not seen.eps <= most_eps(seen.dtype):
             return False
         wide = map_leaves(_wider, given)
-        got, wanted = (_run(func, one) for one in (map_leaves(_on_device_of(args), wide), wide))
-        return got is not None and wanted is not None and _difference(func, wide, wanted, got) is None
+        got, wanted = (run_kernel(func, one) for one in (map_leaves(_on_device_of(args), wide), wide))
+        return got is not None and wanted is not None and difference(func, wide, wanted, got) is None
 
-    def _note(self, name: str, seen: _Seen) -> None:
+    def _note(self, name: str, seen: Difference) -> None:
         dtype = str(seen.dtype).removeprefix("torch.")
         before = self.imprecise.get((name, dtype))
         if before is None or before.eps < seen.eps:
             self.imprecise[name, dtype] = Imprecise(operation=name, dtype=dtype, eps=seen.eps)
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """How a result differs from the CPU's: in words, and as numbers of ``dtype`` by so many eps of the scale."""
-
-    told: str
-    dtype: torch.dtype | None = None
-    eps: float = math.inf
 
 
 def _moved(value: Any) -> Any:
@@ -178,87 +161,17 @@ def _wider(value: Any) -> Any:
     return value.to(_WIDER.get(value.dtype, value.dtype))
 
 
-def _rounds_scalars(func: Callable[..., Any], given: Any, found: Any, seen: _Seen) -> bool:
+def _rounds_scalars(func: Callable[..., Any], given: Any, found: Any, seen: Difference) -> bool:
     """Return whether a float64 result is the CPU's for scalar arguments, such as an epsilon, rounded to float32."""
     if seen.dtype is not torch.float64 or not seen.eps <= MOST_EPS_OF_SCALARS:
         return False
     rounded = map_leaves(_scalar_in_float32, given)
-    here = _run(func, rounded)
-    return here is not None and _difference(func, rounded, here, found) is None
+    here = run_kernel(func, rounded)
+    return here is not None and difference(func, rounded, here, found) is None
 
 
 def _scalar_in_float32(value: Any) -> Any:
     return torch.tensor(value, dtype=torch.float32).item() if isinstance(value, float) else value
-
-
-def _difference(func: Callable[..., Any], given: Any, here: Any, found: Any) -> _Seen | None:
-    """Return how what was ``found`` differs from what the CPU gives ``here``, or None."""
-    wide = _run(func, map_leaves(widen, given))
-    exact = tensors(wide) if wide is not None else [None] * len(tensors(here))
-    for at, (got, wanted, reference) in enumerate(zip(map(on_cpu, tensors(found)), tensors(here), exact, strict=False)):
-        seen = _of_tensor(got, wanted, reference, partial(terms_of, func, given, at))
-        if seen is not None and (unwritten := _unwritten(func, given, at)) is not None:
-            seen = _of_tensor(_without(got, unwritten), _without(wanted, unwritten), None, Partials)
-        if seen is not None:
-            return seen
-    return None
-
-
-def _unwritten(func: Callable[..., Any], given: Any, at: int) -> Tensor | None:
-    """Return where a kernel of the CPU writes nothing into one of its results, if anywhere: torch fills it with NaN."""
-    with unwritten_is_nan():
-        filled = tensors(_run(func, given))[at]
-    unwritten = torch.isnan(filled)
-    return unwritten if bool(unwritten.any()) else None
-
-
-def _without(tensor: Tensor, where: Tensor) -> Tensor:
-    """Return a tensor with zeros ``where`` nothing is said of it."""
-    return tensor.masked_fill(where, 0) if tensor.shape == where.shape else tensor
-
-
-def _run(func: Callable[..., Any], given: Any) -> Any:
-    args, kwargs = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, given)
-    try:
-        return func(*args, **kwargs)
-    except (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError):
-        return None
-
-
-def _of_tensor(got: Tensor, wanted: Tensor, reference: Tensor | None, terms: Callable[[], Partials]) -> _Seen | None:
-    if same_bits(got, wanted):
-        return None
-    if got.shape != wanted.shape or got.dtype != wanted.dtype:
-        return _Seen(f"expected {wanted.dtype} {tuple(wanted.shape)}, got {got.dtype} {tuple(got.shape)}")
-    got, wanted = _dense(got), _dense(wanted)
-    if not (got.is_floating_point() or got.is_complex()):
-        differ = (got != wanted).nonzero()
-        at = tuple(int(index) for index in differ[0]) if len(differ) else None
-        return None if at is None else _Seen(_apart(got, wanted, at))
-    fits = isinstance(reference, Tensor) and reference.shape == wanted.shape
-    wide = _near(_dense(widen(reference)), wanted) if fits else None
-    judged = judge(got, wanted, wide, Partials(), factor=FAR, terms=terms)
-    if not torch.equal(torch.isfinite(got.abs()), torch.isfinite(wanted.abs())):
-        return _Seen(_apart(got, wanted, judged.worst))
-    real = got.dtype.to_real() if got.is_complex() else got.dtype
-    return None if judged.passed else _Seen(_apart(got, wanted, judged.worst), real, judged.in_eps)
-
-
-def _apart(got: Tensor, wanted: Tensor, at: tuple[int, ...]) -> str:
-    return f"at {list(at)} it gave {describe(got[at], wanted[at])}, the CPU {describe(wanted[at], got[at])}"
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    """Return a sparse tensor as a dense one, so that equal values in another order of entries are equal."""
-    return tensor if tensor.layout is torch.strided else tensor.to_dense()
-
-
-def _near(reference: Tensor, wanted: Tensor) -> Tensor | None:
-    """Return ``reference`` where it is about what is ``wanted``."""
-    apart, size = ((one[torch.isfinite(one)]) for one in ((reference - wanted).abs(), reference.abs()))
-    if not (apart.numel() and size.numel()):
-        return reference
-    return reference if apart.max() <= _NEAR * torch.finfo(wanted.dtype).eps * size.max() else None
 
 
 def _shapes(args: Any) -> str:

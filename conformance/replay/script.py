@@ -10,6 +10,7 @@ import torch
 
 from gradconform.contract.check import Check
 from gradconform.contract.on_fault import FaultCheck
+from gradconform.contract.on_oracle import OracleCheck
 from gradconform.contract.plan import Item
 from gradconform.devices.dtypes import dtype_named
 from gradconform.exits import UsageError
@@ -94,6 +95,9 @@ class Replayed:
     def _refuse(self) -> None:
         if isinstance(self.check, FaultCheck):
             msg = f"{self.check.id} judges the kit by a fault of its own, so there is no script of an implementation"
+            raise ScriptError(msg)
+        if isinstance(self.check, OracleCheck):
+            msg = f"{self.check.id} judges the device, so there is no script of an implementation"
             raise ScriptError(msg)
         if not isinstance(self.target.adapter, FunctionsAdapter):
             msg = (

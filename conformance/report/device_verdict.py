@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gradconform.contract.beside import FAULTS, named_in
-from gradconform.extent import WITHHELD
+from gradconform.extent import NOTHING, WITHHELD
 from gradconform.results import Report, Result
 
+from .by_oracles import by_oracles
 from .lines import Line, count
 from .probed import devices
 from .to_mend import culprits
@@ -25,6 +26,9 @@ class DeviceVerdict:
 
 #: What is run on a device so that whatever is wrong is the device's.
 RIGHT = "reference-split"
+
+#: What an oracle says of operations that are no case for it: nothing is missing.
+_NO_CASE = "with nothing to compare"
 
 
 def is_of_devices(report: Report) -> bool:
@@ -66,6 +70,7 @@ def _line(name: str, results: list[Result], planned: int, report: Report) -> Lin
     rest = [
         (counts["not done"], "not done there"),
         (counts["withheld"], "withheld"),
+        (counts["nothing"], _NO_CASE),
         (counts["not judged"], "could not be judged"),
         (counts["left"] + planned - len(results), "not tried"),
     ]
@@ -83,7 +88,7 @@ def _line(name: str, results: list[Result], planned: int, report: Report) -> Lin
     if not counts["right"]:
         return Line(f"{name}: no verdict: nothing was judged in {dtypes}{more}", "warning")
     told = f"{name} is right in all {counts['right']} checks that it can do in {dtypes}{more}"
-    return Line(told, "warning" if more else "good")
+    return Line(told, "warning" if any(number for number, what in rest if what != _NO_CASE) else "good")
 
 
 def _standing(result: Result) -> str:
@@ -91,14 +96,15 @@ def _standing(result: Result) -> str:
         return "wrong"
     if result.status == "error":
         return "not judged"
-    if result.kind == WITHHELD:
-        return "withheld"
+    if result.kind in {NOTHING, WITHHELD}:
+        return str(result.kind)
     return {"passed": "right", "unsupported": "not done"}.get(result.status, "left")
 
 
 def _besides(name: str, results: list[Result], report: Report) -> Iterator[str]:
     """Yield what else is known of a device: its pre-flight, whether faults are found there, repeats, host, memory."""
     yield from _found_out(name, results, report)
+    yield from (one.brief for one in by_oracles(results))
     yield from _imprecise(results)
     yield from _repeated(results)
     yield from _executed(results)

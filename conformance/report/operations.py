@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from gradconform.contract.beside import OPERATIONS, named_in
-from gradconform.extent import WITHHELD
+from gradconform.extent import NOTHING, WITHHELD
 from gradconform.results import Report, Result
 
 from .to_mend import operations_in
@@ -43,7 +43,7 @@ def _by_operation(report: Report) -> dict[str, list[Result]]:
     found: dict[str, list[Result]] = {}
     for result in report:
         name = named_in(result.check, OPERATIONS)
-        if name is not None and result.status != "not_run":
+        if name is not None and result.status != "not_run" and result.kind != NOTHING:
             found.setdefault(name, []).append(result)
     return found
 

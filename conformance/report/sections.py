@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradconform.extent import WITHHELD
+from gradconform.extent import NOTHING, WITHHELD
 from gradconform.finding_text import alike, letter_of, named, needed, numberless
 from gradconform.results import Report, Result
 
+from .by_oracles import by_oracles
 from .device_verdict import is_of_devices, standing_of_devices
 from .lines import Line, Role, count
 from .operations import STANDINGS, standings, told
@@ -277,8 +278,12 @@ def _passed_and_waived(report: Report) -> Section:
     )
 
 
+#: Kinds of unsupported results that a section of their own tells.
+_LISTED = frozenset({NOTHING, WITHHELD})
+
+
 def _unsupported(report: Report) -> Section:
-    results = [result for result in _with_status(report.results, "unsupported") if result.kind != WITHHELD]
+    results = [result for result in _with_status(report.results, "unsupported") if result.kind not in _LISTED]
     return Section(
         heading=f"unsupported: {count(len(results), 'check')}, neither passed nor failed",
         note="The target does not claim what they ask, or plain autograd cannot do it.",
@@ -333,6 +338,15 @@ def _operations(report: Report) -> Section:
     return Section(heading=f"operations: {right} of {len(found)} right", items=tuple(items))
 
 
+def _by_oracles(report: Report) -> Section:
+    """Return what the oracles compared that need no second device, on each device."""
+    items = []
+    for name in dict.fromkeys(result.device for result in report):
+        found = by_oracles(result for result in report if result.device == name)
+        items += [Item(text=f"{name} {one.told}") for one in found]
+    return Section(heading="compared without a second device", items=tuple(items))
+
+
 def _imprecise(report: Report) -> Section:
     """Return by how many eps operations of a device err at worst that are not wrong, the worst first."""
     worst: dict[tuple[str, str], tuple[float, str]] = {}
@@ -365,7 +379,7 @@ def _mended(number: int, one: Culprit) -> str:
 #: All sections on results, in their order; one that is added here is told wherever a report is.
 SECTIONS: tuple[Callable[[Report], Section], ...] = (
     _devices, _device_faults, _not_judged, _failed_must, _failed_should, _waived, _passed_and_waived, _unsupported,
-    _withheld, _right_split, _operations, _imprecise, to_mend,
+    _withheld, _right_split, _operations, _by_oracles, _imprecise, to_mend,
 )  # fmt: skip
 
 

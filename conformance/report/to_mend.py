@@ -10,7 +10,9 @@ from gradconform.contract.beside import BLOCKS, named_in
 from gradconform.fixtures.blocks.size import rungs
 from gradconform.results import Report, Result
 
-_KINDS = {"operation_wrong", "operation_of_its_own", "operation_draws"}
+#: Causes that name one operation first, and what it was given behind it.
+_OF_ONE = {"operation_wrong", "layout_ignored", "layout_dependent", "slope_wrong", "rows_mixed"}
+_KINDS = {*_OF_ONE, "operation_of_its_own", "operation_draws"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def operations_in(cause: Mapping[str, Any]) -> tuple[str, ...]:
     if cause["kind"] not in _KINDS:
         return ()
     names = tuple(map(str, cause.get("names", ())))
-    return names[:1] if cause["kind"] == "operation_wrong" else names
+    return names[:1] if cause["kind"] in _OF_ONE else names
 
 
 def _culprit(name: str, some: list[tuple[Result, str]], report: Report) -> Culprit:

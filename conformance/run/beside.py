@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradconform.contract.beside import BLOCKS, FAULTS, OPERATIONS, SETTINGS, named_in
+from gradconform.contract.beside import BLOCKS, FAULTS, OPERATIONS, SETTINGS, named_in, oracle_of
 
 #: What asks for none of them.
 _NONE: dict[str, Any] = {
-    "operation": (), "block": (), "sizes": None, "setting": (), "fault": (), "with_contract": None,
+    "operation": (), "oracle": (), "block": (), "sizes": None, "setting": (), "fault": (), "with_contract": None,
 }  # fmt: skip
 
 
@@ -17,7 +17,8 @@ def asked_by(check: str) -> dict[str, Any]:
     operation, block = named_in(check, OPERATIONS), named_in(check, BLOCKS)
     setting, fault = named_in(check, SETTINGS), named_in(check, FAULTS)
     if operation is not None:
-        return {**_NONE, "operation": (operation,)}
+        oracle = oracle_of(check)
+        return {**_NONE, "operation": (operation,), "oracle": () if oracle is None else (oracle,)}
     if block is not None:
         name, _, _ = block.partition(".")
         return {**_NONE, "block": (name,), "sizes": "full"}

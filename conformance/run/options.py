@@ -155,6 +155,7 @@ class RunOptions:
     schedule: tuple[Any, ...] = _option("schedule", changes="plan", check=_objects, written=_names)
     stage: tuple[Any, ...] = _option("stage", check=_objects, written=_names)
     operation: tuple[str, ...] = _option("operation")
+    oracle: tuple[str, ...] = _option("oracle")
     block: tuple[str, ...] = _option("block")
     sizes: Sizes = _option("sizes", check=sizes_named)  # noqa: RUF009 (it returns a field)
     setting: tuple[str, ...] = _option("setting")

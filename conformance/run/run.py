@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from gradconform.adapter import is_option
-from gradconform.contract import checks_of, on_block, on_fault, on_operation, on_setting
+from gradconform.contract import checks_of, on_block, on_fault, on_operation, on_oracle, on_setting
 from gradconform.contract.check import Check
 from gradconform.contract.on_fault import FaultCheck
+from gradconform.contract.on_oracle import OracleCheck
 from gradconform.contract.on_stage import asked_on
 from gradconform.contract.plan import Given, Item, Plan, check_of, make_plan, schedules_of
 from gradconform.contract.shard import Shard
@@ -41,6 +42,7 @@ from .canaries import withdrawn
 from .execution import OnResult, OnStart
 from .guard import Guard
 from .known_faults import KnownFaults
+from .operation_oracles import OperationOracles
 from .options import RunOptions
 from .plan_file import PlanFileError, plan_file
 from .raising import left_out
@@ -124,6 +126,8 @@ class Run:
             if key not in self._known_faults:
                 self._known_faults[key] = KnownFaults(device, dtype, self.options.seed)
             return self._known_faults[key].run(item.check)
+        if isinstance(item.check, OracleCheck):
+            return OperationOracles(device, dtype, self.options.seed).run(item.check)
         if key not in self._runners:
             self._runners[key] = Runner(
                 self.target,
@@ -142,7 +146,8 @@ class Run:
     def _readers(self, cell: tuple[str, str]) -> Counter[Trial]:
         """Return how many checks on a device in a dtype read each trial."""
         own = [item.check for item in self.plan.items if (item.device, item.dtype) == cell]
-        return Counter(trial for check in own if not isinstance(check, FaultCheck) for trial in check.trials)
+        read = [check for check in own if not isinstance(check, (FaultCheck, OracleCheck))]
+        return Counter(trial for check in read for trial in check.trials)
 
     def _waivers(self, path: str) -> Waivers:
         """Return the waivers as this run applies them; refuse those of checks that do not exist."""
@@ -265,6 +270,13 @@ def _checks_of(
         found = to_json(of_operations.outcomes)
         own += of_operations.checks
         extra.append(f"operations: {of_operations.told}")
+        if options.oracle:
+            by_oracles = on_oracle.asked_of(options.oracle, of_operations)
+            own += by_oracles.checks
+            extra.append(f"oracles: {by_oracles.told}")
+    elif options.oracle:
+        msg = "--oracle checks operations and none is named; name some by --operation, or all"
+        raise SelectionError(msg)
     if options.block:
         of_blocks = on_block.asked_of(options.block, options.sizes)
         own += of_blocks.checks
@@ -321,6 +333,7 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     schedule: Given | Sequence[Given] = (),
     stage: GivenStage | Sequence[GivenStage] = (),
     operation: Sequence[str] | str = (),
+    oracle: Sequence[str] | str = (),
     block: Sequence[str] | str = (),
     sizes: str = "small",
     setting: Sequence[str] | str = (),
@@ -339,7 +352,9 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     ``schedule`` names CSV files in torch's format, or schedules of :mod:`gradconform.fixtures.schedules`: they are
     judged in place of the contract. ``stage`` names stages of your own, or has stage cases: what the contract asks on a
     plain stage is asked on them, in its place. ``operation`` names operations of torch, or ``all`` that it lists as
-    differentiable: each is judged in a stage of its own, in place of the contract; ``block`` names blocks of models,
+    differentiable: each is judged in a stage of its own, in place of the contract. ``oracle`` names oracles that check
+    the device on each of these operations without a second device: ``layout``, ``finite-differences``, ``additive`` or
+    ``all``. ``block`` names blocks of models,
     at ``sizes`` up to ``small``, ``large`` or ``full``; ``setting`` names settings of torch, under each of which some
     stages are judged; ``fault`` names faults that the kit knows: each has to be found here. ``with_contract`` judges
     the contract beside what is named. ``shard`` takes a part of the plan, such as ``"1/4"``.

@@ -165,6 +165,7 @@ def parametrize_checks(  # noqa: PLR0913 (these are the options a user has)
     schedule: Given | Sequence[Given] | None = None,
     stage: GivenStage | Sequence[GivenStage] | None = None,
     operation: Sequence[str] | str | None = None,
+    oracle: Sequence[str] | str | None = None,
     block: Sequence[str] | str | None = None,
     sizes: str | None = None,
     setting: Sequence[str] | str | None = None,

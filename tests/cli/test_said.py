@@ -35,6 +35,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "schedule": ('["a,b.csv"]', ["a,b.csv"]),
     "stage": ('["model.py:a", "model.py:b"]', ["model.py:a", "model.py:b"]),
     "operation": ('["sin", "linalg.*"]', ["sin", "linalg.*"]),
+    "oracle": ('["layout"]', ["layout"]),
     "block": ('"all"', ["all"]),
     "sizes": ('"large"', "large"),
     "setting": ('"autocast-*"', ["autocast-*"]),

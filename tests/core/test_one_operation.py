@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from gradconform.contract import checks_of
 from gradconform.devices import memory
 from gradconform.devices.device import denormals_as
+from gradconform.judge.kernel_results import difference
 from gradconform.judge.slopes import another_backward
 from gradconform.judge.terms import _absolute_terms
-from gradconform.judge.wrong_operation import _difference
 from gradconform.trial.materials import Materials
 
 SUM = torch.ops.aten.sum.dim_IntList
@@ -23,7 +23,7 @@ SUM = torch.ops.aten.sum.dim_IntList
 
 def seen(func: Callable[..., Any], args: Sequence[Any], got: Any) -> str | None:
     """Return how a device that gave ``got`` differs, or None."""
-    return _difference(func, (tuple(args), {}), func(*args), got)
+    return difference(func, (tuple(args), {}), func(*args), got)
 
 
 def test_a_sum_whose_terms_cancel_is_judged_by_its_terms() -> None:
@@ -39,8 +39,8 @@ def test_a_convolution_is_judged_by_its_terms_too() -> None:
     weight[:, 32:] = weight[:, :32]
     x[:, 32:] = -x[:, :32]  # all terms cancel
     found = F.conv1d(x, weight)
-    assert _difference(F.conv1d, ((x, weight), {}), found, found + 1e-5) is None
-    assert _difference(F.conv1d, ((x, weight), {}), found, found + 1e-1) is not None
+    assert difference(F.conv1d, ((x, weight), {}), found, found + 1e-5) is None
+    assert difference(F.conv1d, ((x, weight), {}), found, found + 1e-1) is not None
 
 
 ATEN = torch.ops.aten
@@ -64,8 +64,8 @@ def test_what_cancels_in_any_operation_is_judged_by_what_it_is_given(
 ) -> None:
     options: dict[str, Any] = {"alpha": -1} if func is ATEN.addmm else {}
     exact = func(*[one.double() if isinstance(one, Tensor) else one for one in args], **options).float()
-    assert _difference(func, (args, options), exact, exact + rounding) is None
-    assert _difference(func, (args, options), exact, exact + 1e4 * rounding) is not None
+    assert difference(func, (args, options), exact, exact + rounding) is None
+    assert difference(func, (args, options), exact, exact + 1e4 * rounding) is not None
 
 
 @pytest.mark.parametrize("func", [torch.exp, torch.nn.functional.gelu, torch.floor, torch.round, torch.tanh])
@@ -103,7 +103,7 @@ def test_sparse_results_are_compared_by_value_and_reported_with_numbers() -> Non
     assert seen(func, args, near) is None
     said = seen(func, args, torch.eye(3).to_sparse())
     assert said is not None
-    assert said.told == "at [0, 0] it gave 1, the CPU 0.666666687"
+    assert said.beside("the CPU") == "at [0, 0] it gave 1, the CPU 0.666666687"
 
 
 def test_a_product_that_is_flushed_to_zero_is_wrong_only_on_a_device_that_keeps_denormals() -> None:
@@ -114,7 +114,7 @@ def test_a_product_that_is_flushed_to_zero_is_wrong_only_on_a_device_that_keeps_
         flushed = torch.mm(one, other)
     if flushed.item() != 0.0:
         pytest.skip("this processor cannot flush denormals")
-    assert _difference(torch.mm, (args, {}), flushed, zero) is None
+    assert difference(torch.mm, (args, {}), flushed, zero) is None
 
 
 @pytest.mark.parametrize("before", [False, True])

@@ -43,6 +43,7 @@ TYPED: dict[str, Any] = {
     "schedule": "own.csv",
     "stage": "own.py:stage",
     "operation": "sin",
+    "oracle": "layout",
     "block": "lora",
     "sizes": "large",
     "setting": "deterministic",

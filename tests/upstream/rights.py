@@ -8,6 +8,7 @@ pass, and asks for nothing that plain autograd does not do.
 from __future__ import annotations
 
 import contextlib
+import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -167,6 +168,36 @@ def strict_schedule_text() -> contextlib.AbstractContextManager[None]:
     return replaced((f"{home}._Action.from_str", staticmethod(from_str)), (f"{home}._validate_schedule", validated))
 
 
+# torch: its kernels on the CPU
+
+
+def contiguous_arguments(place: str) -> RightOf:
+    """Make the arguments of a function contiguous before it is called."""
+
+    def right() -> contextlib.AbstractContextManager[None]:
+        function = pkgutil.resolve_name(place)
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return function(*pytree.tree_map(_contiguous, args), **pytree.tree_map(_contiguous, kwargs))
+
+        return replaced((place, called))
+
+    return right
+
+
+def contiguous_indices() -> contextlib.AbstractContextManager[None]:
+    """Make the arguments of the three backwards of poolings contiguous."""
+    names = ("adaptive_max_pool3d", "fractional_max_pool2d", "fractional_max_pool3d")
+    stack = contextlib.ExitStack()
+    for name in names:
+        stack.enter_context(contiguous_arguments(f"torch.ops.aten.{name}_backward")())
+    return stack
+
+
+def _contiguous(leaf: Any) -> Any:
+    return leaf.contiguous() if isinstance(leaf, torch.Tensor) else leaf
+
+
 # other projects
 
 
@@ -306,6 +337,12 @@ OTHERS: dict[str, dict[str, RightOf]] = {
     "torch": {
         "accumulated_grads_scaled_again": plain_schedules,
         "batch_norm_counts_inference": plain_schedules,
+        "batch_norm_weight_read_as_contiguous": contiguous_arguments("torch.nn.functional.batch_norm"),
+        "ctc_targets_read_as_contiguous": contiguous_arguments("torch.nn.functional.ctc_loss"),
+        "group_norm_weight_read_as_contiguous": contiguous_arguments("torch.native_group_norm"),
+        "layer_norm_mean_read_as_contiguous": contiguous_arguments("torch.ops.aten.native_layer_norm_backward"),
+        "mkldnn_rnn_layer_input_read_as_contiguous": contiguous_arguments("torch.mkldnn_rnn_layer"),
+        "pooling_indices_read_as_contiguous": contiguous_indices,
         "compiled_stage_split": graphs_that_are_kept,
         "ddp_forgets_tensor_parallel_layers": one_replica,
         "ddp_reducer_left_armed": plain_schedules,

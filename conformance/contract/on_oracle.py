@@ -1,0 +1,108 @@
+"""Each operation judged without a second device: extra checks beside the contract, on the device itself.
+
+Plain autograd on a device is compared with that on the CPU, and the CPU with nothing. These oracles need no other
+device: a kernel's values do not depend on the layout of its arguments, a gradient is the slope of its forward, and rows
+that a forward treats independently have gradients that do not depend on each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gradconform.clause import paragraphs
+from gradconform.judge.gradients import gradients
+from gradconform.trial.trial import Trial
+
+from .beside import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen
+from .check import Check
+from .on_operation import OnOperations
+
+
+def layout() -> None:
+    """Every kernel that plain autograd runs for {what} MUST give the same values for every layout of its arguments.
+
+    A kernel that ignores strides is right in most tests and wrong as soon as a caller transposes or expands a tensor.
+
+    Catches: a kernel that reads a strided tensor as if it were contiguous.
+    """
+
+
+def finite_differences() -> None:
+    """The gradient of {what} MUST be the slope of its forward, by finite differences in float64.
+
+    A formula that is wrong on every device alike is right in each comparison of one device with another.
+
+    Catches: a backward that is not the derivative of its forward.
+    """
+
+
+def additive() -> None:
+    """The gradients of a batch of {what} MUST be those of its rows in micro-batches, if its forward treats rows alone.
+
+    A pipeline divides a batch and adds gradients up; a backward that mixes rows trains something else.
+
+    Catches: a backward that mixes the rows of a batch.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleCheck(Check):
+    """A check of a device on one operation: ``oracle`` names what judges its trials, one for each sample."""
+
+    oracle: str
+
+
+@dataclass(frozen=True, slots=True)
+class OnOracles:
+    """What is checked, by which ``oracles``."""
+
+    checks: tuple[Check, ...]
+    oracles: tuple[str, ...]
+
+    @property
+    def told(self) -> str:
+        """What a report says of them before anything runs."""
+        return f"{', '.join(self.oracles)}, each on every operation that is judged"
+
+
+#: What says the requirement of each oracle, and the dtypes that it runs in; none where that is every one.
+_CLAUSES: Mapping[str, tuple[Callable[[], None], tuple[str, ...]]] = {
+    LAYOUT: (layout, ()),
+    FINITE_DIFFERENCES: (finite_differences, ("float64",)),
+    ADDITIVE: (additive, ()),
+}
+
+
+def asked_of(patterns: Sequence[str], operations: OnOperations) -> OnOracles:
+    """Return the checks by the oracles that ``patterns`` name, on each of ``operations`` that can be judged.
+
+    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none.
+    """
+    names = chosen(patterns, {name: name for name in _CLAUSES}, "oracle {} is none")
+    checks = [
+        _check(oracle, name, tuple(Trial(stages=(one.case,), program="F0 B0") for one in found))
+        for oracle in names
+        for name, outcomes in operations.outcomes.items()
+        if (found := [one for _, one in outcomes if not isinstance(one, str)])
+    ]
+    return OnOracles(tuple(checks), tuple(names))
+
+
+def _check(oracle: str, name: str, trials: tuple[Trial, ...]) -> OracleCheck:
+    said, dtypes = _CLAUSES[oracle]
+    head, why, catches = paragraphs(said)
+    return OracleCheck(
+        id=f"{OPERATIONS}.{oracle}.{name}",
+        level="MUST",
+        profile="quick",
+        requirement=head.format(what=f"the operation {name}"),
+        why=why,
+        catches=catches.removeprefix("Catches: "),
+        trials=trials,
+        judge=gradients,
+        needs=frozenset(),
+        source=f"{said.__module__}:{said.__qualname__}",
+        dtypes=dtypes,
+        oracle=oracle,
+    )

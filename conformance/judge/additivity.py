@@ -1,0 +1,221 @@
+"""Whether a batch has the gradients of its rows, where the forward of an operation treats rows independently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradconform.diagnosis.cause import Cause, Mistake
+from gradconform.drive.operation_alone import OperationAlone, OperationError
+from gradconform.drive.oracle import replaced
+from gradconform.drive.reference64 import widen
+from gradconform.drive.watches import on_cpu
+from gradconform.fixtures.operations.stage import OperationStage
+from gradconform.tolerance import FAR, Judgement, Partials, describe, judge, sizes
+from gradconform.trial.materials import Materials
+
+from .finding import Finding
+from .rounding import companion, shrinks
+from .tried import LARGEST, TOO_LARGE, Tried
+
+#: Into at most so many micro-batches a batch is divided.
+_PARTS = 3
+
+#: What differs from rounding by less on a device without a wider dtype says nothing.
+_LITTLE = 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Gradients:
+    """The gradient of each leaf that needs one, by its name: of the whole batch, and of its rows put together.
+
+    ``size`` are the largest partial sums of the micro-batches.
+    """
+
+    name: str
+    whole: Tensor
+    parts: Tensor
+    size: Partials
+
+
+def additivity_of(materials: Materials) -> Tried:
+    """Compare the gradients of a sample's batch with those of its rows in several micro-batches.
+
+    The sample is the first stage of the trial of ``materials``. Arguments that have rows are divided. Each micro-batch
+    is filled up with its own rows, whose output gradients are 0 there; gradients of what is not divided add up.
+    Raises :class:`~gradconform.drive.operation_alone.OperationError` as the operation does.
+    """
+    alone, name = OperationAlone(materials), materials.trial.stages[0].name
+    if alone.size > LARGEST:
+        return Tried(not_tried={TOO_LARGE: [name]})
+    stage = alone.stage()
+    leaves = alone.leaves_of(stage, 0)
+    _whole(alone, stage, leaves)
+    divided = _divided(OperationAlone(replaced(materials, torch.device("cpu"))))
+    if divided is None:
+        return Tried(not_tried={"its forward has no rows, or does not treat them independently": [name]})
+    try:
+        found = list(_gradients(alone, stage, leaves, divided))
+    except OperationError:
+        return Tried(not_tried={"a micro-batch raises": [name]})
+    for one in found:
+        judged = _judged(one)
+        if judged is not None and not _rounds(alone, one, judged, divided):
+            return Tried(finding=_finding(stage.entry, one, judged), compared=len(found), tried=frozenset([name]))
+    return Tried(compared=len(found), tried=frozenset([name]))
+
+
+def _whole(alone: OperationAlone, stage: OperationStage, leaves: Sequence[Tensor]) -> list[Tensor]:
+    return [one for one in alone.outputs_for(stage, leaves) if one.requires_grad]
+
+
+def _divided(alone: OperationAlone) -> tuple[int, ...] | None:
+    """Return which leaves have rows, by number, so that each row of the outputs depends on one row of each.
+
+    That is found by values in float64 on the CPU, where no rounding hides what other rows add: outputs of the batch are
+    those of its micro-batches. None if it is so for no choice.
+    """
+    try:
+        stage, leaves = alone.in_dtype(torch.float64)
+        outputs = _whole(alone, stage, leaves)
+    except (OperationError, RuntimeError, TypeError):
+        return None
+    rows = {one.shape[0] if one.dim() else 0 for one in outputs}
+    if len(rows) != 1 or min(rows) < 2:  # noqa: PLR2004 (one row is no batch)
+        return None
+    for choice in _choices(leaves[: alone.arguments], *rows):
+        if _independent(alone, stage, leaves, outputs, choice):
+            return choice
+    return None
+
+
+def _choices(args: Sequence[Tensor], count: int) -> Iterator[tuple[int, ...]]:
+    """Yield which arguments may have rows: all with so many, those like the first of them, or that one alone."""
+    able = [at for at, one in enumerate(args) if one.layout is torch.strided and one.dim() and len(one) == count]
+    if able:
+        alike = tuple(at for at in able if args[at].dim() == args[able[0]].dim())
+        yield from dict.fromkeys([tuple(able), alike, (able[0],)])
+
+
+def _independent(
+    alone: OperationAlone,
+    stage: OperationStage,
+    leaves: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    divided: Sequence[int],
+) -> bool:
+    parts: list[list[Tensor]] = []
+    try:
+        for rows in _slices(len(outputs[0])):
+            found = _whole(alone, stage, _filled(leaves, divided, rows))
+            parts.append([one[rows] for one in found])
+    except (OperationError, IndexError):
+        return False
+    if any(len(part) != len(outputs) for part in parts):
+        return False
+    return all(_joined_alike([part[at] for part in parts], output) for at, output in enumerate(outputs))
+
+
+def _joined_alike(parts: Sequence[Tensor], output: Tensor) -> bool:
+    if any(part.shape[1:] != output.shape[1:] or part.dtype is not output.dtype for part in parts):
+        return False
+    joined = torch.cat(list(parts))
+    return joined.shape == output.shape and _alike(on_cpu(joined), on_cpu(output))
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    if not torch.equal(torch.isfinite(one.abs()), torch.isfinite(other.abs())):
+        return False
+    return judge(one, other, widen(other), Partials()).passed
+
+
+def _slices(count: int) -> Iterator[slice]:
+    """Yield the rows of each micro-batch."""
+    bounds = [len(part) for part in torch.arange(count).tensor_split(min(count, _PARTS))]
+    start = 0
+    for size in bounds:
+        yield slice(start, start + size)
+        start += size
+
+
+def _filled(leaves: Sequence[Tensor], divided: Sequence[int], rows: slice) -> list[Tensor]:
+    """Return the leaves of a micro-batch: of what is divided only ``rows``, copied to fill all others.
+
+    The shapes stay, since kernels that are told a size do not check it, and would read past a smaller tensor.
+    """
+    found = list(leaves)
+    for at in divided:
+        leaf = leaves[at]
+        own = range(len(leaf))[rows]
+        index = [row if row in own else own[row % len(own)] for row in range(len(leaf))]
+        found[at] = leaf.detach()[torch.tensor(index, device=leaf.device)].requires_grad_(leaf.requires_grad)
+    return found
+
+
+def _only(grad: Tensor, rows: slice) -> Tensor:
+    """Return an output gradient that is 0 in all other rows."""
+    found = torch.zeros_like(grad)
+    found[rows] = grad[rows]
+    return found
+
+
+def _gradients(
+    alone: OperationAlone, stage: OperationStage, leaves: Sequence[Tensor], divided: Sequence[int]
+) -> Iterator[_Gradients]:
+    """Yield the gradients of the batch and of its micro-batches, for each leaf that needs one and gets one."""
+    outputs = _whole(alone, stage, leaves)
+    grads = alone.output_grads(outputs)
+    whole = alone.grads_of(outputs, leaves, grads)
+    by_part: list[list[Tensor | None]] = []
+    for rows in _slices(len(outputs[0])):
+        own = _filled(leaves, divided, rows)
+        by_part.append(alone.grads_of(_whole(alone, stage, own), own, [_only(grad, rows) for grad in grads]))
+    needed = [at for at, leaf in enumerate(leaves) if leaf.requires_grad]
+    for number, (at, grad) in enumerate(zip(needed, whole, strict=True)):
+        parts = [one for one in (part[number] for part in by_part) if one is not None]
+        if grad is None or len(parts) != len(by_part):
+            continue
+        parts = [one.to_dense() for one in parts]
+        if at in divided:
+            parts = [one[rows] for one, rows in zip(parts, _slices(len(outputs[0])), strict=True)]
+        joined = torch.cat(parts) if at in divided else torch.stack(parts).sum(0)
+        name = f"argument {at}" if at < alone.arguments else f"parameter {at - alone.arguments}"
+        yield _Gradients(name, on_cpu(grad.to_dense()), on_cpu(joined), sizes(map(on_cpu, parts)))
+
+
+def _judged(one: _Gradients) -> Judgement | None:
+    """Return how far the gradients are apart, None if that is within the rule or not finite in both."""
+    judged = judge(one.parts, one.whole, widen(one.whole), one.size, factor=FAR)
+    finite = torch.equal(torch.isfinite(one.parts.abs()), torch.isfinite(one.whole.abs()))
+    return None if judged.passed and finite else judged
+
+
+def _rounds(alone: OperationAlone, one: _Gradients, judged: Judgement, divided: Sequence[int]) -> bool:
+    """Return whether a difference is rounding: smaller, as eps is, in another dtype."""
+    dtype = one.whole.dtype.to_real() if one.whole.is_complex() else one.whole.dtype
+    other = companion(dtype)
+    try:
+        stage, leaves = alone.in_dtype(other)
+        again = {wide.name: wide for wide in _gradients(alone, stage, leaves, divided)}
+    except (OperationError, RuntimeError, TypeError):  # no such dtype on the device, or none for the operation
+        return judged.headroom <= _LITTLE
+    if one.name not in again:
+        return False
+    wide = again[one.name]
+    if other is torch.float64 and _judged(wide) is None:  # what overflows in 16 bits has another sum in another order
+        return True
+    apart = (wide.parts - wide.whole).abs()
+    return shrinks(judged.error, float(apart.max()) if apart.numel() else 0.0, dtype, other)
+
+
+def _finding(entry: str, one: _Gradients, judged: Judgement) -> Finding:
+    got, wanted = one.parts[judged.worst], one.whole[judged.worst]
+    text = (
+        f"the gradient of {one.name} at {list(judged.worst)} is {describe(wanted, got)} from the batch and "
+        f"{describe(got, wanted)} from its rows in micro-batches; it differs by {judged.error:.3g}"
+    )
+    cause = Cause(Mistake.ROWS_MIXED, names=(entry,))
+    return Finding("mismatch", entry, "", text, judged.error, judged.bound, judged.headroom, cause)

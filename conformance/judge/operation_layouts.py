@@ -1,0 +1,85 @@
+"""The layouts of one operation: its kernels alone, and as autograd calls them for inputs in other layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from gradconform.devices.device import device_of
+from gradconform.devices.memory import OPERATIONS, withheld
+from gradconform.drive.operation_alone import Arranged, OperationAlone, OperationError
+from gradconform.trial.materials import Materials
+
+from .layouts import LAYOUTS, LayoutsTried, in_layout
+from .tried import LARGEST, TOO_LARGE, Tried
+
+
+def layouts_of(materials: Materials) -> Tried:
+    """Run a sample forward and backward in every layout, and compare each kernel with itself on contiguous arguments.
+
+    The sample is the first stage of the trial of ``materials``. A fault that autograd itself meets goes before others.
+    Raises :class:`~gradconform.drive.operation_alone.OperationError` if the operation raises as it is drawn.
+    """
+    device = device_of(materials.device)
+    if OPERATIONS in withheld(device.type) or "offset" in withheld(device.type):
+        return Tried(not_tried={f"{device.type} does not show operations or strides": [materials.trial.stages[0].name]})
+    alone, known = OperationAlone(materials), set[str]()
+    logs = [LayoutsTried(device, each=True, known=set())]
+    if alone.size > LARGEST:
+        return Tried(not_tried={TOO_LARGE: [materials.trial.stages[0].name]})
+    alone.run(_copied, _copied, logs[0])
+    refused = False
+    for arranged, of_grads in _ways(alone.leaves):
+        logs.append(LayoutsTried(device, each=False, known=known))
+        try:
+            alone.run(arranged, of_grads, logs[-1])
+        except OperationError:
+            refused = True
+    return _together(logs, [materials.trial.stages[0].name] if refused else [])
+
+
+def _together(logs: Sequence[LayoutsTried], refused: Sequence[str]) -> Tried:
+    """Return what several runs of a sample showed; raise what the kit's own code raised in one."""
+    for failed in (log.failed for log in logs):
+        if failed is not None:
+            raise failed
+    faults = sorted((log.fault for log in logs if log.fault is not None), key=lambda fault: not fault.by_autograd)
+    not_tried: dict[str, set[str]] = {"the operation raises for a layout": set(refused)} if refused else {}
+    for log in logs:
+        for why, names in log.not_tried.items():
+            not_tried.setdefault(why, set()).update(names)
+    return Tried(
+        finding=faults[0].finding if faults else None,
+        compared=sum(log.calls for log in logs),
+        tried=frozenset[str]().union(*(log.tried for log in logs)),
+        not_tried=not_tried,
+    )
+
+
+def _ways(leaves: int) -> Iterator[tuple[Arranged, Arranged]]:
+    """Yield what lays out the leaves and the output gradients, one pair for each run.
+
+    They all have one layout first; then one leaf alone has gaps, as a kernel may look at another one's layout only.
+    """
+    for layout in LAYOUTS:
+        every = partial(_in_layout, layout, None)
+        yield every, every
+    yield _copied, partial(_in_layout, "expanded", None)
+    for at in range(leaves if leaves > 1 else 0):
+        yield partial(_in_layout, "strided", at), _copied
+
+
+def _copied(_: int, tensor: Tensor) -> Tensor:
+    return tensor.clone()
+
+
+def _in_layout(layout: str, only: int | None, at: int, tensor: Tensor) -> Tensor:
+    """Return tensor ``at`` in a layout; a copy if another is meant, or it has too few dimensions or elements."""
+    fits = tensor.dim() > 0 if layout == "expanded" else tensor.dim() in LAYOUTS[layout]
+    if only not in {None, at} or tensor.layout is not torch.strided or not fits or tensor.numel() < 2:  # noqa: PLR2004 (one element lies in one way)
+        return tensor.clone()
+    arranged = in_layout(tensor, layout)
+    return tensor.clone() if arranged is None else arranged

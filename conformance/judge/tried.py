@@ -1,0 +1,41 @@
+"""What an oracle that needs no second device found out on one sample of an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .finding import Finding
+
+#: Samples whose arguments have more elements take minutes on a CPU in 16 bits, and show no more.
+LARGEST = 2**18
+TOO_LARGE = f"more than {LARGEST:,} elements"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """The finding, if something is wrong; how many values were ``compared``, of which kernels or samples (``tried``).
+
+    ``not_tried`` names those that were not compared, by the reason.
+    """
+
+    finding: Finding | None = None
+    compared: int = 0
+    tried: frozenset[str] = frozenset()
+    not_tried: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+
+def together(several: Iterable[Tried]) -> dict[str, Any]:
+    """Return what was compared in several samples as JSON values."""
+    compared, tried, not_tried = 0, set[str](), dict[str, set[str]]()
+    for one in several:
+        compared += one.compared
+        tried |= one.tried
+        for why, names in one.not_tried.items():
+            not_tried.setdefault(why, set()).update(names)
+    return {
+        "compared": compared,
+        "tried": sorted(tried),
+        "not_tried": {why: sorted(names) for why, names in sorted(not_tried.items())},
+    }

@@ -1,0 +1,61 @@
+"""What the oracles that need no second device compared on a device, and what they did not try, by the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gradconform.contract.beside import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, oracle_of
+from gradconform.results import Result
+
+from .lines import count
+
+
+@dataclass(frozen=True, slots=True)
+class ByOracle:
+    """All that one oracle did: values ``compared``, of which kernels or samples, and which were not tried."""
+
+    oracle: str
+    compared: int
+    tried: frozenset[str]
+    not_tried: Mapping[str, frozenset[str]]
+
+    @property
+    def brief(self) -> str:
+        """What was compared, in a few words."""
+        return f"{self.compared:,} {_COMPARED[self.oracle]}"
+
+    @property
+    def told(self) -> str:
+        """What was compared of how many, and how many were not tried for which reason."""
+        sort = "kernel" if self.oracle == LAYOUT else "sample"
+        text = f"{self.oracle}: {self.brief}, of {count(len(self.tried), sort)}"
+        reasons = sorted(self.not_tried.items(), key=lambda one: (-len(one[1]), one[0]))
+        told = ", ".join(f"{len(names)} ({why})" for why, names in reasons)
+        return f"{text}; not tried, or not in every way: {told}" if told else text
+
+
+#: What each oracle compares, in words that follow the number.
+_COMPARED = {
+    LAYOUT: "kernel calls compared in other layouts",
+    FINITE_DIFFERENCES: "samples compared with finite differences",
+    ADDITIVE: "gradients of batches compared with those of their rows",
+}
+
+
+def by_oracles(results: Iterable[Result]) -> Iterator[ByOracle]:
+    """Yield what each oracle did that has a result."""
+    found = [(oracle_of(result.check), result.oracle) for result in results if result.oracle]
+    for oracle in _COMPARED:
+        own = [one for name, one in found if name == oracle and one is not None]
+        if not own:
+            continue
+        not_tried: dict[str, set[str]] = {}
+        for why, names in (pair for one in own for pair in one["not_tried"].items()):
+            not_tried.setdefault(why, set()).update(names)
+        yield ByOracle(
+            oracle,
+            sum(one["compared"] for one in own),
+            frozenset(name for one in own for name in one["tried"]),
+            {why: frozenset(names) for why, names in not_tried.items()},
+        )

@@ -1,0 +1,46 @@
+"""Wrong kernels, put in the place of torch's own on the CPU or another device for the time of a test."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@contextlib.contextmanager
+def planted(name: str, kernel: Callable[..., Any], key: str = "CPU") -> Iterator[None]:
+    """Let ``aten::name`` be ``kernel`` meanwhile on the devices of a dispatch key."""
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns the author of an override, which this is
+            library.impl(name, kernel, key, allow_override=True)
+        yield
+    finally:
+        library._destroy()
+
+
+def as_if_contiguous(tensor: Tensor) -> Tensor:
+    """Return what a kernel sees that ignores the strides of a tensor."""
+    contiguous = torch.empty(tensor.shape, device="meta").stride()
+    return tensor.as_strided(tensor.shape, contiguous, tensor.storage_offset())
+
+
+def tanh_backward_ignoring_strides(grad: Tensor, output: Tensor) -> Tensor:
+    """Return tanh's gradient for a gradient whose strides are ignored."""
+    return as_if_contiguous(grad) * (1 - output * output)
+
+
+def tanh_backward_too_large(grad: Tensor, output: Tensor) -> Tensor:
+    """Return a gradient of tanh that is an eighth too large."""
+    return grad * (1 - output * output) * 1.125
+
+
+def tanh_backward_mixing_rows(grad: Tensor, output: Tensor) -> Tensor:
+    """Return a gradient of tanh whose rows are added to those of their neighbours."""
+    right = grad * (1 - output * output)
+    return right + 0.25 * right.roll(1, 0) if right.dim() else right

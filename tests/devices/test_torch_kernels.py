@@ -1,0 +1,54 @@
+"""What the layouts of arguments accuse torch's CPU kernels of: a script of torch alone confirms each accusation."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+from gradconform.run.run import check_stage_backward
+
+FOLDER = Path(__file__).with_name("torch_2_13")
+#: The kernels that each script confirms, by an operation whose check accuses it; no sample shows the one of ctc_loss.
+CONFIRMED = {
+    "batch_norm_weight_read_as_contiguous": {"nn.BatchNorm1d": "aten::native_batch_norm_backward"},
+    "ctc_targets_read_as_contiguous": {},
+    "group_norm_weight_read_as_contiguous": {"native_group_norm": "aten::native_group_norm"},
+    "layer_norm_mean_read_as_contiguous": {"native_layer_norm": "aten::native_layer_norm_backward"},
+    "mkldnn_rnn_layer_input_read_as_contiguous": {"nn.LSTM": "aten::mkldnn_rnn_layer"},
+    "pooling_indices_read_as_contiguous": {
+        "nn.functional.adaptive_max_pool3d": "aten::adaptive_max_pool3d_backward",
+        "nn.functional.fractional_max_pool2d": "aten::fractional_max_pool2d_backward",
+        "nn.functional.fractional_max_pool3d": "aten::fractional_max_pool3d_backward",
+    },
+}
+ON_ITS_TORCH = pytest.mark.skipif(
+    not torch.__version__.startswith("2.13.0"), reason="the scripts were written for torch 2.13.0"
+)
+
+
+def test_every_script_is_one_of_these() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == set(CONFIRMED)
+
+
+@ON_ITS_TORCH
+@pytest.mark.parametrize("name", CONFIRMED)
+def test_a_script_shows_what_it_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with torch.random.fork_rng(devices=[]), pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert ended.value.code == 1, printed
+    assert "expected: " in printed
+    assert "got: " in printed
+
+
+@ON_ITS_TORCH
+def test_the_kernels_that_scripts_confirm_are_accused() -> None:
+    confirmed = {entry: kernel for several in CONFIRMED.values() for entry, kernel in several.items()}
+    options = {"operation": list(confirmed), "oracle": "layout", "checks": "ops.layout.*", "profile": "quick"}
+    report = check_stage_backward("reference-split", **options)
+    accused = {result.check.removeprefix("ops.layout."): result.findings[0]["where"] for result in report}
+    assert accused == confirmed
+    assert {finding["cause"]["kind"] for result in report for finding in result.findings} == {"layout_ignored"}
