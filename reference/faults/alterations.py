@@ -237,7 +237,7 @@ def accumulating(
             return functions.full(outputs, grads, inputs)
 
     def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
-        with inside(parameters, Graph.of_context(groups)):
+        with inside(list(dict.fromkeys(parameters)), Graph.of_context(groups)):
             run(parameters, groups)
 
     return replace(weight_passes(around, functions), full=full)

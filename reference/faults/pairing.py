@@ -211,7 +211,7 @@ def read_through_the_storage(_: Any, grad: Any) -> Any:
 @fault("grad_tuple.layout.expanded-*", raises=True, takes="start=expanded-gradients", shows_by="memory")
 def expanded_gradient_scaled_in_place() -> Target:
     """Output gradients are unscaled in place, which an expanded one refuses."""
-    return each_output_grad(lambda _, grad: grad.mul_(1.0) if isinstance(grad, Tensor) else grad)
+    return each_output_grad(lambda _, grad: grad.detach().mul_(1.0) if isinstance(grad, Tensor) else grad)
 
 
 @fault("grad_tuple.layout.zeros-*", cause="output_grads_zero", takes="start=zero-gradients")

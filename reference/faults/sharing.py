@@ -209,7 +209,7 @@ def newest_context_only(_: StageSpec) -> Functions:
         return found, context
 
     def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
-        if not newest or groups is newest[0]:
+        if not newest or all(any(group is one for one in newest[0]) for group in groups):
             newest.clear()
             run(parameters, groups)
 

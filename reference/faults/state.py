@@ -43,7 +43,7 @@ def inputs_zeroed(_: Any, __: Any, inputs: Sequence[Any]) -> None:
             value.data.zero_()
 
 
-@fault("state.output_grads.*", takes="watched=state")
+@fault("state.output_grads.*")
 @alters(backwards)
 def output_grads_cleared(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """Output gradients are cleared once they are read, as a receive buffer would be."""

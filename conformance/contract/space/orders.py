@@ -55,16 +55,15 @@ def program_of(  # noqa: PLR0913 (what a program is made of)
     """Return the program, of ``count`` micro-batches, and of the first of them again in each further step.
 
     ``forwards``: what runs forward besides, in the first step. ``again``: one more micro-batch comes behind the first
-    step, or where there are W behind its finish, by which they are done at the latest. ``finish``: a finish ends all.
+    finish, by which all W are done. ``finish``: a finish ends all.
     ``beside``: a second stage does the same, each action of it behind that of the first.
     """
     actions = list(FORWARDS[forwards](parse(ORDERS[order](count))))
-    split = any(action.kind == "W" for action in actions)
     if again:
-        actions += [*parse("finish" if split else ""), *(replace(one, mb=count) for one in parse(ORDERS[order](1)))]
+        actions += [*parse("finish"), *(replace(one, mb=count) for one in parse(ORDERS[order](1)))]
     for between in BETWEEN[steps]:
         actions += [*parse(between), *parse(ORDERS[order](1))]
-    actions += parse("finish") if finish or (again and split) else ()
+    actions += parse("finish") if finish or again else ()
     told = [done for action in actions for done in _with_caller(action, CALLERS[caller])]
     return write(both for action in told for both in _on_stages(action, beside=beside))
 
