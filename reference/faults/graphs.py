@@ -113,7 +113,7 @@ def _evaluating(stage: nn.Module) -> Iterator[None]:
     cause="never_accumulated",
     dtypes=("bfloat16", "float16"),
     elsewhere="no parameter has a wider dtype than the others",
-    takes="dtype=wide-gain float64-gain narrow-gain",
+    takes="dtype=wide-gain 64-bit-gain narrow-gain",
 )
 def bucket_of_the_narrowest_dtype_alone() -> Target:
     """Parameters lie in buckets by dtype, and only the bucket of the narrowest is handled."""

@@ -1,4 +1,4 @@
-"""Faults of layout: right for tensors that are contiguous, and wrong for others."""
+"""Faults of layout and of size of elements: right for the usual arguments, and wrong for others."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def _read_from_the_start(tensor: Tensor) -> Tensor | None:
     return stored[: tensor.numel()].view(tensor.shape)
 
 
-def _misreading(taken: Callable[[Tensor], bool]) -> Target:
-    """Return a target whose B and W read the arguments that are ``taken`` from the start of their memory."""
+def _misreading(read: Callable[[Tensor], Tensor | None]) -> Target:
+    """Return a target whose B and W ``read`` other values of an argument than it has; None where they are the same."""
 
     @contextlib.contextmanager
     def misread(args: Sequence[Any]) -> Iterator[None]:
-        floats = [one for one in args if isinstance(one, Tensor) and one.is_floating_point() and taken(one)]
-        pairs = [(one, one.detach().clone(), _read_from_the_start(one.detach())) for one in floats]
+        floats = [one for one in args if isinstance(one, Tensor) and one.is_floating_point()]
+        pairs = [(one, one.detach().clone(), read(one.detach())) for one in floats]
         copies = [(one, right, wrong.clone()) for one, right, wrong in pairs if wrong is not None]
         for one, _, wrong in copies:
             one.data.copy_(wrong)
@@ -79,13 +79,41 @@ def _has_gaps(tensor: Tensor) -> bool:
 @fault("space.*.strided-arguments-*", takes="layout=strided-arguments", shows_by="memory")
 def arguments_with_gaps_read_without() -> Target:
     """The weight gradient reads an argument with gaps as if it had none."""
-    return _misreading(_has_gaps)
+    return _misreading(lambda one: _read_from_the_start(one) if _has_gaps(one) else None)
 
 
 @fault("space.*.offset-arguments-*", takes="layout=offset-arguments", shows_by="memory")
 def arguments_read_from_the_start_of_their_memory() -> Target:
     """The weight gradient reads an argument from the start of its memory, and not from its offset."""
-    return _misreading(lambda one: one.is_contiguous() and one.storage_offset() > 0)
+
+    def read(argument: Tensor) -> Tensor | None:
+        from_its_offset = argument.is_contiguous() and argument.storage_offset() > 0
+        return _read_from_the_start(argument) if from_its_offset else None
+
+    return _misreading(read)
+
+
+#: The share of the largest element below which one that is not zero is small, and the share of all that these must be.
+_SMALL, _SHARE = 2.0**-8, 0.3
+
+
+@fault(
+    "space.*.uneven-*",
+    "space.full.at-once-1",
+    dtypes=("float32", "float64"),
+    elsewhere="2^-12 of the largest element is less than it is rounded by",
+    takes="values=uneven",
+)
+def small_elements_dropped() -> Target:
+    """The weight gradient takes the small elements of an argument for zeros, as where it is kept compressed."""
+
+    def read(argument: Tensor) -> Tensor | None:
+        if argument.numel() < 4:
+            return None
+        small = (argument.abs() < _SMALL * argument.abs().max()) & (argument != 0)
+        return torch.where(small, 0.0, argument) if float(small.float().mean()) > _SHARE else None
+
+    return _misreading(read)
 
 
 @fault("space.*.transposed-arguments-*", takes="layout=transposed-arguments", shows_by="memory")

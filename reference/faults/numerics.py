@@ -159,11 +159,11 @@ def complex_gradient_conjugated() -> Target:
 
 
 @fault(
-    "space.*.float64-gain-*",
+    "space.*.64-bit-gain-*",
     cause={"kind": "rounded", "names": ["float32"]},
     dtypes=("float32",),
     elsewhere="what a gradient in float64 is the sum of has few bits, or no parameter has another dtype",
-    takes="dtype=float64-gain",
+    takes="dtype=64-bit-gain",
 )
 def float64_gradient_through_the_dtype_of_the_others() -> Target:
     """The gradient of a parameter in float64 goes through the dtype of the other parameters."""

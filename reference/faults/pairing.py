@@ -147,7 +147,7 @@ def one_gradient_for_all(outputs: list[Any], grads: Any) -> Any:
     "*.loss.two-inputs",
     "accumulate.reused_input.two-inputs-split",
     cause="other_input",
-    takes="inputs=two-inputs unused-input fixed-input integer-input inputs-in-one-memory",
+    takes="inputs=two-inputs unused-input fixed-input half-input integer-input inputs-in-one-memory",
 )
 def input_grads_reversed() -> Target:
     """The gradient of the last argument is returned for the first."""

@@ -199,7 +199,8 @@ class ArgumentsWrittenBack(FunctionsSession):
         for arg in args:
             waits = any(arg is other for others in fed.values() for other in others)
             if isinstance(arg, Tensor) and arg.requires_grad and not isinstance(arg, nn.Parameter) and not waits:
-                arg.detach().copy_(arg.detach().clone())
+                one = arg.detach()[(slice(1),) * arg.dim()] if not any(arg.stride()) else arg.detach()
+                one.copy_(one.clone())
 
     def backward(self, mb: int, output_grads: Any) -> Grads:
         found = super().backward(mb, output_grads)
@@ -255,7 +256,12 @@ class FirstForwardOfANumberKept(FunctionsSession):
         return outputs
 
 
-@fault("space.split.reversed-list-*", cause=("other_parameter", "never_accumulated"), takes="weights=reversed-list")
+@fault(
+    "space.split.reversed-list-*",
+    cause=("other_parameter", "never_accumulated"),
+    raises=True,
+    takes="weights=reversed-list",
+)
 def gradients_given_by_the_place_of_the_weight() -> Target:
     """W gives the weights their gradients by their places in the list that I was passed."""
 

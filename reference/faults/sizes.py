@@ -115,7 +115,7 @@ def tail_behind_blocks_of_sixteen_dropped() -> Target:
     "space.*.past-256-elements-*",
     "space.full.37x41-*",
     cause="cut_off",
-    takes="size=past-256-elements 37x41 past-32768-elements",
+    takes="size=past-256-elements 37x41 past-32768-elements 65535-elements past-65536-elements",
 )
 def tail_behind_blocks_of_256_dropped() -> Target:
     """A gradient of more than 256 elements is added in blocks of so many, and what is left over is not."""
@@ -137,7 +137,12 @@ def last_of_whole_blocks_dropped() -> Target:
     return target(param_grads(edit))
 
 
-@fault("space.full.37x41-*", "space.*.past-32768-elements-*", cause="cut_off", takes="size=37x41 past-32768-elements")
+@fault(
+    "space.full.37x41-*",
+    "space.*.past-32768-elements-*",
+    cause="cut_off",
+    takes="size=37x41 past-32768-elements 65535-elements past-65536-elements",
+)
 def elements_past_1024_dropped() -> Target:
     """A kernel is started for 1,024 elements at the most."""
     return target(param_grads(_cut(1024)))
@@ -148,7 +153,7 @@ def elements_past_1024_dropped() -> Target:
     cause={"kind": "cut_off", "counts": [1, 32769, 32768]},
     dtypes=("float32", "float64", "float16"),
     elsewhere="within the bound: what bfloat16 may lose by rounding is more than the one element that is dropped",
-    takes="size=past-32768-elements",
+    takes="size=past-32768-elements 65535-elements past-65536-elements",
 )
 def elements_past_32768_dropped() -> Target:
     """Elements are counted in fifteen bits."""
@@ -259,27 +264,3 @@ def rows_past_64_dropped() -> Target:
 def rows_past_256_dropped() -> Target:
     """A tile has 256 rows, and the rows behind it are left out."""
     return _tile(256)
-
-
-#: The share of the largest element below which one that is not zero is small, and the share of all that these must be.
-_SMALL, _SHARE = 2.0**-8, 0.2
-
-
-@fault(
-    "space.*.uneven-*",
-    cause=("elements_zero", "flushed"),
-    dtypes=("float32", "float64"),
-    elsewhere="2^-12 of the largest element is less than it is rounded by",
-    takes="values=uneven",
-)
-def small_elements_dropped() -> Target:
-    """Of a gradient with many small elements only the large ones are added, as where they are sent compressed."""
-
-    def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
-        del parameter, graph
-        if added.layout != torch.strided or added.numel() < 4 or not added.any():
-            return added
-        small = (added.abs() < _SMALL * added.abs().max()) & (added != 0)
-        return torch.where(small, 0.0, added) if float(small.float().mean()) > _SHARE else added
-
-    return target(param_grads(edit))

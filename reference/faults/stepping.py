@@ -106,9 +106,13 @@ def _added_by(add: Callable[[Tensor, Tensor], object]) -> Functions:
 )
 def gradients_added_as_flat_memory() -> Target:
     """Gradients are added as flat memory, in the order in which it lies."""
-    return target(
-        _added_by(lambda held, grad: held.as_strided((held.numel(),), (1,)).add_(grad.to_dense().reshape(-1)))
-    )
+
+    def flat(held: Tensor, grad: Tensor) -> Tensor:
+        if grad.layout == torch.strided and held.stride() == grad.stride():
+            return held.add_(grad)
+        return held.as_strided((held.numel(),), (1,)).add_(grad.to_dense().reshape(-1))
+
+    return target(_added_by(flat))
 
 
 @fault("steps.grads.bucket-*", cause="added_at_start", shows_by="memory")

@@ -16,6 +16,7 @@ from gradconform.trees import map_leaves
 from .alterations import (
     Backwards,
     Grads,
+    Graph,
     alters,
     backwards,
     input_grads,
@@ -69,7 +70,6 @@ def _flushed(share: float) -> Callable[..., Tensor]:
 
 @fault(
     "space.*.subnormal-*",
-    "space.full.transposed-gradients-1",
     cause="flushed",
     takes="values=subnormal",
     shows_by="denormals",
@@ -89,11 +89,13 @@ def tiny_gradients_flushed() -> Target:
 def huge_gradients_clipped() -> Target:
     """Gradients are clipped at a number that none was thought to reach."""
 
-    def edit(parameter: nn.Parameter, added: Tensor, graph: object) -> Tensor:
-        del parameter, graph
+    def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
+        del parameter
         if added.layout != torch.strided or added.is_complex():
             return added
         most = torch.finfo(added.dtype).max ** 0.4
+        if added.dtype.itemsize < max(one.dtype.itemsize for one in graph.parameters()):
+            return added  # its range is another than that of the rest
         return added.clamp(-most, most)
 
     return target(param_grads(edit))
@@ -124,6 +126,7 @@ def arguments_that_add_up_to_zero_taken_for_padding(
 ) -> Grads:
     """A micro-batch whose arguments add up to zero is taken for padding, and gets gradients of zeros."""
     floats = [value for value in inputs if isinstance(value, Tensor) and value.is_floating_point() and value.numel()]
+    floats = [value for value in floats if value.dtype == floats[0].dtype]  # a coarser one adds up to zero by chance
     small = [2**6 * torch.finfo(value.dtype).eps * float(value.abs().sum()) for value in floats]
     if any(most and abs(float(value.sum())) <= most for value, most in zip(floats, small, strict=True)):
         grads = map_leaves(lambda grad: torch.zeros_like(grad) if isinstance(grad, Tensor) else grad, grads)
@@ -173,7 +176,7 @@ def input_gradients_in_the_dtype_of_the_last_argument(inputs: Sequence[Any], gra
     return tuple(grad if grad is None else grad.to(last.dtype).to(grad.dtype) for grad in grads)
 
 
-@fault("space.split.bools-*", cause="output_of_bools", takes="outputs=bools")
+@fault("space.*.bools-*", cause="output_of_bools", takes="outputs=bools")
 @alters(output_grads)
 def output_of_bools_taken_for_a_mask(outputs: list[Any], grads: Any) -> Any:
     """An output of bools is taken for a mask of what the others get gradients for."""

@@ -22,6 +22,6 @@ def test_what_a_check_needs_is_a_capability(need: str) -> None:
 
 
 def test_who_claims_what_plain_autograd_does_is_asked_nearly_all() -> None:
-    claims = Capabilities(param_groups=True, weight_result=True, edge_roots=True, lists=True)
+    claims = Capabilities(param_groups=True, weight_result=True, edge_roots=True, lists=True, grad_dtype=True)
     asked = [check for check in CHECKS.values() if not check.unmet(claims)]
     assert len(asked) > 0.95 * len(CHECKS)

@@ -173,7 +173,9 @@ def test_an_object_is_a_target(form: str) -> None:
 def test_a_mapping_of_claims_is_read_as_capabilities() -> None:
     target = resolve(AutogradAdapter())
     assert target.own_adapter
-    assert target.capabilities == Capabilities(none_output_grad=True, param_groups=True, edge_roots=EDGE.there())
+    assert target.capabilities == Capabilities(
+        none_output_grad=True, param_groups=True, edge_roots=EDGE.there(), grad_dtype=True
+    )
 
 
 def test_a_namespace_can_claim_more_and_less() -> None:

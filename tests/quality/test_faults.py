@@ -30,6 +30,7 @@ KINDS = {
     "errors": {"changed", "missing", "unexpected", "mismatch", "no_error"},
     "graphs": {"mismatch", "missing", "nonfinite"},
     "hooks": {"hooks", "mismatch", "missing"},
+    "layouts": {"mismatch", "missing"},
     "lifetime": {"alive", "mismatch", "missing"},
     "means": {"mismatch"},
     "modes": {"mismatch", "missing", "dtype", "nonfinite"},
@@ -74,16 +75,23 @@ SAID = {
 
 #: The faults that are none in a dtype, each for the reason that it gives.
 LOST_IN_ROUNDING = {"relative-error-1e-5", "relative-error-3e-6", "rounded-through-bfloat16"}
+OF_ONE_DTYPE = {"float64-gradient-through-the-dtype-of-the-others"}
+OF_FINE_DTYPES = {"bucket-in-the-narrowest-dtype", "small-elements-dropped"}
+OF_COARSE_DTYPES = {"bucket-of-the-narrowest-dtype-alone", "gradient-in-the-dtype-of-its-parameter"}
 NONE_IN = {
-    "float64": {
+    "float64": OF_ONE_DTYPE
+    | OF_COARSE_DTYPES
+    | {
         "sums-truncated",
         "gradients-in-the-dtype-of-autocast",
         "sums-in-the-default-dtype",
-        "bucket-of-the-narrowest-dtype-alone",
     },
-    "float32": {"sums-truncated", "bucket-of-the-narrowest-dtype-alone"},
-    "bfloat16": LOST_IN_ROUNDING | {"gradients-in-the-dtype-of-autocast", "elements-past-32768-dropped"},
-    "float16": LOST_IN_ROUNDING,
+    "float32": {"sums-truncated"} | OF_COARSE_DTYPES,
+    "bfloat16": LOST_IN_ROUNDING
+    | OF_ONE_DTYPE
+    | OF_FINE_DTYPES
+    | {"gradients-in-the-dtype-of-autocast", "elements-past-32768-dropped"},
+    "float16": LOST_IN_ROUNDING | OF_ONE_DTYPE | OF_FINE_DTYPES,
 }
 
 

@@ -101,7 +101,7 @@ _OTHERS = (
     Dimension(name="dtype", says="which dtypes the parameters have", values=(
         value("one-dtype", "one dtype"),
         value("wide-gain", "a gain in a wider dtype", gain="wide"),
-        value("float64-gain", "a gain in float64", gain="float64"),
+        value("64-bit-gain", "a gain in float64", gain="float64"),
         value("narrow-gain", "a gain in another dtype of 16 bits", gain="narrow"),
         value("graded-gain", "a gain whose gradient is in another dtype", "grad_dtype", gain="graded"),
     )),
@@ -238,7 +238,7 @@ _RARE = {
     "parameters": "frozen parameters-in-one-memory sparse buffer",
     "size": "one-by-one past-256-elements 32x32 37x41 no-elements",
     "values": "tiny subnormal huge cancelling uneven zeros",
-    "dtype": "float64-gain narrow-gain graded-gain",
+    "dtype": "64-bit-gain narrow-gain graded-gain",
     "layout": "transposed-arguments strided-arguments offset-arguments expanded-arguments transposed-weight",
     "graph": "custom complex-between dropout views checkpoint",
     "caller": "overwrites receives",
