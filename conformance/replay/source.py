@@ -165,7 +165,8 @@ def _add_plan(source: Source, plan: Plan) -> str:
     for part in (PlannedStage, *plan.parts):
         _add_name(source, sys.modules[part.__module__], part.__name__)
     enter, layers, run, leave = (part.__name__ for part in plan.parts)
-    return f"PlannedStage({enter}, {layers}({into}, {out}{', wide=True' if plan.wide else ''}), {run}, {leave})"
+    gain = f", gain={plan.gain!r}" if plan.gain else ""
+    return f"PlannedStage({enter}, {layers}({into}, {out}{gain}), {run}, {leave})"
 
 
 def _add_name(source: Source, module: ModuleType, name: str) -> None:

@@ -122,6 +122,8 @@ class Lane:
             self.upstream = Upstream()
         self.calls: list[tuple[str, str, Any]] = []
         self.handles: list[Any] = []
+        if "what the process is set to:" in COMPARED:
+            self.before = beside_torch()
         if "module_hooks" in WATCHED:
             self.hook_modules()
         if "hooks" in WATCHED:
@@ -345,8 +347,6 @@ ACTS: dict[str, Callable[[Lane, int, str], Any]] = {
     "finish": lambda *_: None,
     "close": lambda *_: None,
 }
-#: What belongs to the whole process, as it is before anything runs.
-BEFORE = beside_torch()
 #: What is seen after every action, given the lane, the kind of the action and the micro-batch.
 SEEN: dict[str, Callable[[Lane, str, int], Any]] = {
     "the gradient of": lambda lane, *_: copy(lane.stored()),
@@ -354,7 +354,7 @@ SEEN: dict[str, Callable[[Lane, str, int], Any]] = {
         name: grad.requires_grad for name, grad in lane.stored().items() if grad is not None
     },
     "strides of the gradient of": lambda lane, *_: lane.strides(),
-    "what the process is set to:": lambda *_: settings(torch.device(DEVICE), BEFORE),
+    "what the process is set to:": lambda lane, *_: settings(torch.device(DEVICE), lane.before),
     "as handed over:": lambda lane, *_: lane.stands(),
     ".grad of input": lambda lane, kind, mb: lane.arg_grads(mb) if kind in {"B", "I"} and mb in lane.args else {},
     "calls of the tensor hook of": lambda lane, *_: lane.counted("tensor"),
