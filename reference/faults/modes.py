@@ -19,7 +19,7 @@ from .alterations import (
     Graph,
     alters,
     backwards,
-    each_input_grad,
+    input_grads,
     param_grads,
     target,
     with_session,
@@ -134,9 +134,13 @@ def sums_in_memory_never_written_to() -> Target:
     takes="mode=default-dtype",
 )
 def sums_in_the_default_dtype() -> Target:
-    """Input gradients are added up in tensors of the default dtype."""
+    """Input gradients in the dtype of the first are added up in tensors of the default dtype."""
 
-    def added(_: Any, grad: Tensor) -> Tensor:
-        return grad if grad.is_complex() else torch.zeros(grad.shape, device=grad.device) + grad
+    def added(inputs: Sequence[Any], grads: Grads) -> Grads:
+        first = next((one.dtype for one in inputs if isinstance(one, Tensor) and one.is_floating_point()), None)
+        return tuple(
+            grad if grad is None or grad.dtype != first else torch.zeros(grad.shape, device=grad.device) + grad
+            for grad in grads
+        )
 
-    return target(each_input_grad(added))
+    return target(input_grads(added))
