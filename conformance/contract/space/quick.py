@@ -8,10 +8,10 @@ from .checks import ROWS
 from .dimensions import DIMENSIONS
 
 #: What takes long, hides the rest of a row, or requires a claim that few make.
-_LEFT_OUT = {
-    value.word for some in DIMENSIONS.values() for one in some for value in one.values if value.hides
-} | {"past-64-mb", "past-32768-elements", "65535-elements", "past-65536-elements", "none-first", "graded-gain", "deep", "many-parameters", "checkpoint", "three-steps", "zeros",
-    "no-elements"}  # fmt: skip
+_LEFT_OUT = {value.word for some in DIMENSIONS.values() for one in some for value in one.values if value.hides} | {
+    "past-64-mb", "past-32768-elements", "65535-elements", "past-65536-elements", "none-first", "graded-gain", "deep",
+    "many-parameters", "checkpoint", "three-steps", "zeros", "no-elements",
+}  # fmt: skip
 
 
 def quick_rows() -> list[str]:
