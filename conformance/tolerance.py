@@ -225,7 +225,7 @@ _NARROWER = {
     torch.float16: (torch.float8_e4m3fn, torch.float8_e5m2),
 }
 
-#: How many bits of plain autograd's gradient a narrower dtype must lose before it is no chance that another has none.
+#: How many bits of elements that agree with plain autograd's a narrower dtype must lose before that is no chance.
 _LOST = 64.0
 
 
@@ -237,7 +237,9 @@ def gone_through(got: Tensor, expected: Tensor) -> torch.dtype | None:
     """
     for narrow in _NARROWER.get(got.dtype, ()) if got.layout == torch.strided else ():
         bits = math.log2(torch.finfo(narrow).eps / torch.finfo(got.dtype).eps)
-        lost = expected.isfinite() & (expected.to(narrow).to(expected.dtype) != expected)
+        # What is left of terms that cancel is another number each time, and zero holds any dtype.
+        near = (got - expected).abs() <= torch.finfo(narrow).eps * expected.abs()
+        lost = near & expected.isfinite() & (expected.to(narrow).to(expected.dtype) != expected)
         if bits * int(lost.sum()) >= _LOST and torch.equal(got.to(narrow).to(got.dtype), got):
             return narrow
     return None
