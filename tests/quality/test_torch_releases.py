@@ -73,7 +73,7 @@ def test_each_check_that_fails_on_a_release_is_explained_by_a_script_that_ends_i
     ended = FOUND["scripts"][release]
     globs = [glob for script, known in explaining().items() if ended[script]["code"] for glob in known]
     assert failed
-    # Rows of the space have other names since it was covered anew; what the releases fail of them is to be measured again.
+    # The space was covered anew since: which of its rows a release fails has to be measured again.
     named_as_now = [check for check in failed if not check.startswith("space.")]
     assert [check for check in named_as_now if not any(fnmatchcase(check, glob) for glob in globs)] == []
 
