@@ -38,6 +38,7 @@ def test_results_on_two_shared_indices_are_the_same_in_one_process_and_in_worker
             "pytest", "-q", "-p", "no:cacheprovider", "-n", count, "--gradconform", "reference-split",
             "--gradconform-device", "simx", "--gradconform-profile", "quick",
             "--gradconform-checks", "full.gradients.*", "--gradconform-json", "out.json",
+            XDG_CACHE_HOME=str(tmp_path / f"caches {count}"),
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))

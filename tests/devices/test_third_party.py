@@ -66,7 +66,7 @@ def test_results_are_the_same_in_one_process_and_in_workers(abacus: Path, proces
             "pytest", "-q", "-p", "no:cacheprovider", "-n", count, "--gradconform", "reference-split",
             "--gradconform-device", "abacus", "--gradconform-device-plugin", "abacus",
             "--gradconform-checks", "full.gradients.*", "--gradconform-profile", "quick",
-            "--gradconform-json", "out.json",
+            "--gradconform-json", "out.json", XDG_CACHE_HOME=str(abacus / f"caches {count}"),
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         report = json.loads((abacus / "out.json").read_text(encoding="utf-8"))
