@@ -163,7 +163,7 @@ class StageSpec:
     capability is claimed); ``releases_outputs`` that outputs are let go of between their F and their backward, of which
     a session is told by ``release_outputs`` (asked only where ``edge_roots`` is claimed). ``kept_lists`` says
     that lists are passed which the caller uses again, and ``weights`` which weights W is passed, a word of
-    :data:`gradconform.trial.trial.WEIGHTS` (both asked only where ``lists`` is claimed).
+    ``gradconform.trial.trial.WEIGHTS`` (both asked only where ``lists`` is claimed).
     """
 
     is_first: bool = False

@@ -72,7 +72,7 @@ class Result:
     autograd, above 1 where a value was wrong), None where no value was compared. ``kind`` is the kind of the first
     finding, or of the error (``kit``, ``environment``, ``adapter``, ``device``); of what is unsupported it is
     ``environment`` where plain autograd raised, and :data:`~gradconform.extent.WITHHELD` where a list leaves it out,
-    and :data:`~gradconform.extent.NOTHING` where an oracle has nothing to compare.
+    and ``gradconform.extent.NOTHING`` where an oracle has nothing to compare.
     ``bit_equal`` says whether all values were those of plain autograd bit by bit, ``repeats_bit_equal`` whether the
     repeats of a trial were those of the first; None where nothing was compared. ``findings`` holds every difference
     with its numbers, ``programs`` what the check runs. ``waiver`` is the entry of the waiver file that expects a
