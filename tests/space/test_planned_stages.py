@@ -12,7 +12,7 @@ from gradconform import contract
 from gradconform.contract.freezing import stage_digest
 from gradconform.fixtures.inputs import HALF, Normal, SharesMemory, draw_arguments, place_arguments, scale_of
 from gradconform.fixtures.planned_stages import Plan, plan_of, planned_case
-from gradconform.fixtures.planned_stages.layers import GRADED, Gain
+from gradconform.fixtures.planned_stages.layers import GRADED, LAYERS, Gain
 from gradconform.trial.materials import Materials
 from gradconform.trial.trial import Trial
 
@@ -65,9 +65,10 @@ def test_a_gain_has_a_dtype_of_its_own(gain: Gain, dtypes: dict[torch.dtype, tor
 
 
 @pytest.mark.skipif(not hasattr(torch.ones(1), "grad_dtype"), reason="this torch has no grad_dtype")
+@pytest.mark.parametrize("layers", LAYERS)
 @pytest.mark.parametrize("dtype", HALF, ids=str)
-def test_the_gradient_of_a_graded_gain_has_another_dtype(dtype: torch.dtype) -> None:
-    module = planned_case(Plan(gain="graded")).make(dtype=dtype, device=CPU, seed=1)
+def test_the_gradient_of_a_graded_gain_has_another_dtype(dtype: torch.dtype, layers: str) -> None:
+    module = planned_case(Plan(gain="graded", layers=layers)).make(dtype=dtype, device=CPU, seed=1)
     module(torch.ones(3, 5, dtype=dtype)).sum().backward()
     grads = {name: p.grad.dtype for name, p in module.named_parameters() if p.grad is not None}
     assert grads.pop("layers.gain") == GRADED[dtype] != dtype
