@@ -39,20 +39,20 @@ def cached_probes(requests: Sequence[Request], *, fresh: bool) -> list[list[Prob
 
     ``fresh`` makes new ones for all. A probe that was read has the fact ``cached_at``, its time in UTC.
     """
-    known = {number: probes for number, one in enumerate(requests) if not fresh and (probes := _read(one))}
+    paths = [_path(one) for one in requests]
+    known = {number: probes for number, path in enumerate(paths) if not fresh and (probes := _read(path))}
     asked = [one for number, one in enumerate(requests) if number not in known]
     found = iter(probe_all(asked) if asked else [])
-    for number, request in enumerate(requests):
+    for number, path in enumerate(paths):
         if number not in known:
             probed = next(found)
             known[number] = list(probed.probes)
-            _keep(request, probed)
+            _keep(path, probed)
     return [known[number] for number in range(len(requests))]
 
 
-def _read(request: Request) -> list[Probe] | None:
+def _read(path: Path | None) -> list[Probe] | None:
     """Return what an earlier run found out; None where nothing is known, or something has changed since."""
-    path = _path(request)
     if path is None:
         return None
     try:
@@ -67,9 +67,8 @@ def _read(request: Request) -> list[Probe] | None:
     return [replace(probe, facts={**probe.facts, "cached_at": at}) for probe in probes]
 
 
-def _keep(request: Request, probed: Probed) -> None:
+def _keep(path: Path | None, probed: Probed) -> None:
     """Keep what was found out, unless a device cannot be used: it is probed each time, since that may pass."""
-    path = _path(request)
     if path is None or not (probed.files and probed.probes):
         return
     if any(probe.reason is not None for probe in probed.probes):

@@ -23,8 +23,10 @@ _REFERENCE = Path(autograd.__file__).parent
 #: The files in which the kit watches what a device computes, and copies it. No program needs what is done there.
 _WATCHING = frozenset(
     [Path(str(module.__file__)) for module in (memory, trees)]
-    + [Path(__file__).with_name(f"{name}.py") for name in ("driver", "lane", "streams", "surroundings", "watches")]
-    + [Path(__file__).with_name("operation_log.py")]
+    + [
+        Path(__file__).with_name(f"{name}.py")
+        for name in ("driver", "lane", "operation_log", "streams", "surroundings", "watches")
+    ]
 )
 
 #: What is looked up on an object is not called, though classes may answer for it in code of their own.

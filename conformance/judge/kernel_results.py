@@ -17,6 +17,7 @@ from gradconform.tolerance import FAR, Partials, describe, judge
 from gradconform.torch_releases.unwritten import unwritten_is_nan
 from gradconform.trees import map_leaves, tensors
 
+from .kernel_call import REFUSALS
 from .terms import terms_of
 from .values import same_bits
 
@@ -102,7 +103,7 @@ def run_kernel(func: Callable[..., Any], given: Any) -> Any:
     args, kwargs = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, given)
     try:
         return func(*args, **kwargs)
-    except (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError):
+    except REFUSALS:
         return None
 
 

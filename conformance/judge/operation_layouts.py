@@ -14,7 +14,7 @@ from gradconform.drive.operation_alone import Arranged, OperationAlone, Operatio
 from gradconform.trial.materials import Materials
 
 from .layouts import LAYOUTS, LayoutsTried, in_layout
-from .tried import LARGEST, TOO_LARGE, Tried
+from .tried import LARGEST, TOO_LARGE, Tried, by_reason
 
 
 def layouts_of(materials: Materials) -> Tried:
@@ -47,15 +47,12 @@ def _together(logs: Sequence[LayoutsTried], refused: Sequence[str]) -> Tried:
         if failed is not None:
             raise failed
     faults = sorted((log.fault for log in logs if log.fault is not None), key=lambda fault: not fault.by_autograd)
-    not_tried: dict[str, set[str]] = {"the operation raises for a layout": set(refused)} if refused else {}
-    for log in logs:
-        for why, names in log.not_tried.items():
-            not_tried.setdefault(why, set()).update(names)
+    raising = {"the operation raises for a layout": refused} if refused else {}
     return Tried(
         finding=faults[0].finding if faults else None,
         compared=sum(log.calls for log in logs),
         tried=frozenset[str]().union(*(log.tried for log in logs)),
-        not_tried=not_tried,
+        not_tried=by_reason([raising, *(log.not_tried for log in logs)]),
     )
 
 

@@ -28,14 +28,19 @@ class Tried:
 
 def together(several: Iterable[Tried]) -> dict[str, Any]:
     """Return what was compared in several samples as JSON values."""
-    compared, tried, not_tried = 0, set[str](), dict[str, set[str]]()
-    for one in several:
-        compared += one.compared
-        tried |= one.tried
-        for why, names in one.not_tried.items():
-            not_tried.setdefault(why, set()).update(names)
+    found = list(several)
+    not_tried = by_reason(one.not_tried for one in found)
     return {
-        "compared": compared,
-        "tried": sorted(tried),
+        "compared": sum(one.compared for one in found),
+        "tried": sorted(frozenset[str]().union(*(one.tried for one in found))),
         "not_tried": {why: sorted(names) for why, names in sorted(not_tried.items())},
     }
+
+
+def by_reason(several: Iterable[Mapping[str, Collection[str]]]) -> dict[str, set[str]]:
+    """Return the names of all mappings by reason."""
+    found: dict[str, set[str]] = {}
+    for one in several:
+        for why, names in one.items():
+            found.setdefault(why, set()).update(names)
+    return found

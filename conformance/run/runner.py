@@ -19,7 +19,7 @@ from gradconform.devices.device import device_of
 from gradconform.drive.adapter_mistake import AdapterMistakeError, raised_by_the_kit
 from gradconform.drive.driver import drive
 from gradconform.drive.evidence import Evidence
-from gradconform.drive.observation import Observation, Raised
+from gradconform.drive.observation import AS_BEFORE, Observation, Raised
 from gradconform.drive.operation_log import drive_logged
 from gradconform.drive.oracle import DeviceLostError, Oracle, OracleError, WatchError
 from gradconform.drive.reference64 import OracleCache, References
@@ -363,10 +363,12 @@ class Runner:
 
 
 def _left_changed(found: Observation, plain: Observation) -> bool:
-    """Tell whether an implementation left the process otherwise than plain autograd did."""
+    """Tell whether an implementation changed the process, and otherwise than plain autograd did."""
     return any(
-        step.state is not None and known.state is not None and step.state.process != known.state.process
+        value not in {AS_BEFORE, known.state.process.get(name)}
         for step, known in zip(found.steps, plain.steps, strict=False)
+        if step.state is not None and known.state is not None
+        for name, value in step.state.process.items()
     )
 
 

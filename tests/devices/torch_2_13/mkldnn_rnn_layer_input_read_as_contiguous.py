@@ -17,7 +17,7 @@ state = torch.randn(1, 3), torch.randn(1, 3)
 
 def computed(given: torch.Tensor) -> torch.Tensor:
     """Return the output of one LSTM layer for an input."""
-    found = torch.mkldnn_rnn_layer(given, *weights, *state, False, [], 2, 3, 1, True, False, False, True)  # noqa: FBT003
+    found = torch.mkldnn_rnn_layer(given, *weights, *state, False, [], 2, 3, 1, True, False, False, True)  # noqa: FBT003 (torch's signature)
     return found[0]
 
 
