@@ -67,9 +67,15 @@ def _verdict(check: FaultCheck, held: list[Result]) -> dict[str, Any]:
     for result in held:
         if result.status == "error":
             return {"status": "error", "kind": result.kind, "message": f"{result.check}: {result.message}"}
-    passed = [result.check for result in held if result.status == "passed"]
-    if not passed:
-        return {"status": "unsupported", "kind": held[0].kind, "message": held[0].message}
-    told = ", ".join(passed)
-    text = f"not found: {check.fault.idea} It passed {told}; what passes here may be as wrong"
+    refused = [result for result in held if result.status == "unsupported"]
+    passed = ", ".join(result.check for result in held if result.status == "passed")
+    if refused:
+        first = refused[0]
+        text = f"{first.check}, which may find it, is not done here: {first.message}"
+        return {
+            "status": "unsupported",
+            "kind": first.kind,
+            "message": f"{text}; it passed {passed}" if passed else text,
+        }
+    text = f"not found: {check.fault.idea} It passed {passed}; what passes here may be as wrong"
     return {"status": "error", "kind": "kit", "message": text}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradconform import check_stage_backward
 from gradconform.contract import checks_of
-from gradconform.contract.on_fault import asked_of
+from gradconform.contract.on_fault import FaultCheck, asked_of
 from gradconform.contract.on_setting import SETTINGS
 from gradconform.devices import memory
 from gradconform.devices.device import device_of
@@ -23,6 +23,7 @@ from gradconform.reference import faults
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.reference.faults.alterations import each_input_grad, target
 from gradconform.run.known_faults import KnownFaults
+from gradconform.run.runner import Runner
 from gradconform.target.resolve import resolve
 
 Command = Callable[..., Any]
@@ -143,6 +144,24 @@ def test_a_fault_is_not_asked_for_where_the_device_lacks_what_it_shows_by(
     result = KnownFaults(torch.device("cpu"), torch.float32, 20).run(replace(check, fault=none))
     assert (result.status, result.kind) == (("error", "kit") if told is None else ("unsupported", "environment"))
     assert told is None or told in result.message
+
+
+def test_a_fault_whose_finder_is_not_done_on_the_device_is_unsupported_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    (check,) = asked_of(["no-elements-no-gradient"], {**checks_of()}).checks
+    assert isinstance(check, FaultCheck)
+    lost = check.finders[-1].id
+
+    class Lacking(Runner):
+        def run(self, finder: Any) -> Any:
+            if finder.id != lost:
+                return finder.result("cpu", "float32", status="passed")
+            return finder.result("cpu", "float32", status="unsupported", kind="environment", message="no sparse tensor")
+
+    monkeypatch.setattr("gradconform.run.known_faults.Runner", Lacking)
+    result = KnownFaults(torch.device("cpu"), torch.float32, 20).run(check)
+    assert (result.status, result.kind) == ("unsupported", "environment")
+    passed = ", ".join(finder.id for finder in check.finders[:-1])
+    assert result.message == f"{lost}, which may find it, is not done here: no sparse tensor; it passed {passed}"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 from gradconform.devices import probe_cache
 from gradconform.devices.probe import Line, Probe, Probed, Request
 from gradconform.devices.probe_cache import cached_probes
+from gradconform.reading.report import read_report
 
 Process = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -147,8 +148,9 @@ def test_a_run_says_that_it_read_a_probe_and_the_plugin_is_one_of_its_files(tmp_
     def run() -> dict[str, Any]:
         words = ("run", "reference-split", "--device", "pebble", "--device-plugin", "pebble", "--json", "out.json")
         done = process("gradconform", *words, "--checks", "full.gradients.mlp", **caches)
-        report: dict[str, Any] = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-        (probe,) = report["devices"]["probes"]
+        report = read_report(tmp_path / "out.json")
+        assert report.devices is not None
+        (probe,) = report.devices["probes"]
         assert ("probe     pebble:0: an earlier run, 20" in done.stdout) is ("cached_at" in probe["facts"])
         return dict(probe["facts"])
 
