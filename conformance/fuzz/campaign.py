@@ -17,7 +17,7 @@ from gradconform.fixtures import strategies
 from gradconform.fixtures.random_stages import IllConditionedError, Order, recipe_of, stage_of
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.run.runner import Runner
-from gradconform.trial.random_trials import draw_options
+from gradconform.trial.random_trials import draw_options, finished
 from gradconform.trial.trial import Trial
 
 from .hunt import Defect, DefectError, Hunt
@@ -99,6 +99,19 @@ class StageMachine(RuleBasedStateMachine):
         """Write over the gradients that were returned for a micro-batch."""
         self._take("overwrite", pick)
 
+    @precondition(lambda self: self.order.losses() and "same_args" not in self.options)
+    @rule()
+    def lose_a_forward(self) -> None:
+        """Run a micro-batch forward that gets no backward: its number comes again."""
+        self.order.take(self.order.losses()[0])
+
+    @precondition(lambda self: self.order.evaluations())
+    @rule(pick=_PICKS)
+    def evaluate(self, pick: int) -> None:
+        """Evaluate the stage while a micro-batch is in flight."""
+        legal = self.order.evaluations()
+        self.order.take(legal[pick % len(legal)])
+
     @rule()
     def hook_or_unhook(self) -> None:
         """Put hooks on every parameter, or take them away again."""
@@ -126,7 +139,8 @@ class StageMachine(RuleBasedStateMachine):
             return
         self.order.finish()
         if self.order.begun:
-            self.hunt.attempt(Trial(stages=(self.case,), program=self.order.program, **self.options))
+            program = finished(self.order.program, self.options)
+            self.hunt.attempt(Trial(stages=(self.case,), program=program, **self.options))
 
 
 def _freezable(case: StageCase) -> list[int]:

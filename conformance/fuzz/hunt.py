@@ -7,7 +7,7 @@ import json
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from gradconform.adapter import UnsupportedError
@@ -87,10 +87,15 @@ def key_of(finding: Finding) -> str:
     return f"{finding.kind}: {where}, after {letter or 'the end'}{said}"
 
 
+#: Actions that a trial is remembered by, and fields that say which tensors and lists the caller passes.
+_SPECIAL = frozenset({"overwrite", "freeze", "zero_none", "zero_fill", "drop", "lose", "evaluate"})
+_PASSED = ("same_args", "received", "tracked_grads", "kept_lists", "weights", "upstream")
+
+
 def size_of(trial: Trial) -> tuple[int, ...]:
     """Return how much there is to read of a trial, for choosing the smallest of several."""
     recipe = recipe_of(trial.stages[0])
-    options = (trial.loss, trial.output_grads != "normal", trial.prior_grads, trial.same_args, bool(trial.watch))
+    options = [getattr(trial, name) != default for kinds in _DEFAULTS for name, default in kinds.items()]
     if recipe is None:
         return (0, 0, 0, len(trial.actions), sum(options), 0)
     parts = len(recipe.inputs) + len(recipe.weights) + len(recipe.outputs)
@@ -99,16 +104,16 @@ def size_of(trial: Trial) -> tuple[int, ...]:
 
 def _features(trial: Trial) -> frozenset[str]:
     """Return what is special about a trial."""
-    actions = {action.kind for action in trial.actions} & {"overwrite", "freeze", "zero_none", "zero_fill", "drop"}
-    options = {"same_args"} if trial.same_args else set()
+    actions = {action.kind for action in trial.actions} & _SPECIAL
+    options = {f"{name}={getattr(trial, name)}" for name in _PASSED if getattr(trial, name)}
     return frozenset(actions.union(options, *(case.traits for case in trial.stages)))
 
 
 Judge = Callable[[Trial], list[Finding]]
 
 _DEFAULTS: tuple[dict[str, Any], ...] = (
+    *({field.name: field.default} for field in fields(Trial) if field.name in _PASSED),
     {"prior_grads": False},
-    {"same_args": False},
     {"watch": frozenset()},
     {"loss": False},
     {"output_grads": "normal"},
@@ -143,10 +148,14 @@ def _smaller(trial: Trial) -> Iterator[Trial]:
             yield other
 
 
+#: Actions that go with their micro-batch.
+_OF_MICROBATCHES = frozenset({"F", "B", "I", "W", "drop", "overwrite", "lose", "evaluate"})
+
+
 def _shorter(actions: tuple[Action, ...]) -> Iterator[tuple[Action, ...]]:
     allowed = needs(actions)
     for mb in sorted({action.mb for action in actions if action.kind == "F"}, reverse=True):
-        left = tuple(a for a in actions if a.mb != mb or a.kind not in {"F", "B", "I", "W", "drop", "overwrite"})
+        left = tuple(a for a in actions if a.mb != mb or a.kind not in _OF_MICROBATCHES)
         if any(action.kind == "F" for action in left) and needs(left) <= allowed:
             yield _renumbered(left)
     for place, action in enumerate(actions):
@@ -235,7 +244,7 @@ _INPUTS: dict[str, type[Any]] = {
 }
 
 #: The fields of a trial that a blob holds, where they are not the default.
-_OPTIONS = ("loss", "output_grads", "prior_grads", "same_args")
+_OPTIONS = ("loss", "output_grads", "prior_grads", *_PASSED)
 
 
 class BlobError(UsageError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gradconform.adapter import Capabilities
@@ -21,7 +22,10 @@ from .trial import Trial
 #: How many stages are drawn until one is found that can be used.
 _ATTEMPTS = 20
 
-_LAYOUTS = ("layout:transposed", "layout:strided", "layout:expanded", "zeros")
+_LAYOUTS = ("layout:transposed", "layout:strided", "layout:offset", "layout:expanded", "zeros")
+
+#: Arguments that the caller neither receives into nor takes from an earlier graph: parameters, or one tensor twice.
+_NOT_RECEIVED = frozenset({"parameter_input", "duplicate_input"})
 
 
 def draw_stage(choices: Choices, capabilities: Capabilities | None = None, *, max_lines: int = 6) -> StageCase:
@@ -69,7 +73,33 @@ def draw_options(choices: Choices, case: StageCase, capabilities: Capabilities) 
         options["watch"] = frozenset({"state"})
     elif choices.chance(5):
         options["same_args"] = True
-    return options
+    return options | _draw_caller(choices, case, capabilities, options)
+
+
+def _draw_caller(
+    choices: Choices, case: StageCase, capabilities: Capabilities, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return which tensors and lists the caller passes, as fields of :class:`Trial` that go with ``options``."""
+    fields: dict[str, Any] = {}
+    own = not (options.get("same_args") or case.traits & _NOT_RECEIVED)
+    sent = "output_grads" in options and options["output_grads"] != "zeros"
+    if choices.chance(20):
+        kinds = ["inputs"] * own + ["grads", "once"] * sent + ["twice"] * (options.get("output_grads") == "normal")
+        fields |= {"received": choices.one_of(kinds)} if kinds else {}
+    elif sent and choices.chance(10):
+        fields["tracked_grads"] = True
+    if own and fields.get("received") != "inputs" and choices.chance(10):
+        fields["upstream"] = True
+    if capabilities.lists and choices.chance(10):
+        fields["kept_lists"] = True
+    if capabilities.lists and capabilities.split and choices.chance(10):
+        fields["weights"] = choices.one_of(("reversed", "twice", *["parts"] * capabilities.param_groups))
+    return fields
+
+
+def finished(program: str, options: Mapping[str, Any]) -> str:
+    """Return the program, with an end where ``options`` say that an earlier graph goes on at the end of a step."""
+    return f"{program} finish" if options.get("upstream") and not program.endswith("finish") else program
 
 
 def draw_trial(
@@ -80,5 +110,6 @@ def draw_trial(
     Raises ``ValueError`` where nothing that could be asked is claimed.
     """
     case = draw_stage(choices, capabilities, max_lines=max_lines)
-    program = draw_program(choices, capabilities, most=most, way=way)
-    return Trial(stages=(case,), program=program, **draw_options(choices, case, capabilities))
+    options = draw_options(choices, case, capabilities)
+    program = draw_program(choices, capabilities, most=most, way=way, lost="same_args" not in options)
+    return Trial(stages=(case,), program=finished(program, options), **options)

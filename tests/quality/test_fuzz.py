@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from gradconform.drive.observation import Raised
-from gradconform.fixtures.random_stages import recipe_of
+from gradconform.fixtures.random_stages import SeededChoices, recipe_of
 from gradconform.fuzz.campaign import Campaign, run_campaign
 from gradconform.fuzz.hunt import BlobError, Hunt, from_blob, key_of, to_blob
+from gradconform.judge import whole
 from gradconform.judge.finding import Finding, Kind
 from gradconform.reference.faults import FAULTS
 from gradconform.reference.variants import VARIANTS
 from gradconform.run.runner import Runner
 from gradconform.target.resolve import Target, resolve
+from gradconform.trial.program import write
+from gradconform.trial.random_trials import draw_trial
 
 #: One fault per topic that random trials can see, and more.
 FOUND = (
@@ -51,6 +56,36 @@ def test_fuzzing_accuses_nothing_right(name: str) -> None:
 def test_fuzzing_accuses_no_right_variant(name: str) -> None:
     found = campaign(resolve(VARIANTS[name]()), 60, torch.float64)
     assert [defect.key for defect in found.defects] == []
+
+
+#: By dimension of the space, what of a random trial asks for its values.
+PASSED = {
+    "received": "received", "lists": "kept_lists", "weights": "weights", "owner": "upstream",
+    "tracking": "tracked_grads",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.dimension in PASSED])
+def test_a_random_trial_finds_what_only_passed_tensors_and_lists_show(name: str) -> None:
+    fault = FAULTS[name]
+    field = PASSED[str(fault.dimension)]
+    runner = Runner(fault.make(), device=torch.device("cpu"), dtype=torch.float32)
+    drawn = (draw_trial(SeededChoices(seed), runner.target.capabilities) for seed in range(400))
+    found = next(trial for trial in drawn if getattr(trial, field) and runner.findings(trial, whole))
+    usual = replace(found, **{field: type(getattr(found, field))()})
+    assert not runner.findings(usual, whole)
+    assert from_blob(to_blob(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("evaluation-ends-the-training", "evaluate"), ("first-forward-of-a-number-kept", "lose")]
+)
+def test_a_random_trial_finds_what_only_a_forward_without_backward_shows(name: str, word: str) -> None:
+    runner = Runner(FAULTS[name].make(), device=torch.device("cpu"), dtype=torch.float32)
+    drawn = (draw_trial(SeededChoices(seed), runner.target.capabilities) for seed in range(400))
+    found = next(trial for trial in drawn if word in trial.program and runner.findings(trial, whole))
+    usual = replace(found, program=write(action for action in found.actions if action.kind != word))
+    assert not runner.findings(usual, whole)
 
 
 def test_findings_are_of_one_key_by_their_values_whatever_their_words() -> None:
