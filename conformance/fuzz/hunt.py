@@ -257,9 +257,10 @@ def to_blob(trial: Trial) -> str:
     if recipe is None:
         msg = f"the stage {trial.stages[0].name!r} has no recipe; expected a random stage"
         raise ValueError(msg)
-    values: dict[str, Any] = {name: getattr(trial, name) for name in _OPTIONS if getattr(trial, name)}
-    values |= {"program": trial.program, "watch": sorted(trial.watch)}
-    values |= {
+    values = {
+        "options": {name: getattr(trial, name) for name in _OPTIONS if getattr(trial, name)},
+        "program": trial.program,
+        "watch": sorted(trial.watch),
         "inputs": [[type(one).__name__, asdict(one)] for one in recipe.inputs],
         "weights": [[weight.name, weight.shape, weight.frozen] for weight in recipe.weights],
         "lines": [[line.targets, line.operation, line.sources] for line in recipe.lines],
@@ -275,14 +276,15 @@ def from_blob(text: str) -> Trial:
     try:
         values = tupled(json.loads(zlib.decompress(base64.urlsafe_b64decode(text.strip()))))
         recipe = Recipe(
-            tuple(_INPUTS[name](**fields) for name, fields in values.pop("inputs")),
-            tuple(Weight(name, shape, frozen) for name, shape, frozen in values.pop("weights")),
-            tuple(Line(targets, operation, sources) for targets, operation, sources in values.pop("lines")),
-            values.pop("outputs"),
-            values.pop("form"),
+            tuple(_INPUTS[name](**fields) for name, fields in values["inputs"]),
+            tuple(Weight(name, shape, frozen) for name, shape, frozen in values["weights"]),
+            tuple(Line(targets, operation, sources) for targets, operation, sources in values["lines"]),
+            values["outputs"],
+            values["form"],
         )
         parse(values["program"])
-        return Trial(stages=(stage_of(recipe),), watch=frozenset(values.pop("watch")), **values)
+        watch, options = frozenset(values["watch"]), values["options"]
+        return Trial(stages=(stage_of(recipe),), program=values["program"], watch=watch, **options)
     except (ValueError, zlib.error, LookupError, TypeError, AttributeError) as error:
         msg = f"{text[:40]!r} is no blob of a trial ({error}); expected what 'gradconform fuzz' printed, in full"
         raise BlobError(msg) from error
