@@ -14,7 +14,7 @@ from gradconform.fixtures.inputs import written
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.tolerance import floor_factor, mean_floor
 from gradconform.trial.modes import MODES
-from gradconform.trial.trial import RECEIVED, WEIGHTS, Trial
+from gradconform.trial.trial import Trial
 
 from .check import Check
 from .explained import Explained, ExplainedCheck, ExplainedStage, Program
@@ -106,11 +106,7 @@ def _fed(trial: Trial) -> str:
         *([f"meanwhile {MODES[mode]}" for mode in sorted(trial.modes)]),
         *(["all sessions are on one module"] if trial.one_module else []),
         *(["every second micro-batch has a row less"] if trial.ragged else []),
-        *([RECEIVED[trial.received]] if trial.received else []),
-        *(["output gradients require a gradient themselves"] if trial.tracked_grads else []),
-        *(["the caller uses the lists that it passes again"] if trial.kept_lists else []),
-        *([WEIGHTS[trial.weights]] if trial.weights else []),
-        *(["arguments lie in the memory of an earlier graph's outputs"] if trial.upstream else []),
+        *trial.passed,
         *([f"the stages share {', '.join(trial.tied)}"] if trial.tied else []),
         *([f"hooks on every parameter's gradient {_ALTERING[trial.altering]}"] if trial.altering else []),
         *([f"the backward of micro-batch {', '.join(map(str, trial.raising))} raises"] if trial.raising else []),

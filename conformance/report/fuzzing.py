@@ -41,7 +41,7 @@ def _options(trial: Trial) -> str:
     said += [f"output gradients {trial.output_grads}"] if trial.output_grads != "normal" else []
     said += ["gradients there before"] if trial.prior_grads else []
     said += ["every micro-batch is fed the same tensors"] if trial.same_args else []
-    return "".join(f"; {words}" for words in said)
+    return "".join(f"; {words}" for words in (*said, *trial.passed))
 
 
 def summary_line(campaign: Campaign, asked: int) -> Line:

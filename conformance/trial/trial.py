@@ -154,6 +154,17 @@ class Trial:
                 raise ProgramError(msg)
 
     @property
+    def passed(self) -> tuple[str, ...]:
+        """What is unusual about the tensors and lists that the caller passes, a sentence each."""
+        return (
+            *([RECEIVED[self.received]] if self.received else []),
+            *(["output gradients require a gradient themselves"] if self.tracked_grads else []),
+            *(["the caller uses the lists that it passes again"] if self.kept_lists else []),
+            *([WEIGHTS[self.weights]] if self.weights else []),
+            *(["arguments lie in the memory of an earlier graph's outputs"] if self.upstream else []),
+        )
+
+    @property
     def actions(self) -> tuple[Action, ...]:
         """The program, parsed."""
         return parse(self.program)

@@ -10,6 +10,14 @@ from typing import Any
 
 import pytest
 
+from gradconform.adapter import Capabilities
+from gradconform.fixtures.random_stages import SeededChoices
+from gradconform.fuzz.hunt import Defect
+from gradconform.judge.finding import Finding
+from gradconform.report.fuzzing import defect_lines
+from gradconform.trial.random_trials import draw_trial
+from gradconform.trial.trial import RECEIVED, WEIGHTS
+
 OVERWRITES = """
 import torch
 
@@ -74,3 +82,12 @@ def test_what_cannot_be_read_is_refused(command: Callable[..., Any], arguments: 
     done = command("fuzz", *arguments)
     assert done.code == 2
     assert said in done.err
+
+
+def test_a_defect_says_what_is_unusual_about_the_tensors_and_lists_that_the_caller_passes() -> None:
+    drawn = (draw_trial(SeededChoices(seed), Capabilities(lists=True)) for seed in range(200))
+    trial = next(trial for trial in drawn if trial.received == "inputs" and trial.weights == "reversed")
+    lines = defect_lines(1, Defect("a key", trial, (Finding("missing", "p0", "W0", "nothing"),)), 80, "fuzz again")
+    told = " ".join(" ".join(str(line) for line in lines).split())
+    assert f"{RECEIVED['inputs']}; " in told
+    assert WEIGHTS["reversed"] in told
