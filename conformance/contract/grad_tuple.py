@@ -121,6 +121,7 @@ def size() -> Judge:
             "zeros": ("mlp", "zeros"),
             "empty": ("empty-batch", "normal"),
             "strided-outputs": ("three-outputs", "layout:strided"),
+            "channels-last": ("conv2d", "layout:channels_last"),
         }
     ),
 )

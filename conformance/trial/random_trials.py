@@ -22,7 +22,7 @@ from .trial import Trial
 #: How many stages are drawn until one is found that can be used.
 _ATTEMPTS = 20
 
-_LAYOUTS = ("layout:transposed", "layout:strided", "layout:offset", "layout:expanded", "zeros")
+_LAYOUTS = ("layout:transposed", "layout:strided", "layout:expanded", "zeros")
 
 #: Arguments that the caller neither receives into nor takes from an earlier graph: parameters, or one tensor twice.
 _NOT_RECEIVED = frozenset({"parameter_input", "duplicate_input"})
@@ -59,8 +59,13 @@ def draw_grad_pattern(choices: Choices, case: StageCase, capabilities: Capabilit
     return "normal" if balanced and pattern == "layout:expanded" else pattern
 
 
-def draw_options(choices: Choices, case: StageCase, capabilities: Capabilities) -> dict[str, Any]:
-    """Return how a trial on ``case`` is fed and what is watched, as fields of :class:`Trial`."""
+def draw_options(
+    choices: Choices, case: StageCase, capabilities: Capabilities, *, passed: bool = True
+) -> dict[str, Any]:
+    """Return how a trial on ``case`` is fed and what is watched, as fields of :class:`Trial`.
+
+    ``passed``: which tensors and lists the caller passes is drawn too.
+    """
     options: dict[str, Any] = {}
     can_lose = capabilities.loss and "nested_output" not in case.traits
     if can_lose and (choices.chance(25) or not capabilities.mid_stage):
@@ -73,7 +78,7 @@ def draw_options(choices: Choices, case: StageCase, capabilities: Capabilities) 
         options["watch"] = frozenset({"state"})
     elif choices.chance(5):
         options["same_args"] = True
-    return options | _draw_caller(choices, case, capabilities, options)
+    return options | _draw_caller(choices, case, capabilities, options) if passed else options
 
 
 def _draw_caller(
@@ -81,10 +86,14 @@ def _draw_caller(
 ) -> dict[str, Any]:
     """Return which tensors and lists the caller passes, as fields of :class:`Trial` that go with ``options``."""
     fields: dict[str, Any] = {}
+    if options.get("output_grads") == "layout:strided" and choices.chance(50):
+        fields["output_grads"] = "layout:offset"
     own = not (options.get("same_args") or case.traits & _NOT_RECEIVED)
     sent = "output_grads" in options and options["output_grads"] != "zeros"
     if choices.chance(20):
-        kinds = ["inputs"] * own + ["grads", "once"] * sent + ["twice"] * (options.get("output_grads") == "normal")
+        refilled = sent and "watch" not in options  # a stage of views returns the memory of an output gradient
+        kinds = ["inputs"] * own + ["grads"] * refilled + ["once"] * sent
+        kinds += ["twice"] * (options.get("output_grads") == "normal")
         fields |= {"received": choices.one_of(kinds)} if kinds else {}
     elif sent and choices.chance(10):
         fields["tracked_grads"] = True
@@ -102,14 +111,23 @@ def finished(program: str, options: Mapping[str, Any]) -> str:
     return f"{program} finish" if options.get("upstream") and not program.endswith("finish") else program
 
 
-def draw_trial(
-    choices: Choices, capabilities: Capabilities, *, way: str | None = None, most: int = 3, max_lines: int = 6
+def draw_trial(  # noqa: PLR0913 (each says what is drawn)
+    choices: Choices,
+    capabilities: Capabilities,
+    *,
+    way: str | None = None,
+    most: int = 3,
+    max_lines: int = 6,
+    passed: bool = True,
 ) -> Trial:
     """Return a random trial that asks only for what is claimed; ``way`` is ``full``, ``split`` or ``mixed``.
 
-    Raises ``ValueError`` where nothing that could be asked is claimed.
+    ``passed``: which tensors and lists the caller passes is drawn too, and forwards that get no backward. Raises
+    ``ValueError`` if nothing that could be asked is claimed.
     """
     case = draw_stage(choices, capabilities, max_lines=max_lines)
-    options = draw_options(choices, case, capabilities)
-    program = draw_program(choices, capabilities, most=most, way=way, lost="same_args" not in options)
+    program = draw_program(choices, capabilities, most=most, way=way, forwards=passed)
+    options = draw_options(choices, case, capabilities, passed=passed)
+    if "lose" in program:  # what is lost has other values
+        options.pop("same_args", None)
     return Trial(stages=(case,), program=finished(program, options), **options)

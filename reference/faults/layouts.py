@@ -93,6 +93,23 @@ def arguments_read_from_the_start_of_their_memory() -> Target:
     return _misreading(read)
 
 
+def _channels_last(tensor: Tensor) -> bool:
+    return tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+@fault("*.gradients.conv2d-channels-last", shows_by="memory")
+def channels_last_arguments_read_as_contiguous() -> Target:
+    """The weight gradient reads an argument whose channels lie last as if they lay second."""
+    return _misreading(lambda one: _read_from_the_start(one) if _channels_last(one) else None)
+
+
+@fault("grad_tuple.layout.channels-last-*", cause="read_as_contiguous", shows_by="memory")
+@alters(each_output_grad)
+def channels_last_gradient_read_as_contiguous(_: Any, grad: Any) -> Any:
+    """An output gradient whose channels lie last is read as if they lay second."""
+    return _read_from_the_start(grad) if isinstance(grad, Tensor) and _channels_last(grad) else grad
+
+
 #: The share of the largest element below which one that is not zero is small, and the share of all that these must be.
 _SMALL, _SHARE = 2.0**-8, 0.3
 

@@ -85,7 +85,7 @@ def test_what_cannot_be_read_is_refused(command: Callable[..., Any], arguments: 
 
 
 def test_a_defect_says_what_is_unusual_about_the_tensors_and_lists_that_the_caller_passes() -> None:
-    drawn = (draw_trial(SeededChoices(seed), Capabilities(lists=True)) for seed in range(200))
+    drawn = (draw_trial(SeededChoices(seed), Capabilities(lists=True)) for seed in range(2000))
     trial = next(trial for trial in drawn if trial.received == "inputs" and trial.weights == "reversed")
     lines = defect_lines(1, Defect("a key", trial, (Finding("missing", "p0", "W0", "nothing"),)), 80, "fuzz again")
     told = " ".join(" ".join(str(line) for line in lines).split())

@@ -59,7 +59,7 @@ def test_a_cause_is_told_by_its_smallest_check(command: Command) -> None:
     and 9 more checks
     again: gradconform replay full.loss.mlp halved.py
 
-10 of 1294 checks of contract 1.0, profile standard, ran; 1284 not selected
+10 of 1296 checks of contract 1.0, profile standard, ran; 1286 not selected
 halved.py does NOT conform: 10 MUST failed, and not all of the contract was run
 """,
     )
@@ -92,7 +92,7 @@ def test_q_has_a_line_per_cause_and_qq_the_verdict_alone(command: Command) -> No
 =============================== summary: 1 cause ===============================
 [1]     10  scaled by 0.5: after B, an input gradient has a wrong value
 
-10 of 1294 checks of contract 1.0, profile standard, ran; 1284 not selected
+10 of 1296 checks of contract 1.0, profile standard, ran; 1286 not selected
 halved.py does NOT conform: 10 MUST failed, and not all of the contract was run
 """,
     )
