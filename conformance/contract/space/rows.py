@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from gradconform.covering.dimension import Dimension
 from gradconform.covering.search import array
 from gradconform.covering.space import Words
 
@@ -14,11 +17,24 @@ from .triples import beyond
 #: Where the rows are written, by way: those of pairs, and those of triples beyond them.
 ROWS, TRIPLES = (Path(__file__).with_name(name) for name in ("rows.json", "triples.json"))
 
+#: Claims that are one where rows are drawn: a target whose gradients are outside ``.grad`` may meet neither of them.
+_TOGETHER = dict.fromkeys(("clears_grads", "grads_on_param"), "grads_in_param_grad")
+
 
 def made_anew() -> dict[Path, dict[str, list[Words]]]:
     """Return the rows of each file as the dimensions give them now; it takes allpairspy and some seconds."""
-    pairs = {way: array(dimensions, CONSTRAINTS) for way, dimensions in DIMENSIONS.items()}
-    return {ROWS: pairs, TRIPLES: {way: beyond(dimensions, pairs[way]) for way, dimensions in DIMENSIONS.items()}}
+    drawn = {way: tuple(_drawn(dimensions)) for way, dimensions in DIMENSIONS.items()}
+    pairs = {way: array(dimensions, CONSTRAINTS) for way, dimensions in drawn.items()}
+    return {ROWS: pairs, TRIPLES: {way: beyond(dimensions, pairs[way]) for way, dimensions in drawn.items()}}
+
+
+def _drawn(dimensions: Iterable[Dimension]) -> Iterator[Dimension]:
+    for dimension in dimensions:
+        values = (
+            replace(value, claims=frozenset(_TOGETHER.get(claim, claim) for claim in value.claims))
+            for value in dimension.values
+        )
+        yield replace(dimension, values=tuple(values))
 
 
 def frozen_rows(file: Path = ROWS) -> dict[str, list[Words]]:

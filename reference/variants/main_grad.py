@@ -1,0 +1,93 @@
+"""Right variants that accumulate into ``Parameter.main_grad``, as Megatron-core does; ``.grad`` is left at None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.adapter import StageSpec
+from gradconform.reference.deferred_linear import DeferredLinear
+from gradconform.swapping import swap
+
+from .sessions import Session, adapter
+
+
+def add_to_main_grad(parameter: Any, grad: Tensor) -> None:
+    """Add to ``main_grad``, a float32 tensor at least, which the first gradient makes."""
+    main: Tensor | None = getattr(parameter, "main_grad", None)
+    if main is None:
+        parameter.main_grad = grad.to(torch.promote_types(grad.dtype, torch.float32), copy=True)
+    elif main.layout == grad.layout:
+        main.add_(grad)
+    else:  # a sparse sum takes no dense gradient
+        parameter.main_grad = main + grad
+
+
+class MainGradSession(Session):
+    """Moves every gradient from ``.grad`` to ``main_grad`` in a hook that fires once it is accumulated."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        """Put no hooks on yet: parameters may be thawed or replaced."""
+        super().__init__(stage, spec)
+        self.hooked: dict[Tensor, Any] = {}
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        """Put hooks on the parameters that are trained now, and run."""
+        for parameter in self.trainable.values():
+            if parameter not in self.hooked:
+                self.hooked[parameter] = parameter.register_post_accumulate_grad_hook(self.accumulated)
+        return super().forward(mb, args, target)
+
+    def accumulated(self, parameter: Tensor) -> None:
+        """Move one gradient. Another session on the same parameter may have moved it already."""
+        grad, parameter.grad = parameter.grad, None
+        if grad is not None:
+            add_to_main_grad(parameter, grad)
+
+    def zero_grads(self) -> None:
+        """Fill every ``main_grad`` with zeros."""
+        for parameter in self._parameters.values():
+            main = getattr(parameter, "main_grad", None)
+            if main is not None:
+                main.zero_()
+
+    def param_grads(self) -> dict[str, Tensor | None]:
+        """Return ``main_grad`` of every parameter; None where there has been no gradient."""
+        return {name: getattr(parameter, "main_grad", None) for name, parameter in self._parameters.items()}
+
+    def close(self) -> None:
+        """Take the hooks off."""
+        super().close()
+        for handle in self.hooked.values():
+            handle.remove()
+        self.hooked.clear()
+
+
+class _InTheKernel(MainGradSession):
+    """Swaps Linears for layers whose backward adds the weight's gradient to ``main_grad`` itself, as fused ones do."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        super().__init__(stage, spec)
+        swap(stage, nn.Linear, DeferredLinear, store=self)
+
+    def leave(self, weight: Tensor, gradient: Callable[[], Tensor]) -> None:
+        """Add a weight's gradient at once."""
+        if weight.requires_grad:
+            add_to_main_grad(weight, gradient())
+
+
+VARIANTS: dict[str, Callable[[], object]] = {
+    "main-grad-by-hooks": partial(adapter, MainGradSession, grads_in_param_grad=False),
+    "main-grad-in-the-kernel": partial(
+        adapter,
+        _InTheKernel,
+        grads_in_param_grad=False,
+        hooks="nowhere",
+        **dict.fromkeys(("split", "mixed", "weight_before_input"), False),
+        **dict.fromkeys(("autocast", "changed_in_flight", "shared_module"), False),
+    ),
+}
