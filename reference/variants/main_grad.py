@@ -13,7 +13,7 @@ from gradconform.adapter import StageSpec
 from gradconform.reference.deferred_linear import DeferredLinear
 from gradconform.swapping import swap
 
-from .sessions import Session, adapter
+from .sessions import EARLY, Grads, Session, adapter
 
 
 def add_to_main_grad(parameter: Any, grad: Tensor) -> None:
@@ -67,27 +67,65 @@ class MainGradSession(Session):
         self.hooked.clear()
 
 
-class _InTheKernel(MainGradSession):
-    """Swaps Linears for layers whose backward adds the weight's gradient to ``main_grad`` itself, as fused ones do."""
+class KernelSession(MainGradSession):
+    """Swaps Linears for layers that add the weight's gradient to ``main_grad`` themselves, as fused kernels do.
+
+    I is a backward that leaves these gradients for W; B is both.
+    """
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        """Swap the layers."""
         super().__init__(stage, spec)
+        self.left: list[tuple[Tensor, Callable[[], Tensor]]] = []
+        self.waiting: dict[int, list[tuple[Tensor, Callable[[], Tensor]]]] = {}
         swap(stage, nn.Linear, DeferredLinear, store=self)
 
     def leave(self, weight: Tensor, gradient: Callable[[], Tensor]) -> None:
-        """Add a weight's gradient at once."""
-        if weight.requires_grad:
-            add_to_main_grad(weight, gradient())
+        """Keep what computes a weight's gradient."""
+        self.left.append((weight, gradient))
 
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        """Run I and W."""
+        found = self.backward_input(mb, output_grads)
+        self.backward_weight(mb)
+        return found
+
+    def backward_input(self, mb: int, output_grads: Any) -> Grads:
+        """Run the backward, and keep what was left under the number of the micro-batch."""
+        try:
+            return super().backward(mb, output_grads)
+        finally:
+            self.waiting[mb], self.left = self.left, []
+
+    def backward_weight(self, mb: int) -> None:
+        """Add what was left."""
+        if mb not in self.waiting:
+            msg = f"W of micro-batch {mb} has nothing to do: there was no I, or its W has run"
+            raise RuntimeError(msg)
+        for weight, gradient in self.waiting.pop(mb):
+            if weight.requires_grad:
+                self.add(weight, gradient())
+
+    def add(self, weight: Tensor, grad: Tensor) -> None:
+        """Add one use of a weight."""
+        add_to_main_grad(weight, grad)
+
+    def close(self) -> None:
+        """Forget what was left."""
+        super().close()
+        self.waiting.clear()
+
+
+#: What is claimed of a kernel session: it knows nothing of hooks and autocast, and reads weights in the backward.
+KERNEL: dict[str, Any] = {
+    **EARLY,
+    "hooks": "nowhere",
+    "grads_in_param_grad": False,
+    "autocast": False,
+    "shared_module": False,
+}
 
 VARIANTS: dict[str, Callable[[], object]] = {
     "main-grad-by-hooks": partial(adapter, MainGradSession, grads_in_param_grad=False),
-    "main-grad-in-the-kernel": partial(
-        adapter,
-        _InTheKernel,
-        grads_in_param_grad=False,
-        hooks="nowhere",
-        **dict.fromkeys(("split", "mixed", "weight_before_input"), False),
-        **dict.fromkeys(("autocast", "changed_in_flight", "shared_module"), False),
-    ),
+    "main-grad-in-the-kernel": partial(adapter, KernelSession, **KERNEL),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,18 +23,21 @@ _TOGETHER = dict.fromkeys(("clears_grads", "grads_on_param"), "grads_in_param_gr
 
 def made_anew() -> dict[Path, dict[str, list[Words]]]:
     """Return the rows of each file as the dimensions give them now; it takes allpairspy and some seconds."""
-    drawn = {way: tuple(_drawn(dimensions)) for way, dimensions in DIMENSIONS.items()}
-    pairs = {way: array(dimensions, CONSTRAINTS) for way, dimensions in drawn.items()}
-    return {ROWS: pairs, TRIPLES: {way: beyond(dimensions, pairs[way]) for way, dimensions in drawn.items()}}
+    planned = {way: drawn(dimensions) for way, dimensions in DIMENSIONS.items()}
+    pairs = {way: array(dimensions, CONSTRAINTS) for way, dimensions in planned.items()}
+    return {ROWS: pairs, TRIPLES: {way: beyond(dimensions, pairs[way]) for way, dimensions in planned.items()}}
 
 
-def _drawn(dimensions: Iterable[Dimension]) -> Iterator[Dimension]:
-    for dimension in dimensions:
-        values = (
-            replace(value, claims=frozenset(_TOGETHER.get(claim, claim) for claim in value.claims))
-            for value in dimension.values
-        )
-        yield replace(dimension, values=tuple(values))
+def drawn(dimensions: Iterable[Dimension]) -> tuple[Dimension, ...]:
+    """Return dimensions as rows are drawn of them: claims that a target is likely to lack together are one."""
+    return tuple(
+        replace(one, values=tuple(replace(value, claims=_together(value.claims)) for value in one.values))
+        for one in dimensions
+    )
+
+
+def _together(claims: frozenset[str]) -> frozenset[str]:
+    return frozenset(_TOGETHER.get(claim, claim) for claim in claims)
 
 
 def frozen_rows(file: Path = ROWS) -> dict[str, list[Words]]:
