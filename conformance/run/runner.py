@@ -370,7 +370,8 @@ class Runner:
         def observe(trial: Trial) -> Observation:
             return self._drive_once(Materials(trial, dtype=self.dtype, device=self.device, seed=self.seed), drive)
 
-        return replace(claims, **dict.fromkeys(not_shown(claims, observe), False))
+        lacking: dict[str, Any] = dict.fromkeys(not_shown(claims, observe), False)
+        return replace(claims, **lacking)
 
     @cached_property
     def _adapter_problem(self) -> str | None:
