@@ -105,7 +105,7 @@ def of_random_trials(way: str, dtype: str, trials: int, oracles: OracleCache) ->
 def _random_draws(way: str, dtype: str, trials: int, oracles: OracleCache) -> Iterator[Draw]:
     runner = Runner(resolve(WAYS[way]()), device=torch.device("cpu"), dtype=dtype_named(dtype), oracles=oracles)
     for seed in range(trials):
-        trial = draw_trial(SeededChoices(seed), runner.target.capabilities, way="full")
+        trial = draw_trial(SeededChoices(seed), runner.claims, way="full")
         try:
             draw = BIAS.read(runner.evidence(trial))
         except OracleError:

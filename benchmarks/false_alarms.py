@@ -69,7 +69,7 @@ def measure(target: str, dtype: str, trials: int) -> Row:
     row = Row(target, dtype)
     runner = Runner(resolve(target), device=torch.device("cpu"), dtype=dtype_named(dtype))
     for seed in range(trials):
-        trial = draw_trial(SeededChoices(seed), runner.target.capabilities)
+        trial = draw_trial(SeededChoices(seed), runner.claims)
         try:
             findings = runner.findings(trial, row.judge)
         except OracleError:

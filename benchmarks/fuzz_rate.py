@@ -26,7 +26,7 @@ def seeded(runner: Runner, first: int, trials: int) -> float:
     """Return trials per second, drawing included."""
     started = time.process_time()
     for seed in range(first, first + trials):
-        runner.findings(draw_trial(SeededChoices(seed), runner.target.capabilities), whole)
+        runner.findings(draw_trial(SeededChoices(seed), runner.claims), whole)
     return trials / (time.process_time() - started)
 
 

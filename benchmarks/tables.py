@@ -2,10 +2,11 @@
 
 Measures what stands between a pair of comments such as `<!-- measured: sensitivity -->` and `<!-- end -->` and writes
 it there, with the date, the version of torch and the machine: how small an error is found (with a plot beside the
-document), how often what is right is accused, what the kit costs, the self-test in every dtype, and what each dimension
-of the space alone finds. Without --write it prints. It takes about half an hour on two idle cores; --only measures one
-table, --fast so little that it says nothing but that this works. It exits with 1 where what the kit promises is not so:
-a right trial that fails, a fault that survives, an error of 3e-6 in float32 that is not found.
+document), how often what is right is accused, what the kit costs, the self-test in every dtype, what each dimension of
+the space alone finds, and what is withheld from a target whose gradients are in main_grad. Without --write it prints.
+It takes about half an hour on two idle cores; --only measures one table, --fast so little that it says nothing but that
+this works. It exits with 1 where what the kit promises is not so: a right trial that fails, a fault that survives, an
+error of 3e-6 in float32 that is not found.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import sensitivity
 import shell_time
 import startup
 import torch
+import withheld
 from figures import measured, table
 
 from gradconform.cli.selftest import run_selftest
@@ -144,6 +146,11 @@ def found_by_dimension(effort: Effort) -> Part:
     return dimensions.table(found), dimensions.problems(found, every=effort.faults == "*")
 
 
+def withheld_from_main_grad(_: Effort) -> Part:
+    """Count the checks that a target is not given because it accumulates into ``main_grad``."""
+    return withheld.table(), []
+
+
 PARTS: dict[str, Callable[[Effort], Part]] = {
     "sensitivity": small_errors,
     "runs": found_by_runs,
@@ -151,6 +158,7 @@ PARTS: dict[str, Callable[[Effort], Part]] = {
     "cost": cost,
     "selftest": self_test,
     "dimensions": found_by_dimension,
+    "withheld": withheld_from_main_grad,
 }
 
 

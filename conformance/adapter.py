@@ -55,6 +55,11 @@ class Capabilities:
     mixed: bool = True  #: B and I/W in one program
     input_pass_touches_params: bool = False  #: I may already write some parameter gradients (biases, norms)
     grads_in_param_grad: bool = True  #: parameter gradients accumulate in ``Parameter.grad``
+    #: Gradients can be cleared between steps. The next three always hold in ``Parameter.grad``; elsewhere one Linear
+    #: shows whether they do.
+    clears_grads: bool = True
+    grads_on_param: bool = True  #: they stay on the parameter: a session finds those in ``Parameter.main_grad``
+    post_accumulate_hooks: bool = True  #: hooks behind the accumulation fire, as ``hooks`` says
     loss: bool = True  #: the last stage: backward starts at a loss
     mid_stage: bool = True  #: a stage whose backward starts at output gradients
     loss_divided_by_microbatches: bool = False  #: the loss is divided by the number of micro-batches
@@ -181,9 +186,18 @@ class StageSpec:
     weights: str = ""
 
 
+def claims_of(adapter: Adapter) -> Capabilities:
+    """Return what an adapter claims; raise ``ValueError`` or ``TypeError`` if its capabilities cannot be read."""
+    claims = adapter.capabilities  # an adapter that imports nothing of the kit may claim by a mapping
+    return claims if isinstance(claims, Capabilities) else Capabilities.from_mapping(claims)
+
+
 @runtime_checkable
 class Session(Protocol):
     """One stage opened on one adapter. Actions raise what the implementation raises.
+
+    A session whose gradients are outside ``Parameter.grad`` may have one method more, ``zero_grads()``, which clears
+    them as its engine does between steps. Without it the kit fills the tensors of ``param_grads()`` with zeros.
 
     ``output_grads`` has the structure of the stage's outputs, where a lone tensor counts as a tuple of one: a tensor
     of the output's shape, or None, per output tensor. It is None for a backward that starts at the loss.

@@ -141,7 +141,6 @@ def prior() -> Judge:
             split=f"F0 I0 F1 I1 W0 W1 finish {zero}F2 I2 W2 F3 I3 W3",
         ).items()
     },
-    needs=("grads_in_param_grad",),
 )
 def steps() -> Judge:
     """Two steps on one stage MUST give what plain autograd gives, in {program}.
@@ -195,7 +194,7 @@ def reused_input() -> Judge:
     "accumulate.in_place",
     ways("mlp", full=programs.full_immediate(3), split=programs.split_deferred(3), watch=frozenset({"state"})),
     level="SHOULD",
-    needs=("grads_in_param_grad",),
+    needs=("grads_on_param",),
 )
 def in_place() -> Judge:
     """A parameter's .grad SHOULD stay in the same storage while gradients are added to it, in {program}.

@@ -43,8 +43,8 @@ def tensor_grad() -> Judge:
     return partial(hooks.given_the_gradient, kind="tensor")
 
 
-@family("hooks.post_accumulate", _FULL, level="SHOULD", needs=("hooks!=nowhere", "grads_in_param_grad"))
-@family("hooks.post_accumulate", _SPLIT, level="SHOULD", needs=("hooks=with_grad", "grads_in_param_grad"))
+@family("hooks.post_accumulate", _FULL, level="SHOULD", needs=("hooks!=nowhere", "post_accumulate_hooks"))
+@family("hooks.post_accumulate", _SPLIT, level="SHOULD", needs=("hooks=with_grad", "post_accumulate_hooks"))
 def post_accumulate() -> Judge:
     """Post-accumulate-gradient hooks SHOULD fire as often as under plain autograd, in {program} on {stage}.
 

@@ -41,6 +41,7 @@ def changed_parameters() -> Judge:
         for way, trial in ways("mlp", full=f"F0 B0 {words} F1 B1", split=f"F0 I0 W0 {words} F1 I1 W1").items()
     }
     | {f"{word}-before-weight": of("mlp", f"F0 I0 W0 F1 I1 {word} W1") for word in ("restride", "bucket")},
+    needs=("grads_in_param_grad",),
 )
 def handed_gradients() -> Judge:
     """A gradient handed over in other memory MUST be added to, in {program}.

@@ -12,14 +12,14 @@ from torch import nn
 
 from gradconform.trees import tensors
 
-from .changes import CHANGES, write_over
+from .changes import CHANGES, rebind_parameters, write_over
 from .lane import Lane
 from .watches import HookWatch
 
 
 def _zero(lane: Lane, mb: int, *, set_to_none: bool) -> None:
     del mb
-    lane.stage.zero_grad(set_to_none=set_to_none)
+    lane.zero_grads(set_to_none=set_to_none)
 
 
 def _drop(lane: Lane, mb: int) -> None:
@@ -61,6 +61,12 @@ def _change(lane: Lane, mb: int, *, change: Callable[[nn.Module], None]) -> None
     change(lane.stage)
 
 
+def _rebind(lane: Lane, mb: int) -> None:
+    del mb
+    lane.clear_elsewhere()  # what is kept elsewhere by name would outlive the parameter
+    rebind_parameters(lane.stage)
+
+
 def _collect(lane: Lane, mb: int) -> None:
     del lane, mb
     gc.collect(1)  # what a trial has made is young; to look at all there is takes a quarter of a second
@@ -77,5 +83,6 @@ CALLER_ACTS: dict[str, Callable[[Lane, int], None]] = {
     "freeze": partial(_set_frozen, frozen=True),
     "unfreeze": partial(_set_frozen, frozen=False),
     **{kind: partial(_change, change=change) for kind, change in CHANGES.items()},
+    "rebind": _rebind,
     "collect": _collect,
 }

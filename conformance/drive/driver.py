@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradconform.adapter import Adapter, Tree, UnsupportedError
+from gradconform.adapter import Adapter, Tree, UnsupportedError, claims_of
 from gradconform.devices.device import device_of
 from gradconform.devices.memory import place_of
 from gradconform.process.forks import OneProcess
@@ -32,6 +32,7 @@ from .caller_acts import CALLER_ACTS, evaluate
 from .changes import tie, write_over
 from .feeding import args_of, grads_of
 from .lane import Lane
+from .main_grad import move_to_main_grad
 from .observation import UNKNOWN, Observation, Raised, Sight, Step
 from .streams import CallerReads, SeesStreams
 from .surroundings import Handed, beside_torch, left_beside_torch, put_back, settings
@@ -202,6 +203,8 @@ class _Run:
         index = 0 if self.trial.one_module else index
         if index not in self.modules:
             self.modules[index] = self.materials.stage(index)
+            if self.trial.prior_grads and not claims_of(self.adapter).grads_in_param_grad:
+                move_to_main_grad(self.modules[index])
             if index and self.trial.tied:
                 tie(self.modules[index], self._module(0), self.trial.tied)
         return self.modules[index]

@@ -8,12 +8,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gradconform.adapter import Adapter, Session, StageSpec, Tree
+from gradconform.adapter import Adapter, Session, StageSpec, Tree, claims_of
 from gradconform.swapping import noting_swaps
 from gradconform.trial.materials import Materials, mean_squares
 from gradconform.trial.modes import call_in
 
 from .altering import Altering
+from .main_grad import clear
 from .observation import State
 from .received import Buffers
 from .surroundings import Handed, left_on
@@ -75,6 +76,16 @@ class Lane:
         """Close the session and open another one on the same module."""
         self.close()
         self.session, self.closed = self._open(), False
+
+    def zero_grads(self, *, set_to_none: bool) -> None:
+        """Clear the gradients between two steps, wherever they are."""
+        self.stage.zero_grad(set_to_none=set_to_none)
+        self.clear_elsewhere()
+
+    def clear_elsewhere(self) -> None:
+        """Clear the gradients that the session keeps outside ``Parameter.grad``."""
+        if not (self.closed or claims_of(self._adapter).grads_in_param_grad):
+            clear(self.session)
 
     def close(self) -> None:
         """Close the session, once, whatever it raises, and give the stage back the layers that were swapped."""

@@ -249,7 +249,7 @@ def _of_defects(error: BaseException) -> bool:
 def _trials(hunt: Hunt, chosen: settings, seed: int) -> None:
     @hypothesis.seed(seed)
     @chosen
-    @given(strategies.trials(hunt.runner.target.capabilities))
+    @given(strategies.trials(hunt.runner.claims))
     def attempt(trial: object) -> None:
         hunt.attempt(trial)  # type: ignore[arg-type]  # given hands over what the strategy draws
 
@@ -257,5 +257,5 @@ def _trials(hunt: Hunt, chosen: settings, seed: int) -> None:
 
 
 def _machine(hunt: Hunt, chosen: settings, seed: int) -> None:
-    machine = type("Machine", (StageMachine,), {"hunt": hunt, "capabilities": hunt.runner.target.capabilities})
+    machine = type("Machine", (StageMachine,), {"hunt": hunt, "capabilities": hunt.runner.claims})
     run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=chosen)

@@ -15,10 +15,11 @@ from torch import Tensor
 from gradconform.diagnosis import likely
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.evidence import Evidence
+from gradconform.drive.main_grad import is_clear
 from gradconform.drive.observation import Observation, Step
 from gradconform.fixtures.inputs import SameAs
 from gradconform.results import Sort
-from gradconform.trial.program import flush_pending
+from gradconform.trial.program import CLEARS, flush_pending
 
 from .finding import BIT_EQUAL, Finding, Judged, by_numeric_rule, error_in, findings_in
 from .values import Explain, Known, Reference, compare, same_bits
@@ -202,7 +203,7 @@ def _param_grads(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) ->
         if name in known or (pair is not None and pair[0] is got and pair[1] is expected):
             continue
         so_far.pairs[stage, name] = (got, expected)
-        if same_bits(got, expected):
+        if same_bits(got, expected) or _cleared_alike(evidence, step, name, got, expected):
             yield BIT_EQUAL
             continue
         shown = got if evidence.capabilities.grads_in_param_grad else narrowed(got, expected)
@@ -210,6 +211,15 @@ def _param_grads(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) ->
         reference = None if by_hand else _sum_of(evidence, name, step)
         explain = partial(likely.of_param, evidence, name, step)
         yield from compare_in(evidence, step, "parameter gradient", name, shown, expected, reference, explain)
+
+
+def _cleared_alike(evidence: Evidence, step: Step, name: str, got: Tensor | None, expected: Tensor | None) -> bool:
+    """Tell whether zeros stand for None, or None for zeros, in a gradient kept outside ``.grad`` that was cleared."""
+    if evidence.capabilities.grads_in_param_grad or (got is None) == (expected is None):
+        return False
+    before, sharing = evidence.trial.actions[: step.position + 1], evidence.trial.sharing(step.action.stage, name)
+    cleared = any(action.kind in CLEARS and action.stage in sharing for action in before)
+    return cleared and is_clear(got) and is_clear(expected)
 
 
 def narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:

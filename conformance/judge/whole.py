@@ -51,6 +51,7 @@ def fires_hooks(trial: Trial, claims: Capabilities) -> bool:
     if "parameter_input" in trial.needs:  # whether I accumulates such a parameter is nobody's rule
         return False
     split = bool(kinds & {"I", "W"})
-    fires = claims.grads_in_param_grad and (claims.hooks == "with_grad" if split else claims.hooks != "nowhere")
+    claimed = claims.hooks == "with_grad" if split else claims.hooks != "nowhere"
+    fires = claims.post_accumulate_hooks and claimed
     on_and_off = "hook" in kinds and claims.weight_when == "weight"
     return fires and (on_and_off or "hooks" in trial.watch)

@@ -22,6 +22,18 @@ from gradconform.trial.trial import Trial
 LINEAR = StageCase("preflight-linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))
 
 
+class _Bare(nn.Module):
+    """Has parameters, and no layer that an adapter could put another one in the place of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 5))
+        self.bias = nn.Parameter(torch.randn(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.t() + self.bias
+
+
 class _Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -40,6 +52,7 @@ class _Added(nn.Module):
         return self.linear(x) * fixed  # type: ignore[no-any-return] # what a module returns
 
 
+_BARE = StageCase("preflight-bare", "a weight and a bias of no layer", _Bare, (Normal((7, 5)),))
 _TIED = StageCase(
     "preflight-tied", "one Linear under two names", _Tied, (Normal((7, 5)),), frozenset({"shared_params"})
 )
@@ -66,9 +79,11 @@ _SLIPS = frozenset({"AttributeError", "IndexError", "KeyError", "NameError", "Ty
 def preflight(target: Target, evidence_of: Callable[[Trial], Evidence]) -> str | None:
     """Run some plain trials; return what an adapter got wrong, or None.
 
-    One micro-batch of one Linear, B or else I and W, has to be right. In the others only the form is the adapter's: the
-    names and the number of what it returns, and that no line of its own file raises what wrong code does. A wrong value
-    there is the implementation's, and the checks tell it.
+    One micro-batch of one Linear, B or else I and W, has to be right. Where it is wrong, and the same program on
+    parameters of no layer is right, the adapter is right as well: the implementation's layers are at fault, which an
+    adapter puts in the place of Linears, and the checks report them. In the other trials only the form is the
+    adapter's: the names and the number of what it returns, and that no line of its own file raises what wrong code
+    does. A wrong value there is the implementation's, and the checks report it.
     """
     claims = target.capabilities
     if not (claims.full or claims.split):
@@ -77,9 +92,9 @@ def preflight(target: Target, evidence_of: Callable[[Trial], Evidence]) -> str |
     try:
         lines = "; ".join(str(finding) for finding in findings_in(gradients(evidence_of(trial))))
     except UnsupportedError as error:
-        lines = f"it claims {'full' if claims.full else 'split'} and refuses it: {error}"
-    if lines:
-        return _told(target, f"one Linear, one micro-batch, {trial.program}", lines)
+        return _told(target, _first(trial), f"it claims {'full' if claims.full else 'split'} and refuses it: {error}")
+    if lines and not _layers_alone(target.adapter, trial, evidence_of):
+        return _told(target, _first(trial), lines)
     for what, (stage, programs) in PLAIN.items():
         for program in programs:
             plain = replace(trial, stages=(stage,), program=program)
@@ -87,6 +102,19 @@ def preflight(target: Target, evidence_of: Callable[[Trial], Evidence]) -> str |
             if lines:
                 return _told(target, f"{what}, {program}", lines)
     return None
+
+
+def _first(trial: Trial) -> str:
+    return f"one Linear, one micro-batch, {trial.program}"
+
+
+def _layers_alone(adapter: Adapter, trial: Trial, evidence_of: Callable[[Trial], Evidence]) -> bool:
+    """Tell whether what is wrong with a Linear has the right form, and parameters of no layer are right."""
+    try:
+        bare = gradients(evidence_of(replace(trial, stages=(_BARE,))))
+        return not any(_slips(adapter, trial, evidence_of)) and not findings_in(bare)
+    except UnsupportedError:
+        return False
 
 
 def _told(target: Target, what: str, lines: str) -> str:

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from gradconform.adapter import Adapter, UnsupportedError, is_option
+from gradconform.adapter import Adapter, Capabilities, UnsupportedError, is_option
 from gradconform.contract.check import Check, Judge
 from gradconform.devices.device import device_of
 from gradconform.drive.adapter_mistake import AdapterMistakeError, raised_by_the_kit
 from gradconform.drive.driver import drive
 from gradconform.drive.evidence import Evidence
+from gradconform.drive.main_grad import NotClearedError
 from gradconform.drive.observation import AS_BEFORE, Observation, Raised
 from gradconform.drive.operation_log import drive_logged
 from gradconform.drive.oracle import DeviceLostError, Oracle, OracleError, WatchError
@@ -39,6 +40,7 @@ from gradconform.trial.trial import Trial
 
 from . import samples
 from .departures import Departures
+from .kept_elsewhere import not_shown
 from .measurements import Measurements
 from .needs import Needs
 from .pieces import Pieces
@@ -210,7 +212,7 @@ class Runner:
 
     def _unmet(self, check: Check) -> list[str]:
         """Return what the check needs and the target does not claim; what its functions show is asked for last."""
-        unmet = [*check.unmet(self.target.capabilities), *self.place_unmet]
+        unmet = [*check.unmet(self.claims), *self.place_unmet]
         return unmet or sorted(self._withheld(check.needs))
 
     def _withheld(self, needs: frozenset[str]) -> frozenset[str]:
@@ -248,7 +250,7 @@ class Runner:
 
         It asks for no claim that the check does without, and whatever it meets is no verdict on the check.
         """
-        if self.target.capabilities.unclaimed(trial.needs - check.needs):
+        if self.claims.unclaimed(trial.needs - check.needs):
             return None
         try:
             evidence = self._evidence.get(trial) or self._judgeable(trial)
@@ -297,7 +299,7 @@ class Runner:
             peak = self._oracle.undeferred_peak(references)
         return Evidence(
             references,
-            self.target.capabilities,
+            self.claims,
             observations,
             oracle,
             again,
@@ -353,8 +355,23 @@ class Runner:
     def _drive_once(self, materials: Materials, way: Callable[[Adapter, Materials], Observation]) -> Observation:
         try:
             return way(self.target.adapter, materials)
+        except NotClearedError:  # no claim refused: nobody has to say in words how gradients elsewhere are cleared
+            raise
         except UnsupportedError as error:
             raise RefusedError(str(error)) from error
+
+    @cached_property
+    def claims(self) -> Capabilities:
+        """What the target claims, without what it does not show if its gradients are outside ``Parameter.grad``."""
+        claims = self.target.capabilities
+        if claims.grads_in_param_grad:
+            return claims
+
+        def observe(trial: Trial) -> Observation:
+            return self._drive_once(Materials(trial, dtype=self.dtype, device=self.device, seed=self.seed), drive)
+
+        lacking: dict[str, Any] = dict.fromkeys(not_shown(claims, observe), False)
+        return replace(claims, **lacking)
 
     @cached_property
     def _adapter_problem(self) -> str | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from gradconform.adapter import Adapter, Capabilities
+from gradconform.adapter import Adapter, Capabilities, claims_of
 from gradconform.exits import refusal
 from gradconform.given_files import is_file
 from gradconform.process.forks import OneProcess
@@ -197,11 +197,10 @@ def _functions_adapter(found: object, functions: dict[str, Any], text: str) -> F
 
 
 def _target(adapter: Adapter, text: str, *, own_adapter: bool) -> Target:
-    claims: Any = adapter.capabilities  # an adapter that imports nothing of the kit may claim by a mapping
     try:
-        capabilities = claims if isinstance(claims, Capabilities) else Capabilities.from_mapping(claims)
+        capabilities = claims_of(adapter)
     except (ValueError, TypeError) as error:
-        msg = f"target {text!r}: its capabilities {claims!r} cannot be read: {error}"
+        msg = f"target {text!r}: its capabilities {adapter.capabilities!r} cannot be read: {error}"
         raise TargetError(msg) from error
     return Target(text=text, adapter=adapter, capabilities=capabilities, own_adapter=own_adapter)
 

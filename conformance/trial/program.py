@@ -42,6 +42,8 @@ CHANGES = frozenset({"step", "replace", "rebind"})
 REPLACEMENTS = frozenset({"replace", "rebind"})
 #: Kinds that clear gradients.
 ZEROES = frozenset({"zero_none", "zero_fill"})
+#: Kinds behind which there is no gradient: a parameter that was put in the place of another has none.
+CLEARS = ZEROES | {"rebind"}
 #: Kinds that are done to one parameter.
 OF_ONE = frozenset({"freeze", "unfreeze"})
 
@@ -136,7 +138,9 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
     if "B" in kinds and "I" in kinds:
         found.add("mixed")
     found |= {need for kind, need in _NEEDED_BY.items() if kind in kinds}
-    if kinds & (ZEROES | {"restride", "bucket"}):
+    if kinds & CLEARS:
+        found.add("clears_grads")
+    if "bucket" in kinds:  # gradients elsewhere are left as they are by restride, and would be lost from a bucket
         found.add("grads_in_param_grad")
     if kinds & (REPLACEMENTS | OF_ONE):
         found.add("changed_params")

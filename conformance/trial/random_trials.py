@@ -72,7 +72,7 @@ def draw_options(
         options["loss"] = True
     else:
         options["output_grads"] = draw_grad_pattern(choices, case, capabilities)
-    if capabilities.grads_in_param_grad and choices.chance(15):
+    if capabilities.grads_on_param and choices.chance(15):
         options["prior_grads"] = True
     if choices.chance(15):
         options["watch"] = frozenset({"state"})

@@ -179,7 +179,7 @@ class Trial:
         if self.output_grads.startswith(("none:", "only:")):
             found.add("none_output_grad")
         if self.prior_grads:
-            found.add("grads_in_param_grad")
+            found.add("grads_on_param")
         if "growth" in self.watch and "split" in found:  # what is flushed at the end may grow until then
             found.add("weight_when=weight")
         if self.ragged:
@@ -206,7 +206,7 @@ class Trial:
         """Return what parameters ask for that several stages have, or that hooks alter the gradients of."""
         found: set[str] = set()
         if self.one_module or self.tied:
-            found |= {"shared_module", "grads_in_param_grad"}
+            found |= {"shared_module", "grads_on_param"}
         if self.altering:
             found.add("hooks=with_grad" if split else "hooks!=nowhere")
             found |= {"grads_in_param_grad"} if self.altering == "move" else set()

@@ -1,4 +1,7 @@
-"""Megatron-core's backward step: the registered targets ``megatron-core`` and ``megatron-core-deallocated``."""
+"""Megatron-core: the registered targets ``megatron-core``, ``megatron-core-deallocated`` and ``megatron-core-layers``.
+
+The first two drive its backward step, the last its linear layer with a frozen weight.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from gradconform.adapter import Capabilities, StageSpec, Tree, UnsupportedError, needed
+from gradconform.reference.autograd import AutogradSession
+from gradconform.swapping import swap
 from gradconform.trees import as_tuple
 
 from .full_only import FULL_ONLY, FullOnlySession, flat, handed_on, received
@@ -15,6 +20,7 @@ with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
     from megatron.core import ModelParallelConfig
     from megatron.core.enums import ModelType
     from megatron.core.pipeline_parallel.schedules import backward_step, deallocate_output_tensor
+    from megatron.core.tensor_parallel.layers import linear_with_frozen_weight
 
 
 class MegatronSession(FullOnlySession):
@@ -77,3 +83,41 @@ class MegatronDeallocatedAdapter(MegatronAdapter):
         module_hooks=False,  # with the same words: such a hook makes a view of the output
     )
     deallocate = True
+
+
+class MegatronLinear(nn.Linear):
+    """Computes as ``ColumnParallelLinear`` does on one rank where its weight is frozen, else as torch does."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's own name)
+        """Multiply, and add the bias."""
+        if self.weight.requires_grad:
+            return super().forward(input)
+        result: Tensor = linear_with_frozen_weight(
+            input,
+            self.weight,
+            self.bias,
+            gradient_accumulation_fusion=False,
+            allreduce_dgrad=False,
+            sequence_parallel=False,
+            tp_group=None,
+        )
+        return result
+
+
+class MegatronLayersAdapter:
+    """Plain autograd over a stage whose frozen Linears are megatron-core's."""
+
+    name = "megatron-core-layers"
+    drives = "megatron.core.tensor_parallel.layers"
+    capabilities = Capabilities(
+        **FULL_ONLY,
+        none_output_grad=True,
+        autocast=False,  # the bias is added in its own dtype
+        changed_in_flight=False,  # the layers read their weights in the backward
+        shared_module=False,  # two sessions would swap the layers of one module twice
+    )
+
+    def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
+        """Return a session on ``stage``, its Linears swapped; the kit undoes that."""
+        swap(stage, nn.Linear, MegatronLinear)
+        return AutogradSession(stage, spec)

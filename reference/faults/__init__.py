@@ -13,6 +13,7 @@ from . import (  # noqa: F401 (each registers its faults)
     hooks,
     layouts,
     lifetime,
+    main_grad,
     means,
     modes,
     numerics,

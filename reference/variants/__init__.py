@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import deferring, functions, running, storing, walking
+from . import deferring, functions, main_grad, running, storing, walking
 
 #: The right variants by name.
 VARIANTS: dict[str, Callable[[], object]] = {
@@ -13,4 +13,5 @@ VARIANTS: dict[str, Callable[[], object]] = {
     **walking.VARIANTS,
     **deferring.VARIANTS,
     **running.VARIANTS,
+    **main_grad.VARIANTS,
 }

@@ -138,7 +138,12 @@ VARIANTS: dict[str, Callable[[], object]] = {
     "arguments-cloned": partial(adapter, _Cloned),
     "saved-tensors-packed": partial(adapter, _Packed),
     "function-of-its-parameters": partial(
-        adapter, _Functional, **{**APART, "hooks": "nowhere"}, parameter_input=False, recomputes=False
+        adapter,
+        _Functional,
+        **{**APART, "hooks": "nowhere"},
+        parameter_input=False,
+        recomputes=False,
+        changed_params=False,
     ),
     "forward-again-in-w": partial(
         adapter, _Again, rng=False, recomputes=False, parameter_input=False, changed_in_flight=False

@@ -180,4 +180,4 @@ class Returned(Session):
 
 
 #: What is claimed of sums that are kept apart from the parameters.
-APART: dict[str, Any] = {"grads_in_param_grad": False, "hooks": "never", "changed_params": False}
+APART: dict[str, Any] = {"grads_in_param_grad": False, "hooks": "never"}

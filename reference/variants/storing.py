@@ -155,7 +155,7 @@ class _AddedByHand(Session):
 
 VARIANTS: dict[str, Callable[[], object]] = {
     "gradients-returned": partial(adapter, Returned, **APART),
-    "flat-buffer": partial(adapter, _FlatBuffer, **APART, sparse_grads=False),
+    "flat-buffer": partial(adapter, _FlatBuffer, **APART, sparse_grads=False, changed_params=False),
     "main-grad-in-float32": partial(adapter, _Wide, **APART),
     "sums-in-float64": partial(adapter, _InFloat64, **APART),
     "sums-in-pairs": partial(adapter, _InPairs, **APART),

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 LIMITS = ROOT / "docs" / "limits.md"
 #: What benchmarks/tables.py writes; the figures of the soak are another command's.
 BLOCK = re.compile(r"^<!-- measured: (?!soak )([a-z-]+) -->\n(.*?)^<!-- end -->$", re.DOTALL | re.MULTILINE)
-PARTS = {"sensitivity", "runs", "false-alarms", "cost", "selftest", "dimensions"}
+PARTS = {"sensitivity", "runs", "false-alarms", "cost", "selftest", "dimensions", "withheld"}
 MEASURED = (
     r"Measured on 20\d\d-\d\d-\d\d with torch \d+\.\d+\.\d+\S* on \d+ cores? of a CPU \(\S+, \S+\) by "
     r"`python benchmarks/tables\.py --only "

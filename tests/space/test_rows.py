@@ -12,7 +12,7 @@ from gradconform.contract.space.checks import in_words
 from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS
 from gradconform.contract.space.draft import draft_of
 from gradconform.contract.space.elsewhere import ELSEWHERE
-from gradconform.contract.space.rows import TRIPLES, frozen_rows, made_anew
+from gradconform.contract.space.rows import TRIPLES, drawn, frozen_rows, made_anew
 from gradconform.contract.space.triples import MOST_CLAIMS, SHARE
 from gradconform.covering.dimension import allowed
 from gradconform.covering.rows import named, text
@@ -43,7 +43,7 @@ def test_profile_full_has_most_triples_of_values_that_can_stand_together(way: st
 
 @WAYS
 def test_a_row_of_triples_asks_for_few_claims(way: str) -> None:
-    space = Space(DIMENSIONS[way], CONSTRAINTS)
+    space = Space(drawn(DIMENSIONS[way]), CONSTRAINTS)
     assert max(len(space.claims_of(enumerate(row))) for row in frozen_rows(TRIPLES)[way]) <= MOST_CLAIMS
 
 
@@ -81,7 +81,7 @@ def test_constraints_name_values_that_there_are() -> None:
 
 #: What a value claims though the two micro-batches of a plain trial do not ask for it.
 _OTHERWISE = {
-    "weight_order!=none", "grads_in_param_grad", "global_state=False", "hooks=with_grad", "hooks!=nowhere",
+    "weight_order!=none", "clears_grads", "grads_on_param", "global_state=False", "hooks=with_grad", "hooks!=nowhere",
     "weight_when=weight", "input_pass_touches_params=False",
 }  # fmt: skip
 

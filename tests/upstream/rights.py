@@ -268,6 +268,12 @@ def megatrons_functions() -> contextlib.AbstractContextManager[None]:
     )
 
 
+def linear_of_torch() -> contextlib.AbstractContextManager[None]:
+    """Multiply as torch does, whether the weight is frozen or not."""
+    place = "megatron.core.tensor_parallel.layers.linear_with_frozen_weight"
+    return replaced((place, lambda x, weight, bias, *_: nn.functional.linear(x, weight, bias)))
+
+
 def deepspeeds_engine() -> contextlib.AbstractContextManager[None]:
     """Run one backward over the outputs that need a gradient, and let go of them however it ends."""
     from deepspeed.runtime import engine as engines  # noqa: PLC0415 (in one process alone)
@@ -334,6 +340,7 @@ PROJECTS: dict[str, RightOf] = {
 }
 OTHERS: dict[str, dict[str, RightOf]] = {
     "deepspeed": {"clipped_by_norm_of_first_stage": norm_of_all_stages},
+    "megatron-core": {"bias_beside_frozen_weight": linear_of_torch},
     "torch": {
         "accumulated_grads_scaled_again": plain_schedules,
         "batch_norm_counts_inference": plain_schedules,

@@ -21,7 +21,7 @@ _SPLIT = (
 
 #: What a second stage asks for, and what one asks for that has parameters of the first.
 _BESIDE = ("global_state=False", "weight_order!=none")
-_SHARED = ("shared_module", "grads_in_param_grad", "weight_when=weight", "input_pass_touches_params=False")
+_SHARED = ("shared_module", "grads_on_param", "weight_when=weight", "input_pass_touches_params=False")
 
 _OTHERS = (
     Dimension(name="count", says="how many micro-batches a step has", values=(
@@ -33,8 +33,8 @@ _OTHERS = (
     )),
     Dimension(name="steps", says="what comes between steps", values=(
         value("one-step", "one step"),
-        value("cleared", "a second step behind gradients set to None", "grads_in_param_grad", steps="cleared"),
-        value("zeroed", "a second step behind gradients of zeros with other strides", "grads_in_param_grad",
+        value("cleared", "a second step behind gradients set to None", "clears_grads", steps="cleared"),
+        value("zeroed", "a second step behind gradients of zeros with other strides", "clears_grads",
               steps="zeroed"),
         value("stepped", "a second step behind parameters changed in place", steps="stepped"),
         value("three-steps", "three steps whose micro-batches have the same numbers", steps="three"),
@@ -43,7 +43,7 @@ _OTHERS = (
     )),
     Dimension(name="found", says="what the first action finds", values=(
         value("nothing-before", "no gradients before"),
-        value("prior", "gradients that are there before", "grads_in_param_grad", prior_grads=True),
+        value("prior", "gradients that are there before", "grads_on_param", prior_grads=True),
         value("same-arguments", "the same argument tensors for all micro-batches", same_args=True),
     )),
     Dimension(name="start", says="where a backward starts", values=(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
+from gradconform.covering.dimension import Dimension
 from gradconform.covering.search import array
 from gradconform.covering.space import Words
 
@@ -14,11 +17,27 @@ from .triples import beyond
 #: Where the rows are written, by way: those of pairs, and those of triples beyond them.
 ROWS, TRIPLES = (Path(__file__).with_name(name) for name in ("rows.json", "triples.json"))
 
+#: Claims that are one where rows are drawn: a target whose gradients are outside ``.grad`` may meet neither of them.
+_TOGETHER = dict.fromkeys(("clears_grads", "grads_on_param"), "grads_in_param_grad")
+
 
 def made_anew() -> dict[Path, dict[str, list[Words]]]:
     """Return the rows of each file as the dimensions give them now; it takes allpairspy and some seconds."""
-    pairs = {way: array(dimensions, CONSTRAINTS) for way, dimensions in DIMENSIONS.items()}
-    return {ROWS: pairs, TRIPLES: {way: beyond(dimensions, pairs[way]) for way, dimensions in DIMENSIONS.items()}}
+    planned = {way: drawn(dimensions) for way, dimensions in DIMENSIONS.items()}
+    pairs = {way: array(dimensions, CONSTRAINTS) for way, dimensions in planned.items()}
+    return {ROWS: pairs, TRIPLES: {way: beyond(dimensions, pairs[way]) for way, dimensions in planned.items()}}
+
+
+def drawn(dimensions: Iterable[Dimension]) -> tuple[Dimension, ...]:
+    """Return dimensions as rows are drawn of them: claims that a target is likely to lack together are one."""
+    return tuple(
+        replace(one, values=tuple(replace(value, claims=_together(value.claims)) for value in one.values))
+        for one in dimensions
+    )
+
+
+def _together(claims: frozenset[str]) -> frozenset[str]:
+    return frozenset(_TOGETHER.get(claim, claim) for claim in claims)
 
 
 def frozen_rows(file: Path = ROWS) -> dict[str, list[Words]]:

@@ -1,0 +1,131 @@
+"""Right variants that accumulate into ``Parameter.main_grad``, as Megatron-core does; ``.grad`` is left at None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.adapter import StageSpec
+from gradconform.reference.deferred_linear import DeferredLinear
+from gradconform.swapping import swap
+
+from .sessions import EARLY, Grads, Session, adapter
+
+
+def add_to_main_grad(parameter: Any, grad: Tensor) -> None:
+    """Add to ``main_grad``, a float32 tensor at least, which the first gradient makes."""
+    main: Tensor | None = getattr(parameter, "main_grad", None)
+    if main is None:
+        parameter.main_grad = grad.to(torch.promote_types(grad.dtype, torch.float32), copy=True)
+    elif main.layout == grad.layout:
+        main.add_(grad)
+    else:  # a sparse sum takes no dense gradient
+        parameter.main_grad = main + grad
+
+
+class MainGradSession(Session):
+    """Moves every gradient from ``.grad`` to ``main_grad`` in a hook that fires once it is accumulated."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        """Put no hooks on yet: parameters may be thawed or replaced."""
+        super().__init__(stage, spec)
+        self.hooked: dict[Tensor, Any] = {}
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        """Put hooks on the parameters that are trained now, and run."""
+        for parameter in self.trainable.values():
+            if parameter not in self.hooked:
+                self.hooked[parameter] = parameter.register_post_accumulate_grad_hook(self.accumulated)
+        return super().forward(mb, args, target)
+
+    def accumulated(self, parameter: Tensor) -> None:
+        """Move one gradient. Another session on the same parameter may have moved it already."""
+        grad, parameter.grad = parameter.grad, None
+        if grad is not None:
+            add_to_main_grad(parameter, grad)
+
+    def zero_grads(self) -> None:
+        """Fill every ``main_grad`` with zeros."""
+        for parameter in self._parameters.values():
+            main = getattr(parameter, "main_grad", None)
+            if main is not None:
+                main.zero_()
+
+    def param_grads(self) -> dict[str, Tensor | None]:
+        """Return ``main_grad`` of every parameter; None where there has been no gradient."""
+        return {name: getattr(parameter, "main_grad", None) for name, parameter in self._parameters.items()}
+
+    def close(self) -> None:
+        """Take the hooks off."""
+        super().close()
+        for handle in self.hooked.values():
+            handle.remove()
+        self.hooked.clear()
+
+
+class KernelSession(MainGradSession):
+    """Swaps Linears for layers that add the weight's gradient to ``main_grad`` themselves, as fused kernels do.
+
+    I is a backward that leaves these gradients for W; B is both.
+    """
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        """Swap the layers."""
+        super().__init__(stage, spec)
+        self.left: list[tuple[Tensor, Callable[[], Tensor]]] = []
+        self.waiting: dict[int, list[tuple[Tensor, Callable[[], Tensor]]]] = {}
+        swap(stage, nn.Linear, DeferredLinear, store=self)
+
+    def leave(self, weight: Tensor, gradient: Callable[[], Tensor]) -> None:
+        """Keep what computes a weight's gradient."""
+        self.left.append((weight, gradient))
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        """Run I and W."""
+        found = self.backward_input(mb, output_grads)
+        self.backward_weight(mb)
+        return found
+
+    def backward_input(self, mb: int, output_grads: Any) -> Grads:
+        """Run the backward, and keep what was left under the number of the micro-batch."""
+        try:
+            return super().backward(mb, output_grads)
+        finally:
+            self.waiting[mb], self.left = self.left, []
+
+    def backward_weight(self, mb: int) -> None:
+        """Add what was left."""
+        if mb not in self.waiting:
+            msg = f"W of micro-batch {mb} has nothing to do: there was no I, or its W has run"
+            raise RuntimeError(msg)
+        for weight, gradient in self.waiting.pop(mb):
+            if weight.requires_grad:
+                self.add(weight, gradient())
+
+    def add(self, weight: Tensor, grad: Tensor) -> None:
+        """Add one use of a weight."""
+        add_to_main_grad(weight, grad)
+
+    def close(self) -> None:
+        """Forget what was left."""
+        super().close()
+        self.waiting.clear()
+
+
+#: What is claimed of a kernel session: it knows nothing of hooks and autocast, and reads weights in the backward.
+KERNEL: dict[str, Any] = {
+    **EARLY,
+    "hooks": "nowhere",
+    "grads_in_param_grad": False,
+    "autocast": False,
+    "shared_module": False,
+}
+
+VARIANTS: dict[str, Callable[[], object]] = {
+    "main-grad-by-hooks": partial(adapter, MainGradSession, grads_in_param_grad=False),
+    "main-grad-in-the-kernel": partial(adapter, KernelSession, **KERNEL),
+}
