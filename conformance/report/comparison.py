@@ -12,7 +12,7 @@ from gradconform.trial.program import without_programs
 
 from .detail import USUAL, Detail
 from .lines import Line, Role, count, wrapped, wrapped_each
-from .sections import by_cause
+from .by_cause import by_cause
 from .sentences import title
 
 SCHEMA, SCHEMA_VERSION = "gradconform-comparison", 1

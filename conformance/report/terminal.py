@@ -12,7 +12,8 @@ from .causes import cause_head, cause_line, cause_lines
 from .detail import USUAL, Detail
 from .lines import Line, Role, command_lines, count, heading, listed, wrapped, wrapped_each
 from .probed import Device, devices, left_out
-from .sections import Cause, Section, idle_waivers, sections, waiver_file
+from .by_cause import Cause
+from .sections import Section, idle_waivers, sections, waiver_file
 from .sentences import (
     against_manifest,
     command_again,
@@ -92,11 +93,12 @@ def closing(
     if detail.verdict_alone:
         return [last]
     found = sections(report)
-    around = [] if detail.quiet else [Line(), *_told(found, report, width, detail)]
+    short = _one_bug(found) and not detail.ids
+    around = [] if detail.quiet else [Line(), *_told(found, report, width, detail, short=short)]
     return [
         *around,
         *_summary(found, width, detail),
-        *([] if detail.quiet else _around_the_verdict(report, width)),
+        *([] if detail.quiet else _around_the_verdict(report, width, short=short)),
         *(wrapped(f"The run was stopped: {stopped}", width, role="warning") if stopped else []),
         *wrapped_each(notes, width, hanging=4),
         *wrapped_each(idle_waivers(report), width, hanging=4, role="bad"),
@@ -106,20 +108,32 @@ def closing(
     ]
 
 
-def _around_the_verdict(report: Report, width: int) -> list[Line]:
+def _one_bug(found: Sequence[Section]) -> bool:
+    """Tell whether a report may be of one bug: it has one cause, or one with which others disappear.
+
+    Then it fits a screen: what says nothing of the bug is counted, or left to -v.
+    """
+    causes = [cause for section in found for cause in _causes_of(section)]
+    return len(causes) == 1 or any(cause.gone for cause in causes)
+
+
+def _around_the_verdict(report: Report, width: int, *, short: bool) -> list[Line]:
     return [
         *_preflights(devices(report), width),
         *listed("found and left out", left_out(report), width),
-        *wrapped_each(numbers(report), width, role="faint"),
+        *(() if short else wrapped_each(numbers(report), width, role="faint")),
     ]
 
 
-def _told(found: Sequence[Section], report: Report, width: int, detail: Detail) -> list[Line]:
-    """Return the sections; causes are numbered through all of them."""
+def _told(found: Sequence[Section], report: Report, width: int, detail: Detail, *, short: bool) -> list[Line]:
+    """Return the sections; causes are numbered through all of them. ``short``: those of items are one line each."""
     lines: list[Line] = []
     number = 1
     for section in found:
         numbered = list(enumerate(_causes_of(section), number))
+        if short and section.items and section.brief:
+            lines += wrapped(f"{section.heading}; -v says why", width, hanging=4)
+            continue
         lines += _section(section, numbered, report, width, detail)
         number += len(numbered)
     return lines

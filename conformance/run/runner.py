@@ -43,6 +43,7 @@ from .measurements import Measurements
 from .needs import Needs
 from .pieces import Pieces
 from .preflight import preflight
+from .undoing import Tried, explained
 
 #: How often plain autograd is run again where an implementation did not repeat itself.
 _CHANCES = 5
@@ -162,6 +163,7 @@ class Runner:
         if self._adapter_problem and not self.place_unmet:  # a dtype or device that is not claimed may be refused
             return {"status": "error", "kind": "adapter", "message": self._adapter_problem}
         by_trial: list[tuple[Trial, list[Finding]]] = []
+        tried: list[Tried] = []
         silent: list[Finding] = []
         readings: list[Any] = []
         for trial in check.trials:
@@ -172,6 +174,7 @@ class Runner:
                 found = self._pieces.told(check, trial, self._needs.told(check, found))
                 found = self._departures.told(check, trial, found)
             by_trial.append((trial, found))
+            tried += [Tried(evidence, found)] if found else []
             silent += [] if any(finding.kind == "error" for finding in found) else found
             measured.add(evidence, headrooms_in(judged))
             if check.pooled is not None:
@@ -188,7 +191,10 @@ class Runner:
         below = None if self._required is None else measured.below(self._required)
         if below is not None:
             return _off_device(self.device, *below)
-        return self._kit_error(findings) or (_probed(unmet, findings, silent) if unmet else {"findings": findings})
+        if unmet:
+            return self._kit_error(findings) or _probed(unmet, findings, silent)
+        undone = explained(check, samples.of_message(check, tried)) if self.puts_back else ()
+        return self._kit_error(findings) or {"findings": findings, "undone": undone}
 
     def _kit_error(self, findings: list[Finding]) -> dict[str, Any] | None:
         """Return the verdict where the kit's own code raised; None where it did not. It is charged to nobody else."""

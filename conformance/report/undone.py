@@ -1,0 +1,107 @@
+"""Single mistakes that explain several causes: the one that explains most first, and what disappears with it.
+
+A result says which mistakes explain which of its findings: judged against plain autograd that makes the mistake, they
+are gone. A mistake is reported if two causes or more disappear with it; what is left over keeps its own causes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gradconform.results import Place, Result
+
+from .by_cause import Cause, Gone, by_cause
+
+#: So many checks a mistake explains wholly, at least, and so many causes disappear.
+_LEAST = 2
+
+#: A mistake by its kind, where it is made, and its factors.
+_Key = tuple[str, tuple[str, ...], tuple[float, ...]]
+
+#: The places of the findings of results that are not explained yet.
+_Open = Mapping[Place, frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Undone:
+    """A mistake as a text, the results with the findings that it explains, and how many causes are gone with them."""
+
+    text: str
+    results: tuple[Result, ...]
+    gone: int
+
+
+def causes_of(level: str, failed: Sequence[Result]) -> list[Cause]:
+    """Return the causes of what failed a MUST, or a SHOULD; a mistake that explains both is a cause of the MUST."""
+    found, left = _mistakes(failed)
+    levels = [{result.level for result in one.results} for one in found]
+    own = [one for one, of in zip(found, levels, strict=True) if level == ("MUST" if "MUST" in of else "SHOULD")]
+    rest = [result for result in left if result.level == level]
+    return [*(_as_cause(one, level) for one in own), *by_cause(rest)]
+
+
+def _as_cause(one: _Undone, level: str) -> Cause:
+    own = [result for result in one.results if result.level == level]
+    largest = by_cause(own)[0]
+    others = {result.check for result in own} - set(largest.checks)
+    should = {result.check for result in one.results} - {result.check for result in own}
+    gone = Gone(one.gone - 1, len(others), len(should))
+    return replace(largest, results=tuple(own), likely=one.text, needs="", gone=gone)
+
+
+def _mistakes(failed: Sequence[Result]) -> tuple[list[_Undone], list[Result]]:
+    """Return the mistakes, and the results with the findings that none of them explains."""
+    results = {result.place: result for result in failed}
+    open_: dict[Place, frozenset[int]] = {place: frozenset(range(len(one.findings))) for place, one in results.items()}
+    found: list[_Undone] = []
+    tried: set[_Key] = set()
+    while (best := _best(results, open_, tried)) is not None:
+        key, text, explained = best
+        tried.add(key)
+        after = {place: numbers - explained.get(place, frozenset()) for place, numbers in open_.items()}
+        gone = _number(results, open_) - _number(results, after)
+        if gone >= _LEAST:
+            parts = [_part(results[place], numbers & open_[place]) for place, numbers in explained.items()]
+            found.append(_Undone(text, tuple(parts), gone))
+            open_ = after
+    left = [_part(one, open_[place]) for place, one in results.items() if open_[place] or not one.findings]
+    return found, left
+
+
+def _best(
+    results: Mapping[Place, Result], open_: _Open, tried: set[_Key]
+) -> tuple[_Key, str, dict[Place, frozenset[int]]] | None:
+    """Return the mistake that explains all that is open in most results, with what it explains; the simplest first."""
+    explained: dict[_Key, dict[Place, frozenset[int]]] = {}
+    texts: dict[_Key, str] = {}
+    for place, result in results.items():
+        for key, text, numbers in _explained(result):
+            if key not in tried and numbers & open_[place]:
+                explained.setdefault(key, {})[place] = numbers & open_[place]
+                texts[key] = text
+    whole = {key: sum(open_[place] <= numbers for place, numbers in of.items()) for key, of in explained.items()}
+    best = max(whole, key=lambda key: (whole[key], -len(key[1])), default=None)
+    return None if best is None or whole[best] < _LEAST else (best, texts[best], explained[best])
+
+
+def _explained(result: Result) -> Iterator[tuple[_Key, str, frozenset[int]]]:
+    """Yield each mistake that explains something of a result, as a text, and the places of what it explains."""
+    for one in result.undone:
+        mistake: Mapping[str, Any] = one["mistake"]
+        key = (str(mistake["kind"]), tuple(mistake.get("names", ())), tuple(mistake.get("factors", ())))
+        yield key, str(mistake["text"]), frozenset(range(len(result.findings))) - frozenset(one["left"])
+
+
+def _number(results: Mapping[Place, Result], open_: _Open) -> int:
+    """Return the number of causes of what is open, of MUST and SHOULD."""
+    parts = [_part(one, open_[place]) for place, one in results.items() if open_[place] or not one.findings]
+    return sum(len(by_cause(one for one in parts if one.level == level)) for level in ("MUST", "SHOULD"))
+
+
+def _part(result: Result, numbers: frozenset[int]) -> Result:
+    """Return a result with some of its findings alone."""
+    if len(numbers) == len(result.findings):
+        return result
+    return result.of_findings([finding for place, finding in enumerate(result.findings) if place in numbers])
