@@ -44,7 +44,7 @@ class OneMistake:
 
     ``factor`` multiplies gradients. ``clears`` says which ``.grad`` are cleared before gradients are added: ``all``, or
     those of parameters at which one is ``arriving``. ``use`` is
-    the use of a parameter that counts alone: 0 for the first that the backward meets, -1 for the last.
+    the use of a parameter that counts alone: 0 for the first of the forward, -1 for the last.
     """
 
     at: frozenset[str]
@@ -184,6 +184,7 @@ def _one_use(parameters: Sequence[nn.Parameter], roots: Sequence[Root], which: i
                 for slot, (child, _) in enumerate(node.next_functions)
                 if child is end
             ]
+            uses.sort(key=lambda one: (one[0]._sequence_nr(), one[1]))  # noqa: SLF001 (nothing else tells their order)
             for node, slot in uses:
                 if which is not None and (node, slot) != uses[which]:
                     hooks.callback(node.register_hook(_dropping(slot)).remove)

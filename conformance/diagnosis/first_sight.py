@@ -47,12 +47,12 @@ class WrongOne:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstSight:
-    """What some trials show.
+    """What a trial shows.
 
-    ``added`` is what the first action added after which a parameter is wrong, ``factors`` are simple numbers that what
-    was added or returned is multiplied by. ``never``: a parameter that is wrong never gets anything. ``contexts`` is how many weight contexts wait at a time at
-    most, ``outputs`` how many outputs a stage has, ``inputs`` how many of its arguments get a gradient.
-    ``not_returned`` and ``returned_for_none`` are of input gradients.
+    ``added`` is what the first actions added after which a parameter is wrong, ``factors`` are simple numbers that
+    something added or returned is multiplied by. ``never``: a parameter that is wrong never gets anything. ``contexts``
+    is how many weight contexts wait at a time at most, ``outputs`` how many outputs a stage has, ``inputs`` how many
+    arguments. ``wrong_inputs``, ``not_returned`` and ``returned_for_none`` are of input gradients.
     """
 
     added: frozenset[Added]

@@ -95,7 +95,8 @@ _OF_ADDED: dict[Mistake, tuple[dict[str, Any], Fits]] = {
     Mistake.VECTORS_SKIPPED: ({"chooses": _of_dimensions(1, 1)}, _skipped),
     Mistake.MATRICES_SKIPPED: ({"chooses": _of_dimensions(2, math.inf)}, _skipped),
     Mistake.NOTHING_ADDED: ({"chooses": lambda _, __, ___: False}, _skipped),
-    Mistake.ONE_USE_COUNTS: ({"use": 0}, lambda seen: Added.OTHER in seen.added or Added.UNKNOWN in seen.added),
+    Mistake.FIRST_USE_COUNTS: ({"use": 0}, lambda seen: seen.shows(Added.OTHER)),
+    Mistake.LAST_USE_COUNTS: ({"use": -1}, lambda seen: seen.shows(Added.OTHER)),
 }
 
 #: Which context a W may take by mistake, of those whose I is done; 0 is the first micro-batch.

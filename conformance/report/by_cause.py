@@ -119,12 +119,17 @@ def _size(result: Result) -> tuple[bool, float, int, str]:
 
 def by_cause(results: Iterable[Result]) -> list[Cause]:
     """Group what results found by cause, the cause of most checks first; a result is in the group of each finding."""
+    causes = [_cause_of(group) for group in groups(results).values()]
+    return sorted(causes, key=lambda group: (-len(group.checks), group.results[0].check))
+
+
+def groups(results: Iterable[Result]) -> dict[tuple[str, ...], list[Result]]:
+    """Return the results by what their findings have in common, each with these findings alone."""
     found: dict[tuple[str, ...], list[Result]] = {}
     for result in results:
         for key, part in _parts(result).items():
             found.setdefault(key, []).append(part)
-    causes = [_cause_of(group) for group in found.values()]
-    return sorted(causes, key=lambda group: (-len(group.checks), group.results[0].check))
+    return found
 
 
 def _parts(result: Result) -> dict[tuple[str, ...], Result]:

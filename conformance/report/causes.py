@@ -12,10 +12,10 @@ from gradconform.finding_text import finding_line, needed
 from gradconform.results import Result
 from gradconform.trial.program import programs_line
 
+from .by_cause import Cause
 from .clauses import clause_of
 from .detail import Detail
 from .lines import Line, as_it_stands, count, wrapped, wrapped_each
-from .by_cause import Cause
 
 #: How many findings of a cause's first check are shown in full, and of every further one; the rest is named.
 SHOWN_FIRST, SHOWN = 3, 1

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from gradconform.results import STATUSES, Report, Result
 from gradconform.version import KIT_VERSION
 
+from .by_cause import Cause
 from .causes import cause_head, cause_line, cause_lines
 from .detail import USUAL, Detail
 from .lines import Line, Role, command_lines, count, heading, listed, wrapped, wrapped_each
 from .probed import Device, devices, left_out
-from .by_cause import Cause
 from .sections import Section, idle_waivers, sections, waiver_file
 from .sentences import (
     against_manifest,
@@ -31,6 +31,10 @@ from .sentences import (
 
 #: So many areas of the contract are named with how many of their checks a device fault left without a verdict.
 _AREAS = 12
+
+
+#: Beside a cause of many checks, one of a smaller part of them has a line, and so many such lines are shown.
+_FEW, _BRIEF = 0.02, 4
 
 
 def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> list[Line]:
@@ -97,7 +101,7 @@ def closing(
     around = [] if detail.quiet else [Line(), *_told(found, report, width, detail, short=short)]
     return [
         *around,
-        *_summary(found, width, detail),
+        *([] if short and not detail.quiet else _summary(found, width, detail)),
         *([] if detail.quiet else _around_the_verdict(report, width, short=short)),
         *(wrapped(f"The run was stopped: {stopped}", width, role="warning") if stopped else []),
         *wrapped_each(notes, width, hanging=4),
@@ -134,7 +138,8 @@ def _told(found: Sequence[Section], report: Report, width: int, detail: Detail, 
         if short and section.items and section.brief:
             lines += wrapped(f"{section.heading}; -v says why", width, hanging=4)
             continue
-        lines += _section(section, numbered, report, width, detail)
+        tell = _of_one_bug if short else _section
+        lines += tell(section, numbered, report, width, detail)
         number += len(numbered)
     return lines
 
@@ -159,6 +164,21 @@ def _section(
     left = len(numbered) - len(shown)
     more = f"and {count(left, 'more cause')}" if shown else count(left, "cause")
     return [*lines, *([Line(f"{more}, in the summary; -v shows each", "faint"), Line()] if left else [])]
+
+
+def _of_one_bug(
+    section: Section, numbered: Sequence[tuple[int, Cause]], report: Report, width: int, detail: Detail
+) -> list[Line]:
+    """Return a section with the causes of few checks, beside one of many, in a line each."""
+    most = max((len(cause.checks) for _, cause in numbered), default=0)
+    full = [(number, cause) for number, cause in numbered if len(cause.checks) >= _FEW * most]
+    lines = _section(section, full, report, width, detail)
+    brief = [
+        cause_line(number, cause, width, section.kind) for number, cause in numbered if (number, cause) not in full
+    ]
+    left = len(brief) - _BRIEF
+    more = [Line(f"and {count(left, 'more cause')}; -v shows each", "faint")] if left > 0 else []
+    return [*lines, *brief[:_BRIEF], *more, *([Line()] if brief else [])]
 
 
 def _items(section: Section, width: int, detail: Detail) -> list[Line]:

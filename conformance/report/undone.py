@@ -1,7 +1,7 @@
 """Single mistakes that explain several causes: the one that explains most first, and what disappears with it.
 
 A result says which mistakes explain which of its findings: judged against plain autograd that makes the mistake, they
-are gone. A mistake is reported if two causes or more disappear with it; what is left over keeps its own causes.
+are gone. A mistake is reported if more than one cause disappears with it; what is left over keeps its own causes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 from gradconform.results import Place, Result
 
-from .by_cause import Cause, Gone, by_cause
+from .by_cause import Cause, Gone, by_cause, groups
 
-#: So many checks a mistake explains wholly, at least, and so many causes disappear.
+#: So many checks a mistake explains wholly, at least.
 _LEAST = 2
 
 #: A mistake by its kind, where it is made, and its factors.
@@ -26,7 +26,7 @@ _Open = Mapping[Place, frozenset[int]]
 
 @dataclass(frozen=True, slots=True)
 class _Undone:
-    """A mistake as a text, the results with the findings that it explains, and how many causes are gone with them."""
+    """A mistake as a text, the results with the findings that it explains, and how many more causes disappear."""
 
     text: str
     results: tuple[Result, ...]
@@ -47,7 +47,7 @@ def _as_cause(one: _Undone, level: str) -> Cause:
     largest = by_cause(own)[0]
     others = {result.check for result in own} - set(largest.checks)
     should = {result.check for result in one.results} - {result.check for result in own}
-    gone = Gone(one.gone - 1, len(others), len(should))
+    gone = Gone(one.gone, len(others), len(should))
     return replace(largest, results=tuple(own), likely=one.text, needs="", gone=gone)
 
 
@@ -61,9 +61,9 @@ def _mistakes(failed: Sequence[Result]) -> tuple[list[_Undone], list[Result]]:
         key, text, explained = best
         tried.add(key)
         after = {place: numbers - explained.get(place, frozenset()) for place, numbers in open_.items()}
-        gone = _number(results, open_) - _number(results, after)
-        if gone >= _LEAST:
-            parts = [_part(results[place], numbers & open_[place]) for place, numbers in explained.items()]
+        parts = [_part(results[place], numbers) for place, numbers in explained.items()]
+        gone = len(_groups(results, open_) - _groups(results, after) - {_largest(parts)})
+        if gone:
             found.append(_Undone(text, tuple(parts), gone))
             open_ = after
     left = [_part(one, open_[place]) for place, one in results.items() if open_[place] or not one.findings]
@@ -94,10 +94,18 @@ def _explained(result: Result) -> Iterator[tuple[_Key, str, frozenset[int]]]:
         yield key, str(mistake["text"]), frozenset(range(len(result.findings))) - frozenset(one["left"])
 
 
-def _number(results: Mapping[Place, Result], open_: _Open) -> int:
-    """Return the number of causes of what is open, of MUST and SHOULD."""
+def _groups(results: Mapping[Place, Result], open_: _Open) -> set[tuple[str, ...]]:
+    """Return what tells apart the causes of what is open, of MUST and SHOULD."""
     parts = [_part(one, open_[place]) for place, one in results.items() if open_[place] or not one.findings]
-    return sum(len(by_cause(one for one in parts if one.level == level)) for level in ("MUST", "SHOULD"))
+    levels = {part.level for part in parts}
+    return {(level, *key) for level in levels for key in groups(one for one in parts if one.level == level)}
+
+
+def _largest(parts: Sequence[Result]) -> tuple[str, ...]:
+    """Return what tells the cause of most of these results apart, of a MUST if there is one."""
+    level = min(part.level for part in parts)
+    found = groups(part for part in parts if part.level == level)
+    return (level, *max(found, key=lambda key: len(found[key])))
 
 
 def _part(result: Result, numbers: frozenset[int]) -> Result:

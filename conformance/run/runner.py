@@ -6,7 +6,7 @@ import contextlib
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -174,7 +174,7 @@ class Runner:
                 found = self._pieces.told(check, trial, self._needs.told(check, found))
                 found = self._departures.told(check, trial, found)
             by_trial.append((trial, found))
-            tried += [Tried(evidence, found)] if found else []
+            tried.append(Tried(evidence, found))
             silent += [] if any(finding.kind == "error" for finding in found) else found
             measured.add(evidence, headrooms_in(judged))
             if check.pooled is not None:
@@ -191,10 +191,12 @@ class Runner:
         below = None if self._required is None else measured.below(self._required)
         if below is not None:
             return _off_device(self.device, *below)
-        if unmet:
-            return self._kit_error(findings) or _probed(unmet, findings, silent)
-        undone = explained(check, samples.of_message(check, tried)) if self.puts_back else ()
-        return self._kit_error(findings) or {"findings": findings, "undone": undone}
+        return self._kit_error(findings) or (
+            _probed(unmet, findings, silent) if unmet else {"findings": findings, "undone": self._undone(check, tried)}
+        )
+
+    def _undone(self, check: Check, tried: Sequence[Tried]) -> tuple[dict[str, Any], ...]:
+        return explained(check, samples.of_message(check, tried)) if self.puts_back else ()
 
     def _kit_error(self, findings: list[Finding]) -> dict[str, Any] | None:
         """Return the verdict where the kit's own code raised; None where it did not. It is charged to nobody else."""

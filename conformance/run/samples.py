@@ -27,8 +27,9 @@ def told(check: Check, by_trial: Sequence[tuple[Trial, list[Finding]]]) -> list[
     return [replace(finding, needs={**(finding.needs or {}), "sample": sample}) for finding in found]
 
 
-def of_message(check: Check, failing: Sequence[Tried]) -> Sequence[Tried]:
-    """Return those of the trials that fail whose findings a result has: of an operation the first alone."""
+def of_message(check: Check, tried: Sequence[Tried]) -> Sequence[Tried]:
+    """Return the trials that fail whose findings a result has: of an operation the first alone."""
+    failing = [one for one in tried if one.findings]
     return failing[:1] if _on_operation(check) else failing
 
 

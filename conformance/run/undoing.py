@@ -5,8 +5,9 @@ What is no longer wrong then was wrong by that mistake. What still is has anothe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ _SHOWN_IN = {
 }
 
 #: Narrower dtypes that gradients may be rounded to, and the causes that a finding has then.
-_NARROWER = (torch.float16, torch.bfloat16)
+_NARROWER = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 _OF_ROUNDING = frozenset({None, Mistake.ROUNDED, Mistake.ROUNDED_TO_BITS, Mistake.RELATIVE_ERROR})
 
 
@@ -62,13 +63,12 @@ class Tried:
         return set(map(_key, self.findings))
 
 
-def explained(check: Check, tried: Sequence[Tried]) -> tuple[dict[str, Any], ...]:
+def explained(check: Check, failing: Sequence[Tried]) -> tuple[dict[str, Any], ...]:
     """Return the mistakes that explain findings of a check, as JSON values: ``mistake`` and what is ``left``.
 
     ``left`` has the places of the findings that are still there if the same check is judged against plain autograd
     with that mistake. A mistake that makes anything else wrong is none of them.
     """
-    failing = [one for one in tried if one.findings]
     if not failing:
         return ()
     shown = {part for one in failing for finding in one.findings if (part := _part(finding)) is not None}
@@ -97,9 +97,8 @@ def _candidates(failing: Sequence[Tried]) -> Iterator[tuple[Cause, OneMistake]]:
 
 def _left(check: Check, failing: Sequence[Tried], mistake: OneMistake) -> list[int] | None:
     """Return the places of the findings that a mistake does not explain; None where it predicts what is not there."""
-    return _places(
-        failing, [_still_wrong(check, one, lambda one=one: _with_mistake(one.evidence, mistake)) for one in failing]
-    )
+    still = [_still_wrong(check, one, partial(_with_mistake, one.evidence, mistake)) for one in failing]
+    return _places(failing, still)
 
 
 def _with_mistake(evidence: Evidence, mistake: OneMistake) -> Evidence:
@@ -109,18 +108,19 @@ def _with_mistake(evidence: Evidence, mistake: OneMistake) -> Evidence:
     return replace(evidence, oracle=oracle, mistaken=True)
 
 
-def _still_wrong(check: Check, one: Tried, make: Any) -> set[tuple[str, str]] | None:
+def _still_wrong(check: Check, one: Tried, make: Callable[[], Evidence]) -> set[tuple[str, str]] | None:
+    """Return the tensors that are still wrong; None where others are, or where it cannot be told."""
+    found: set[tuple[str, str]] = set()
     try:
-        found = set()
         for seen in check.judge(make()):
             if isinstance(seen, Finding):
-                if _key(seen) not in one.keys:
-                    return None
                 found.add(_key(seen))
-        return found
+                if found - one.keys:
+                    return None
     except BaseException as error:  # noqa: BLE001 (the failure itself is reported all the same)
         pass_on_an_interrupt(error)
         return None
+    return found
 
 
 def _places(failing: Sequence[Tried], still: Sequence[set[tuple[str, str]] | None]) -> list[int] | None:
@@ -131,20 +131,23 @@ def _places(failing: Sequence[Tried], still: Sequence[set[tuple[str, str]] | Non
 
 
 def _rounded(check: Check, failing: Sequence[Tried]) -> Iterator[dict[str, Any]]:
-    """Yield the narrower dtypes with whose rounding nothing is wrong any more."""
-    causes = {None if finding.cause is None else finding.cause.kind for one in failing for finding in one.findings}
+    """Yield the narrower dtypes with whose rounding nothing is wrong any more; none is finer than one that a finding names."""
+    causes = [finding.cause for one in failing for finding in one.findings]
+    if not {None if cause is None else cause.kind for cause in causes} <= _OF_ROUNDING:
+        return
+    named = {cause.names[0] for cause in causes if cause is not None and cause.kind is Mistake.ROUNDED}
     eps = torch.finfo(failing[0].evidence.materials.dtype).eps
-    for narrow in _NARROWER if causes <= _OF_ROUNDING else ():
+    least = max((torch.finfo(_NARROWER[name]).eps for name in named & _NARROWER.keys()), default=0.0)
+    for name, narrow in _NARROWER.items():
         room = torch.finfo(narrow).eps / eps
-        if room > 1.0:
-            still = [
-                _still_wrong(check, one, lambda one=one, room=room: replace(one.evidence, diagnose=False, room=room))
-                for one in failing
-            ]
-            left = _places(failing, still)
-            if left == []:
-                name = str(narrow).removeprefix("torch.")
+        if room > 1.0 and torch.finfo(narrow).eps >= least:
+            still = [_still_wrong(check, one, partial(_with_room, one.evidence, room)) for one in failing]
+            if _places(failing, still) == []:
                 yield {"mistake": Cause(Mistake.ALL_ROUNDED, names=(name,)).to_dict(), "left": []}
+
+
+def _with_room(evidence: Evidence, room: float) -> Evidence:
+    return replace(evidence, diagnose=False, room=room)
 
 
 def _part(finding: Finding) -> str | None:
