@@ -26,6 +26,7 @@ from gradconform.results import Report
 MOST = 40
 
 _RUN = "torch.autograd.backward(edges, grads, inputs=sought, retain_graph=retain)"
+_TRAINED = "if id(node.variable) in trained"
 _SOUGHT = "if id(node.variable) in trained or node in stand_ins]"
 
 
@@ -52,7 +53,12 @@ class Bug:
 
 
 BUGS = (
-    Bug("keeps-first", "W adds nothing where a gradient is", _SOUGHT, "if node.variable.grad is None]"),
+    Bug(
+        "keeps-first",
+        "W adds nothing where a gradient is",
+        _SOUGHT,
+        "if id(node.variable) in trained and node.variable.grad is None]",
+    ),
     Bug(
         "overwrites",
         "W clears what was there",

@@ -58,9 +58,10 @@ class Gone:
     def __str__(self) -> str:
         """Return it as a sentence."""
         causes = "1 more cause disappears" if self.causes == 1 else f"{self.causes} more causes disappear"
+        causes = causes if self.causes else "parts of other causes disappear"
         of = [f"{self.checks} of these checks"] if self.checks else []
         of += [f"{count(self.should, 'check')} of SHOULD"] if self.should else []
-        return f"{causes} with it: {' and '.join(of)}"
+        return f"{causes} with it{': ' if of else ''}{' and '.join(of)}"
 
 
 @dataclass(frozen=True, slots=True)

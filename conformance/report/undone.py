@@ -1,7 +1,7 @@
 """Single mistakes that explain several causes: the one that explains most first, and what disappears with it.
 
 A result says which mistakes explain which of its findings: judged against plain autograd that makes the mistake, they
-are gone. A mistake is reported if more than one cause disappears with it; what is left over keeps its own causes.
+are gone. A mistake is reported if checks of several causes are explained by it; what is left over keeps its own causes.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ def _mistakes(failed: Sequence[Result]) -> tuple[list[_Undone], list[Result]]:
         tried.add(key)
         after = {place: numbers - explained.get(place, frozenset()) for place, numbers in open_.items()}
         parts = [_part(results[place], numbers) for place, numbers in explained.items()]
-        gone = len(_groups(results, open_) - _groups(results, after) - {_largest(parts)})
-        if gone:
+        largest = _largest(parts)
+        gone = len(_groups(results, open_) - _groups(results, after) - {largest})
+        if gone or any((part.level, *key) != largest for part in parts for key in groups([part])):
             found.append(_Undone(text, tuple(parts), gone))
             open_ = after
     left = [_part(one, open_[place]) for place, one in results.items() if open_[place] or not one.findings]

@@ -131,7 +131,7 @@ def _places(failing: Sequence[Tried], still: Sequence[set[tuple[str, str]] | Non
 
 
 def _rounded(check: Check, failing: Sequence[Tried]) -> Iterator[dict[str, Any]]:
-    """Yield the narrower dtypes with whose rounding nothing is wrong any more; none is finer than one that a finding names."""
+    """Yield the narrower dtypes with whose rounding nothing is wrong, none finer than one that a finding names."""
     causes = [finding.cause for one in failing for finding in one.findings]
     if not {None if cause is None else cause.kind for cause in causes} <= _OF_ROUNDING:
         return
