@@ -14,7 +14,7 @@ from gradconform.results import Place, Result
 
 from .by_cause import Cause, Gone, by_cause, groups
 
-#: So many checks a mistake explains wholly, at least.
+#: In so many checks a mistake explains something, at least.
 _LEAST = 2
 
 #: A mistake by its kind, where it is made, and its factors.
@@ -74,7 +74,7 @@ def _mistakes(failed: Sequence[Result]) -> tuple[list[_Undone], list[Result]]:
 def _best(
     results: Mapping[Place, Result], open_: _Open, tried: set[_Key]
 ) -> tuple[_Key, str, dict[Place, frozenset[int]]] | None:
-    """Return the mistake that explains all that is open in most results, with what it explains; the simplest first."""
+    """Return the mistake that explains most of the findings that are open, with these; of several the simplest."""
     explained: dict[_Key, dict[Place, frozenset[int]]] = {}
     texts: dict[_Key, str] = {}
     for place, result in results.items():
@@ -82,9 +82,10 @@ def _best(
             if key not in tried and numbers & open_[place]:
                 explained.setdefault(key, {})[place] = numbers & open_[place]
                 texts[key] = text
-    whole = {key: sum(open_[place] <= numbers for place, numbers in of.items()) for key, of in explained.items()}
-    best = max(whole, key=lambda key: (whole[key], -len(key[1])), default=None)
-    return None if best is None or whole[best] < _LEAST else (best, texts[best], explained[best])
+    several = [key for key, of in explained.items() if len(of) >= _LEAST]
+    most = {key: sum(map(len, explained[key].values())) for key in several}
+    best = max(several, key=lambda key: (most[key], -len(key[1])), default=None)
+    return None if best is None else (best, texts[best], explained[best])
 
 
 def _explained(result: Result) -> Iterator[tuple[_Key, str, frozenset[int]]]:

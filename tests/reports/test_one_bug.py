@@ -97,7 +97,10 @@ def test_the_smallest_check_that_shows_the_bug_comes_first(judged: Judge) -> Non
 @pytest.mark.parametrize(
     ("bugs", "mistakes"),
     [
-        (("doubles-w", "doubles-b"), ("in W, gradients are multiplied by 2", "in B, gradients are multiplied by 2")),
+        (
+            ("doubles-w", "reverses-inputs"),
+            ("in W, gradients are multiplied by 2", "in I, the input gradients are returned in reverse order"),
+        ),
         # Both are in what W adds: a parameter that gets nothing is not charged to what is already there.
         (
             ("keeps-first", "drops-last"),
