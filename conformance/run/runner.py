@@ -38,12 +38,13 @@ from gradconform.trial.program import UNDER_PLAIN_AUTOGRAD
 from gradconform.trial.trial import Trial
 
 from . import samples
+from .contrasts import contrasts
 from .departures import Departures
 from .measurements import Measurements
 from .needs import Needs
 from .pieces import Pieces
 from .preflight import preflight
-from .undoing import Tried, explained
+from .undoing import Tried, Undoing
 
 #: How often plain autograd is run again where an implementation did not repeat itself.
 _CHANCES = 5
@@ -105,6 +106,7 @@ class Runner:
         self._shown_withheld: frozenset[str] | None = None
         self._needs, self._pieces = Needs(self._tried), Pieces(self._tried)
         self._departures = Departures(target.adapter, dtype, device, seed, {})
+        self._undoing = Undoing(lambda: contrasts(target.capabilities, self._judgeable))
         #: Whether to find out which values of its row a failure needs, by trials beside those of the checks.
         self.puts_back = diagnose
 
@@ -196,7 +198,7 @@ class Runner:
         )
 
     def _undone(self, check: Check, tried: Sequence[Tried]) -> tuple[dict[str, Any], ...]:
-        return explained(check, samples.of_message(check, tried)) if self.puts_back else ()
+        return self._undoing.explained(check, samples.of_message(check, tried)) if self.puts_back else ()
 
     def _kit_error(self, findings: list[Finding]) -> dict[str, Any] | None:
         """Return the verdict where the kit's own code raised; None where it did not. It is charged to nobody else."""

@@ -5,9 +5,9 @@ What is no longer wrong then was wrong by that mistake. What still is has anothe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -18,7 +18,8 @@ from gradconform.diagnosis.first_sight import FirstSight, WrongOne
 from gradconform.diagnosis.one_mistake import candidates
 from gradconform.drive.driver import drive
 from gradconform.drive.evidence import Evidence
-from gradconform.judge.finding import Finding
+from gradconform.judge.finding import Finding, findings_in
+from gradconform.judge.gradients import gradients
 from gradconform.judge.values import NONFINITE
 from gradconform.process.interrupts import pass_on_an_interrupt
 from gradconform.reference.mistaken import FULL_INPUT, FULL_WEIGHT, INPUT, WEIGHT, MistakenAdapter, OneMistake
@@ -44,6 +45,10 @@ _NARROWER = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 _OF_ROUNDING = frozenset({None, Mistake.ROUNDED, Mistake.ROUNDED_TO_BITS, Mistake.RELATIVE_ERROR})
 
 
+#: A mistake by its kind, factors, and where it is made.
+_Key = tuple[Mistake, tuple[float, ...], frozenset[str]]
+
+
 @dataclass(frozen=True, slots=True)
 class Tried:
     """A trial of a check, with what it showed and what is wrong in it."""
@@ -63,29 +68,60 @@ class Tried:
         return set(map(_key, self.findings))
 
 
-def explained(check: Check, failing: Sequence[Tried]) -> tuple[dict[str, Any], ...]:
-    """Return the mistakes that explain findings of a check, as JSON values: ``mistake`` and what is ``left``.
+class Undoing:
+    """Finds the mistakes that explain failed checks of one target, device and dtype."""
 
-    ``left`` has the places of the findings that are still there if the same check is judged against plain autograd
-    with that mistake. A mistake that makes anything else wrong is none of them.
-    """
-    if not failing:
-        return ()
-    shown = {part for one in failing for finding in one.findings if (part := _part(finding)) is not None}
-    parts = frozenset().union(*(one.parts for one in failing))
-    known: dict[tuple[Any, ...], list[int] | None] = {}
-    told = []
-    for cause, mistake in _candidates(failing):
-        at = mistake.at & parts
-        if not at or (shown and at.isdisjoint(shown)):
-            continue
-        key = (cause.kind, cause.factors, at)
-        if key not in known:
-            known[key] = _left(check, failing, replace(mistake, at=at))
-        left = known[key]
-        if left is not None and len(left) < sum(len(one.findings) for one in failing):
-            told.append({"mistake": cause.to_dict(), "left": left})
-    return (*told, *_rounded(check, failing))
+    def __init__(self, contrasts: Callable[[], Iterable[Evidence]]) -> None:
+        """Keep how to run the plain trials ``contrasts``; they run once, when a check fails."""
+        self._contrasts = contrasts
+        self._refuted: dict[_Key, bool] = {}
+
+    def explained(self, check: Check, failing: Sequence[Tried]) -> tuple[dict[str, Any], ...]:
+        """Return the mistakes that explain findings of a check, as JSON values: ``mistake`` and what is ``left``.
+
+        ``left`` has the places of the findings that are still there if the same check is judged against plain autograd
+        with that mistake. A mistake that makes anything else wrong, here or in plain trials, is none of them.
+        """
+        if not failing:
+            return ()
+        shown = {part for one in failing for finding in one.findings if (part := _part(finding)) is not None}
+        parts = frozenset().union(*(one.parts for one in failing))
+        number = sum(len(one.findings) for one in failing)
+        known: dict[_Key, list[int] | None] = {}
+        told = []
+        for cause, mistake in _candidates(failing):
+            at = mistake.at & parts
+            if not at or (shown and at.isdisjoint(shown)):
+                continue
+            key = (cause.kind, cause.factors, at)
+            if key not in known:
+                known[key] = _left(check, failing, replace(mistake, at=at))
+            left = known[key]
+            if left is not None and len(left) < number and not self._is_refuted(cause, mistake):
+                told.append({"mistake": cause.to_dict(), "left": left})
+        rounded = _rounded(check, failing) if any(wrong for _, wrong in self._plain) else ()
+        return (*told, *rounded)
+
+    @cached_property
+    def _plain(self) -> list[tuple[Evidence, set[tuple[str, str]]]]:
+        """The plain trials, each with the tensors that are wrong in it; none where one of them cannot be run."""
+        try:
+            return [(evidence, _wrong(replace(evidence, mistaken=True))) for evidence in self._contrasts()]
+        except BaseException as error:  # noqa: BLE001 (the failure itself is reported all the same)
+            pass_on_an_interrupt(error)
+            return []
+
+    def _is_refuted(self, cause: Cause, mistake: OneMistake) -> bool:
+        """Tell whether a mistake makes wrong in a plain trial what is right there."""
+        key = (cause.kind, cause.factors, mistake.at)
+        if key not in self._refuted:
+            made = ((_with_mistake(evidence, mistake), wrong) for evidence, wrong in self._plain)
+            self._refuted[key] = any(_wrong(evidence) - wrong for evidence, wrong in made)
+        return self._refuted[key]
+
+
+def _wrong(evidence: Evidence) -> set[tuple[str, str]]:
+    return {_key(finding) for finding in findings_in(gradients(evidence))}
 
 
 def _candidates(failing: Sequence[Tried]) -> Iterator[tuple[Cause, OneMistake]]:
