@@ -133,13 +133,16 @@ def _told(found: Sequence[Section], report: Report, width: int, detail: Detail, 
     """Return the sections; causes are numbered through all of them. ``short``: those of items are one line each."""
     lines: list[Line] = []
     number = 1
+    most = max((len(cause.checks) for section in found for cause in _causes_of(section)), default=0)
     for section in found:
         numbered = list(enumerate(_causes_of(section), number))
         if short and section.items and section.brief:
             lines += wrapped(f"{section.heading}; -v says why", width, hanging=4)
             continue
-        tell = _of_one_bug if short else _section
-        lines += tell(section, numbered, report, width, detail)
+        if short:
+            lines += _of_one_bug(section, numbered, report, width, detail, most=most)
+        else:
+            lines += _section(section, numbered, report, width, detail)
         number += len(numbered)
     return lines
 
@@ -166,16 +169,15 @@ def _section(
     return [*lines, *([Line(f"{more}, in the summary; -v shows each", "faint"), Line()] if left else [])]
 
 
-def _of_one_bug(
-    section: Section, numbered: Sequence[tuple[int, Cause]], report: Report, width: int, detail: Detail
+def _of_one_bug(  # noqa: PLR0913 (as _section, and what its causes are beside)
+    section: Section, numbered: Sequence[tuple[int, Cause]], report: Report, width: int, detail: Detail, *, most: int
 ) -> list[Line]:
-    """Return a section with the causes of few checks, beside one of many, in a line each."""
-    most = max((len(cause.checks) for _, cause in numbered), default=0)
+    """Return a section with the causes of few checks, beside one of ``most``, in a line each."""
     full = [(number, cause) for number, cause in numbered if len(cause.checks) >= _FEW * most]
-    lines = _section(section, full, report, width, detail)
     brief = [
         cause_line(number, cause, width, section.kind) for number, cause in numbered if (number, cause) not in full
     ]
+    lines = _section(section, full, report, width, detail) if full or not brief else []
     left = len(brief) - _BRIEF
     more = [Line(f"and {count(left, 'more cause')}; -v shows each", "faint")] if left > 0 else []
     return [*lines, *brief[:_BRIEF], *more, *([Line()] if brief else [])]
