@@ -92,6 +92,9 @@ class Result:
 
     By an oracle that needs no second device: ``oracle`` says how many values were ``compared``, of which kernels or
     samples (``tried``), and which were ``not_tried``, by the reason; None for any other check.
+
+    ``undone`` has the single mistakes that explain findings, as JSON values: ``mistake`` as a cause is written, and in
+    ``left`` the places of the findings that are still there beside plain autograd that makes this mistake.
     """
 
     check: str
@@ -120,6 +123,7 @@ class Result:
     as_it_is: Status | None = None
     of_runtime: bool | None = None
     exhausted: str | None = None
+    undone: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def place(self) -> Place:
@@ -157,13 +161,15 @@ class Result:
             values["imprecise"] = dict(self.imprecise or {})
         if values.pop("oracle"):  # as above
             values["oracle"] = dict(self.oracle or {})
+        if values.pop("undone"):  # as above
+            values["undone"] = [dict(one) for one in self.undone]
         values["waiver"] = None if self.waiver is None else dict(self.waiver)
         return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
         """Return the result that :meth:`to_dict` wrote."""
-        several = {name: tuple(values.get(name, ())) for name in ("findings", "programs", "unclaimed")}
+        several = {name: tuple(values.get(name, ())) for name in ("findings", "programs", "unclaimed", "undone")}
         return cls(**{**values, **several})
 
 

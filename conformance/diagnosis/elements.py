@@ -32,7 +32,8 @@ def reshaped(wrong: WrongTensor, got: Tensor) -> Cause | None:
         return Cause(Mistake.TRANSPOSED)
     if right.is_complex() and wrong.explained_by(right.conj().resolve_conj()):
         return Cause(Mistake.CONJUGATED)
-    if bool(wrong.got.any()) and torch.equal(wrong.got, wrong.got.round()) and wrong.explained_by(right.trunc()):
+    whole = not right.is_complex() and bool(wrong.got.any()) and torch.equal(wrong.got, wrong.got.round())
+    if whole and wrong.explained_by(right.trunc()):
         return Cause(Mistake.WHOLE_NUMBERS)
     return _rounded(wrong, got) or clipped(wrong)
 

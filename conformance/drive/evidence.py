@@ -28,7 +28,9 @@ class Evidence:
     it is the device that is judged; what it showed are the observations, and the oracle is the CPU. ``spread`` is how
     far two runs of plain autograd are apart, by the id of the oracle's tensor; ``imprecise`` by how many eps operations
     of the device err that are not wrong; ``undeferred_peak`` the memory that
-    plain autograd takes with B in place of I and W; ``recomputed`` what the diagnosis has tried.
+    plain autograd takes with B in place of I and W; ``recomputed`` what the diagnosis has tried. ``mistaken``: the
+    oracle makes a mistake, so it is the reference itself; every difference is reported, and no cause is sought.
+    ``room`` multiplies the bounds.
     """
 
     references: References
@@ -42,6 +44,8 @@ class Evidence:
     imprecise: Mapping[str, float] = field(default_factory=dict)
     undeferred_peak: int | None = None
     recomputed: Computed = field(default_factory=Computed)
+    mistaken: bool = False
+    room: float = 1.0
 
     @property
     def materials(self) -> Materials:
@@ -78,7 +82,7 @@ class Evidence:
         """
         lower = [LESS_PRECISE[mode] for mode in self.trial.modes & LESS_PRECISE.keys()]
         if self.device is None:
-            return FAR if lower else 1.0
+            return self.room * (FAR if lower else 1.0)
         return FAR * max([1.0, *(eps / torch.finfo(self.materials.dtype).eps for eps in lower)])
 
     @property

@@ -24,7 +24,7 @@ def chained(evidence: Evidence) -> Judged:
     What is wrong only because a stage was handed something wrong is left out.
     """
     judged = list(gradients(evidence))
-    if not findings_in(judged):
+    if not findings_in(judged) and not evidence.mistaken:  # the whole model has no actions to make a mistake in
         judged += whole_model(evidence)
     yield from origins(judged)
 

@@ -88,7 +88,10 @@ def _added(evidence: Evidence, step: Step, before: Grads, *, skipped: set[str]) 
         plain = evidence.oracle_step(step).param_grads[name]
         stood, shown = narrowed(before.get(name), plain), narrowed(grad, plain)
         terms = partial(_terms, evidence, step, name) if adds else None
-        expected, reference = _sum(stood, own.get(name)), _sum_of(stood, wide.get(name), terms)
+        expected = _sum(stood, own.get(name))
+        reference: Reference | None = _sum_of(stood, wide.get(name), terms)
+        if evidence.mistaken:  # what it adds is no gradient, so what stood before says nothing
+            expected, reference = plain, None
         yield from compare_in(evidence, step, "parameter gradient", name, shown, expected, reference)
 
 

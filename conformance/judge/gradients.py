@@ -123,7 +123,7 @@ def compare_in(  # noqa: PLR0913, PLR0917 (as compare)
         got,
         expected,
         reference,
-        explain=explain if evidence.diagnose else None,
+        explain=explain if evidence.diagnose and not evidence.mistaken else None,
         factor=evidence.factor,
         spread=evidence.spread.get(id(expected), 0.0),
         zeros_for_none=evidence.zeros_for_none,
@@ -268,7 +268,7 @@ def one_of(evidence: Evidence, step: Step, field: str, index: int | None = None)
     """Return the float64 reference of an output, an input gradient or the loss of the step's own micro-batch."""
 
     def reference() -> Known:
-        if evidence.draws:
+        if evidence.draws or evidence.mistaken:
             return Known(None)
         found = getattr(evidence.reference(step.action.stage, step.action.mb, step.position + 1), field)
         terms = partial(evidence.terms_of_input, index, step) if field == "inputs" and index is not None else None
@@ -282,7 +282,7 @@ def _sum_of(evidence: Evidence, name: str, step: Step) -> Reference:
 
     def reference() -> Known:
         expected = evidence.expected_param(name, step)
-        if evidence.draws:
+        if evidence.draws or evidence.mistaken:
             return Known(None, expected.partials)
         return Known(expected.total, expected.partials, partial(evidence.terms_of_param, name, step))
 

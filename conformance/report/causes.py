@@ -12,10 +12,10 @@ from gradconform.finding_text import finding_line, needed
 from gradconform.results import Result
 from gradconform.trial.program import programs_line
 
+from .by_cause import Cause
 from .clauses import clause_of
 from .detail import Detail
 from .lines import Line, as_it_stands, count, wrapped, wrapped_each
-from .sections import Cause
 
 #: How many findings of a cause's first check are shown in full, and of every further one; the rest is named.
 SHOWN_FIRST, SHOWN = 3, 1
@@ -41,7 +41,7 @@ def cause_head(number: int, cause: Cause, width: int) -> list[Line]:
     lines = wrapped(lead + _short(cause.said), width, hanging=4, role="heading")
     for label, told in (("likely cause", cause.likely), ("needs", cause.needs)):
         lines += wrapped(f"{label}: {_short(told)}", width, indent=4, hanging=2, role="heading") if told else []
-    return lines
+    return lines + (wrapped(str(cause.gone), width, indent=4, hanging=2, role="heading") if cause.gone else [])
 
 
 def _short(told: str) -> str:
@@ -101,7 +101,7 @@ def _examples(cause: Cause, width: int, detail: Detail, cells: bool) -> list[Lin
     lines: list[Line] = []
     for check in smallest:
         result = checks[check][0]
-        seen = _seen(result, cause.text)
+        seen = _seen(result, cause.text, explained=cause.gone is not None)
         where = f": {_where(result, seen)}" if seen.where else ""
         lines += wrapped(f"{check}{_cells(checks[check], cells)}{where}", width, indent=4, hanging=2)
         lines += _findings(seen, width, 6, SHOWN, detail.message_lines)
@@ -140,16 +140,17 @@ def _checks(cause: Cause, seen: dict[str, _Seen], width: int, cells: bool) -> li
     return lines
 
 
-def _seen(result: Result, told: str = "") -> _Seen:
+def _seen(result: Result, told: str = "", *, explained: bool = False) -> _Seen:
     """Return what a result saw: what its message says before the findings, such as the programs, and each of these.
 
-    ``told`` is the line of the cause: what it says is not said again.
+    ``told`` is the line of the cause: what it says is not said again. ``explained``: the cause is a single mistake, so
+    no other cause is named.
     """
     said = result.preamble
     if not result.findings:
         # Of a crash of the kit the last line is the cause, of all else the first one.
         return _Seen("", tuple(said if result.kind == "kit" and len(said) > 1 else said[1:]), ())
-    findings = [finding_line(_untold(finding, told)) for finding in result.findings]
+    findings = [finding_line(_untold(finding, told, explained=explained)) for finding in result.findings]
     places = [str(finding["where"]) for finding in result.findings]
     where = "; ".join(said)
     if result.findings[0]["kind"] == "error":  # what was raised stands in the cause's line
@@ -158,12 +159,12 @@ def _seen(result: Result, told: str = "") -> _Seen:
     return _Seen(where, tuple(findings), tuple(places))
 
 
-def _untold(finding: Mapping[str, Any], told: str) -> Mapping[str, Any]:
-    """Return a finding without the cause and the needs that are ``told``."""
+def _untold(finding: Mapping[str, Any], told: str, *, explained: bool) -> Mapping[str, Any]:
+    """Return a finding without the cause and the needs that are ``told``; where a mistake explains it, without both."""
     why = finding["cause"]
     needs = needed([finding])
-    without = {"cause": None} if why and str(why["text"]) in told else {}
-    return {**finding, **without, **({"needs": None} if needs and needs in told else {})}
+    without = {"cause": None} if why and (explained or str(why["text"]) in told) else {}
+    return {**finding, **without, **({"needs": None} if needs and (explained or needs in told) else {})}
 
 
 def _findings(seen: _Seen, width: int, indent: int, shown: int, most: int | None = None) -> list[Line]:

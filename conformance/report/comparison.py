@@ -10,9 +10,9 @@ from gradconform.report.page.rendering import render
 from gradconform.results import Report, Result
 from gradconform.trial.program import without_programs
 
+from .by_cause import by_cause
 from .detail import USUAL, Detail
 from .lines import Line, Role, count, wrapped, wrapped_each
-from .sections import by_cause
 from .sentences import title
 
 SCHEMA, SCHEMA_VERSION = "gradconform-comparison", 1

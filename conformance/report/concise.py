@@ -8,7 +8,7 @@ from pathlib import Path
 from gradconform.results import Report, Result
 from gradconform.sinks import for_github_data, for_github_property
 
-from .sections import Cause, by_cause, cause, likely
+from .by_cause import Cause, by_cause, cause, likely
 from .sentences import command_again, verdict
 
 #: GitHub shows ten annotations of each level of a step, one of which is the verdict.

@@ -6,7 +6,7 @@ from gradconform.results import NonConformingError, Result
 from gradconform.sinks import for_terminal
 from gradconform.trial.program import without_programs
 
-from .sections import cause, likely
+from .by_cause import cause, likely
 
 
 class CheckFailedError(NonConformingError):

@@ -6,182 +6,21 @@ are told by cause: one defect fails many checks, and a reader wants to see the d
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gradconform.extent import NOTHING, WITHHELD
-from gradconform.finding_text import alike, letter_of, named, needed, numberless
 from gradconform.results import Report, Result
 
+from .by_cause import Cause, by_cause
 from .by_oracles import by_oracles
 from .device_verdict import is_of_devices, standing_of_devices
 from .lines import Line, Role, count
 from .operations import STANDINGS, standings, told
 from .to_mend import Culprit, culprits
-
-#: What a kind of finding says of a tensor, where the finding's own text is all numbers.
-_OF_TENSORS = {
-    "mismatch": "has a wrong value",
-    "nonfinite": "has NaN or inf where plain autograd has none, or the other way round",
-    "missing": "is None, a tensor under plain autograd",
-    "unexpected": "is a tensor, None under plain autograd",
-    "shape": "has a wrong shape",
-    "dtype": "has a wrong dtype",
-    "device": "is on a wrong device",
-    "layout": "has a wrong layout",
-    "race": "is still being written on another stream",
-}
-
-#: What any other kind of finding says where the results of a cause do not say it in the same words.
-_IN_GENERAL = {
-    "error": "raised",
-    "no_error": "was accepted where an error was expected",
-    "changed": "changed",
-    "shared": "shares storage",
-    "alive": "is kept alive",
-    "hooks": "has hooks that were not called as under plain autograd",
-    "not_repeatable": "is not the same in every run",
-}
-
-
-#: Areas whose stages and programs were drawn: by chance, or so that all pairs of values stand in them.
-_DRAWN = {"property", "space"}
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Results with findings of the same kind, on the same sort of tensor, after the same action, for the same reason.
-
-    Each result has those findings alone: what else it shows stands in other causes. ``likely`` and ``needs`` are empty
-    where nobody knows why, and on what.
-    """
-
-    said: str
-    results: tuple[Result, ...]
-    likely: str = ""
-    needs: str = ""
-
-    @property
-    def text(self) -> str:
-        """All of it in one line."""
-        why = f"; likely cause: {self.likely}" if self.likely else ""
-        return f"{self.said}{why}{f'; needs: {self.needs}' if self.needs else ''}"
-
-    @property
-    def checks(self) -> dict[str, list[Result]]:
-        """The results by check id: a check may fail in several dtypes and devices."""
-        found: dict[str, list[Result]] = {}
-        for result in self.results:
-            found.setdefault(result.check, []).append(result)
-        return found
-
-    @property
-    def by_size(self) -> list[Result]:
-        """The results, first the quickest to read: of fewest actions, then of the shortest stage, then by id.
-
-        Those on stages and programs that nobody has made for a reader come behind the others.
-        """
-        return sorted(self.results, key=_size)
-
-    @property
-    def smallest(self) -> Result:
-        """The first of :attr:`by_size`."""
-        return min(self.results, key=_size)
-
-
-def _size(result: Result) -> tuple[bool, float, int, str]:
-    """Return how much there is to read of what a result ran; nobody knows where it names no program.
-
-    A requirement names the stage and what is special about it.
-    """
-    actions = sum(len(program.split()) for program in result.programs)
-    drawn = result.check.partition(".")[0] in _DRAWN
-    return (drawn, actions or math.inf, len(result.requirement), result.place.name)
-
-
-def by_cause(results: Iterable[Result]) -> list[Cause]:
-    """Group what results found by cause, the cause of most checks first; a result is in the group of each finding."""
-    found: dict[tuple[str, ...], list[Result]] = {}
-    for result in results:
-        for key, part in _parts(result).items():
-            found.setdefault(key, []).append(part)
-    causes = [_cause_of(group) for group in found.values()]
-    return sorted(causes, key=lambda group: (-len(group.checks), group.results[0].check))
-
-
-def _parts(result: Result) -> dict[tuple[str, ...], Result]:
-    """Return the result once per cause, with the findings of that cause alone."""
-    if _has_message_alone(result):
-        return {("message", numberless(cause(result))): result}
-    found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for finding in result.findings:
-        found.setdefault(alike(finding), []).append(finding)
-    return {key: result.of_findings(findings) for key, findings in found.items()}
-
-
-def _cause_of(group: list[Result]) -> Cause:
-    """Return the cause of results that have what they found in common."""
-    findings = [finding for result in group for finding in result.findings]
-    return Cause(_said(group, findings), tuple(group), _likely(group, findings), needed(findings))
-
-
-def _said(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
-    """Return what all results of a cause say: word for word, without numbers, or else in general."""
-    letters = " or ".join(sorted({letter_of(str(finding["action"])) for finding in findings}))
-    return _same({cause(result, letters) for result in group}) or _of(findings[0], _IN_GENERAL, letters)
-
-
-def _likely(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
-    """Return what the likely causes have in common; of a message alone it is a part."""
-    reasons = {str(finding["cause"]["text"]) for finding in findings if finding["cause"]}
-    if not reasons or _has_message_alone(group[0]):
-        return ""
-    return _same(reasons) or str(findings[0]["cause"]["kind"]).replace("_", " ")
-
-
-def _same(texts: set[str]) -> str:
-    """Return what all ``texts`` say, word for word or without numbers; nothing where they say more than one thing."""
-    texts = texts if len(texts) == 1 else set(map(numberless, texts))
-    return texts.pop() if len(texts) == 1 else ""
-
-
-def _has_message_alone(result: Result) -> bool:
-    return not result.findings or (result.kind == "device" and result.status == "error")
-
-
-def cause(result: Result, letters: str | None = None) -> str:
-    """Return in one line what the first finding of ``result`` says, without the name of the tensor.
-
-    ``letters`` are those of the actions after which others of its cause were found.
-    """
-    if _has_message_alone(result):
-        lines = [line for line in result.message.splitlines() if line.strip()] or ["no message"]
-        # The last line of a traceback names the exception, the first one of any other message says what is wrong.
-        return lines[-1].strip() if result.kind == "kit" else lines[0].strip()
-    first = result.findings[0]
-    kind, text = str(first["kind"]), str(first["text"])
-    letter = letters or letter_of(str(first["action"]))
-    if kind == "error":
-        return f"{letter} {text}" if first["raised"] is None else f"{letter} raised {first['raised']}"
-    if kind in _OF_TENSORS:
-        return _of(first, _OF_TENSORS, letter)
-    said = text.partition(": ")[0]
-    return f"{f'after {letter}, ' if letter else ''}{said}" if kind == "hooks" else _of(first, {kind: said}, letter)
-
-
-def likely(result: Result) -> str:
-    """Return the first likely cause of what ``result`` found; nothing where none is known."""
-    return next((str(finding["cause"]["text"]) for finding in result.findings if finding["cause"]), "")
-
-
-def _of(finding: Mapping[str, Any], says: Mapping[str, str], letter: str) -> str:
-    """Return after which letter of action, and of what sort of tensor, a finding says what its kind ``says``."""
-    about = named(str(finding["sort"]), str(finding["where"]))
-    return f"{f'after {letter}, ' if letter else ''}{about} {says[str(finding['kind'])]}"
-
+from .undone import causes_of
 
 #: So many reasons why checks say nothing are shown where not everything is.
 _BRIEF = 3
@@ -251,12 +90,12 @@ def _not_judged(report: Report) -> Section:
 
 
 def _failed_must(report: Report) -> Section:
-    causes = tuple(by_cause(result for result in _with_status(report.failures, "failed") if result.level == "MUST"))
+    causes = tuple(causes_of("MUST", _with_status(report.failures, "failed")))
     return Section(heading=f"failed MUST: {_counted(causes)}", role="bad", causes=causes)
 
 
 def _failed_should(report: Report) -> Section:
-    causes = tuple(by_cause(result for result in _with_status(report.failures, "failed") if result.level != "MUST"))
+    causes = tuple(causes_of("SHOULD", _with_status(report.failures, "failed")))
     heading = f"failed SHOULD{_aside(report)}: {_counted(causes)}"
     return Section(heading=heading, role="bad" if report.strict else "warning", causes=causes, kind="SHOULD")
 

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from gradconform.results import STATUSES, Report, Result
 from gradconform.version import KIT_VERSION
 
+from .by_cause import Cause
 from .causes import cause_head, cause_line, cause_lines
 from .detail import USUAL, Detail
 from .lines import Line, Role, command_lines, count, heading, listed, wrapped, wrapped_each
 from .probed import Device, devices, left_out
-from .sections import Cause, Section, idle_waivers, sections, waiver_file
+from .sections import Section, idle_waivers, sections, waiver_file
 from .sentences import (
     against_manifest,
     command_again,
@@ -30,6 +31,10 @@ from .sentences import (
 
 #: So many areas of the contract are named with how many of their checks a device fault left without a verdict.
 _AREAS = 12
+
+
+#: Beside a cause of many checks, one of a smaller part of them has a line, and so many such lines are shown.
+_FEW, _BRIEF = 0.02, 4
 
 
 def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> list[Line]:
@@ -92,11 +97,12 @@ def closing(
     if detail.verdict_alone:
         return [last]
     found = sections(report)
-    around = [] if detail.quiet else [Line(), *_told(found, report, width, detail)]
+    short = _one_bug(found) and not detail.ids
+    around = [] if detail.quiet else [Line(), *_told(found, report, width, detail, short=short)]
     return [
         *around,
-        *_summary(found, width, detail),
-        *([] if detail.quiet else _around_the_verdict(report, width)),
+        *([] if short and not detail.quiet else _summary(found, width, detail)),
+        *([] if detail.quiet else _around_the_verdict(report, width, short=short)),
         *(wrapped(f"The run was stopped: {stopped}", width, role="warning") if stopped else []),
         *wrapped_each(notes, width, hanging=4),
         *wrapped_each(idle_waivers(report), width, hanging=4, role="bad"),
@@ -106,21 +112,37 @@ def closing(
     ]
 
 
-def _around_the_verdict(report: Report, width: int) -> list[Line]:
+def _one_bug(found: Sequence[Section]) -> bool:
+    """Tell whether a report may be of one bug: it has one cause, or one with which others disappear.
+
+    Then it fits a screen: what says nothing of the bug is counted, or left to -v.
+    """
+    causes = [cause for section in found for cause in _causes_of(section)]
+    return len(causes) == 1 or any(cause.gone for cause in causes)
+
+
+def _around_the_verdict(report: Report, width: int, *, short: bool) -> list[Line]:
     return [
         *_preflights(devices(report), width),
         *listed("found and left out", left_out(report), width),
-        *wrapped_each(numbers(report), width, role="faint"),
+        *(() if short else wrapped_each(numbers(report), width, role="faint")),
     ]
 
 
-def _told(found: Sequence[Section], report: Report, width: int, detail: Detail) -> list[Line]:
-    """Return the sections; causes are numbered through all of them."""
+def _told(found: Sequence[Section], report: Report, width: int, detail: Detail, *, short: bool) -> list[Line]:
+    """Return the sections; causes are numbered through all of them. ``short``: those of items are one line each."""
     lines: list[Line] = []
     number = 1
+    most = max((len(cause.checks) for section in found for cause in _causes_of(section)), default=0)
     for section in found:
         numbered = list(enumerate(_causes_of(section), number))
-        lines += _section(section, numbered, report, width, detail)
+        if short and section.items and section.brief:
+            lines += wrapped(f"{section.heading}; -v says why", width, hanging=4)
+            continue
+        if short:
+            lines += _of_one_bug(section, numbered, report, width, detail, most=most)
+        else:
+            lines += _section(section, numbered, report, width, detail)
         number += len(numbered)
     return lines
 
@@ -145,6 +167,20 @@ def _section(
     left = len(numbered) - len(shown)
     more = f"and {count(left, 'more cause')}" if shown else count(left, "cause")
     return [*lines, *([Line(f"{more}, in the summary; -v shows each", "faint"), Line()] if left else [])]
+
+
+def _of_one_bug(  # noqa: PLR0913 (as _section, and what its causes are beside)
+    section: Section, numbered: Sequence[tuple[int, Cause]], report: Report, width: int, detail: Detail, *, most: int
+) -> list[Line]:
+    """Return a section with the causes of few checks, beside one of ``most``, in a line each."""
+    full = [(number, cause) for number, cause in numbered if len(cause.checks) >= _FEW * most]
+    brief = [
+        cause_line(number, cause, width, section.kind) for number, cause in numbered if (number, cause) not in full
+    ]
+    lines = _section(section, full, report, width, detail) if full or not brief else []
+    left = len(brief) - _BRIEF
+    more = [Line(f"and {count(left, 'more cause')}; -v shows each", "faint")] if left > 0 else []
+    return [*lines, *brief[:_BRIEF], *more, *([Line()] if brief else [])]
 
 
 def _items(section: Section, width: int, detail: Detail) -> list[Line]:

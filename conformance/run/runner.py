@@ -6,7 +6,7 @@ import contextlib
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -39,12 +39,14 @@ from gradconform.trial.program import UNDER_PLAIN_AUTOGRAD
 from gradconform.trial.trial import Trial
 
 from . import samples
+from .contrasts import contrasts
 from .departures import Departures
 from .kept_elsewhere import not_shown
 from .measurements import Measurements
 from .needs import Needs
 from .pieces import Pieces
 from .preflight import preflight
+from .undoing import Tried, Undoing
 
 #: How often plain autograd is run again where an implementation did not repeat itself.
 _CHANCES = 5
@@ -106,6 +108,7 @@ class Runner:
         self._shown_withheld: frozenset[str] | None = None
         self._needs, self._pieces = Needs(self._tried), Pieces(self._tried)
         self._departures = Departures(target.adapter, dtype, device, seed, {})
+        self._undoing = Undoing(lambda: contrasts(target.capabilities, self._judgeable))
         #: Whether to find out which values of its row a failure needs, by trials beside those of the checks.
         self.puts_back = diagnose
 
@@ -164,6 +167,7 @@ class Runner:
         if self._adapter_problem and not self.place_unmet:  # a dtype or device that is not claimed may be refused
             return {"status": "error", "kind": "adapter", "message": self._adapter_problem}
         by_trial: list[tuple[Trial, list[Finding]]] = []
+        tried: list[Tried] = []
         silent: list[Finding] = []
         readings: list[Any] = []
         for trial in check.trials:
@@ -174,6 +178,7 @@ class Runner:
                 found = self._pieces.told(check, trial, self._needs.told(check, found))
                 found = self._departures.told(check, trial, found)
             by_trial.append((trial, found))
+            tried.append(Tried(evidence, found))
             silent += [] if any(finding.kind == "error" for finding in found) else found
             measured.add(evidence, headrooms_in(judged))
             if check.pooled is not None:
@@ -190,7 +195,12 @@ class Runner:
         below = None if self._required is None else measured.below(self._required)
         if below is not None:
             return _off_device(self.device, *below)
-        return self._kit_error(findings) or (_probed(unmet, findings, silent) if unmet else {"findings": findings})
+        return self._kit_error(findings) or (
+            _probed(unmet, findings, silent) if unmet else {"findings": findings, "undone": self._undone(check, tried)}
+        )
+
+    def _undone(self, check: Check, tried: Sequence[Tried]) -> tuple[dict[str, Any], ...]:
+        return self._undoing.explained(check, samples.of_message(check, tried)) if self.puts_back else ()
 
     def _kit_error(self, findings: list[Finding]) -> dict[str, Any] | None:
         """Return the verdict where the kit's own code raised; None where it did not. It is charged to nobody else."""

@@ -10,6 +10,8 @@ from gradconform.contract.check import Check
 from gradconform.judge.finding import Finding
 from gradconform.trial.trial import Trial
 
+from .undoing import Tried
+
 
 def told(check: Check, by_trial: Sequence[tuple[Trial, list[Finding]]]) -> list[Finding]:
     """Return the findings of a check; of one on an operation those of its first sample that fails.
@@ -17,9 +19,19 @@ def told(check: Check, by_trial: Sequence[tuple[Trial, list[Finding]]]) -> list[
     What a finding needs says which sample that is, by its number in torch's list, and how many of those tried fail.
     """
     failing = [(trial, found) for trial, found in by_trial if found]
-    if named_in(check.id, OPERATIONS) is None or not failing:
+    if not _on_operation(check) or not failing:
         return [finding for _, found in failing for finding in found]
     trial, found = failing[0]
     number = trial.stages[0].name.rpartition("-")[2]
     sample = f"{number} ({len(failing)} of {len(check.trials)} fail)"
     return [replace(finding, needs={**(finding.needs or {}), "sample": sample}) for finding in found]
+
+
+def of_message(check: Check, tried: Sequence[Tried]) -> Sequence[Tried]:
+    """Return the trials that fail whose findings a result has: of an operation the first alone."""
+    failing = [one for one in tried if one.findings]
+    return failing[:1] if _on_operation(check) else failing
+
+
+def _on_operation(check: Check) -> bool:
+    return named_in(check.id, OPERATIONS) is not None

@@ -6,7 +6,8 @@ import pytest
 from expecttest import assert_expected_inline
 
 from gradconform.judge.finding import Kind
-from gradconform.report.sections import by_cause, cause, sections
+from gradconform.report.by_cause import by_cause, cause
+from gradconform.report.sections import sections
 from gradconform.report.sentences import verdict
 from gradconform.report.terminal import closing
 from gradconform.results import Report, Result

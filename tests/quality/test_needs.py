@@ -11,7 +11,7 @@ from gradconform.contract.space.checks import ROWS
 from gradconform.contract.space.put_back import put_back, special
 from gradconform.reference import split
 from gradconform.reference.faults import FAULTS
-from gradconform.report.sections import by_cause
+from gradconform.report.by_cause import by_cause
 from gradconform.results import Report
 from gradconform.run import needs
 from gradconform.run.needs import Tried

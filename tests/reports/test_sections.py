@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gradconform.report import sections
+from gradconform.report.by_cause import Cause, by_cause
 from gradconform.report.clauses import Clause, clause_of
 from gradconform.report.page.pages import report_markdown, report_page
-from gradconform.report.sections import Cause, Item, Section, by_cause
+from gradconform.report.sections import Item, Section
 from gradconform.report.terminal import closing
 from gradconform.results import Report, Result, Status
 

@@ -1,0 +1,177 @@
+"""How ten one-line bugs are reported: python benchmarks/one_line_bugs.py.
+
+Each bug is the kit's right split with one line changed, judged by `gradconform run backward.py` in an empty folder.
+The table has the checks that fail, the causes before and after the largest mistake is undone, and the lines printed.
+It exits with 1 if a bug prints more than 40 lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from gradconform.reading.report import read_report
+from gradconform.reference import split
+from gradconform.report.sections import sections
+from gradconform.report.terminal import closing
+from gradconform.results import Report
+
+#: What a run with one bug prints at most.
+MOST = 40
+
+_RUN = "torch.autograd.backward(edges, grads, inputs=sought, retain_graph=retain)"
+_TRAINED = "if id(node.variable) in trained"
+_SOUGHT = "if id(node.variable) in trained or node in stand_ins]"
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """A line of the right split, and what takes its place."""
+
+    name: str
+    what: str
+    line: str
+    wrong: str
+
+    def source(self) -> str:
+        """Return the module with the bug; raise ``ValueError`` if the line is not there once."""
+        right = Path(split.__file__).read_text(encoding="utf-8").replace("from .", "from gradconform.reference.")
+        return self.into(right)
+
+    def into(self, source: str) -> str:
+        """Return a module with the bug as well; raise ``ValueError`` if the line is not there once."""
+        if source.count(self.line) != 1:
+            msg = f"{self.name}: {self.line!r} is there {source.count(self.line)} times; expected once"
+            raise ValueError(msg)
+        return source.replace(self.line, self.wrong)
+
+
+BUGS = (
+    Bug(
+        "keeps-first",
+        "W adds nothing where a gradient is",
+        _SOUGHT,
+        "if id(node.variable) in trained and node.variable.grad is None]",
+    ),
+    Bug(
+        "overwrites",
+        "W clears what was there",
+        "    if starts and sought:\n",
+        "    if starts and [setattr(one, 'grad', None) for one in sought]:\n",
+    ),
+    Bug("doubles-w", "W adds twice the gradient", _RUN, _RUN.replace("grads,", "[2 * one for one in grads],")),
+    Bug(
+        "drops-last",
+        "W leaves out the last parameter",
+        "for parameter in parameters if parameter.requires_grad}",
+        "for parameter in parameters[:-1] if parameter.requires_grad}",
+    ),
+    Bug(
+        "reverses-inputs",
+        "I returns the input gradients in reverse order",
+        "(input_values, given,",
+        "(input_values, given[::-1],",
+    ),
+    Bug(
+        "one-use",
+        "the first use of a parameter counts alone",
+        "for start in starts for one",
+        "for start in sorted(starts, key=lambda use: -1 if use is None else use._sequence_nr())[:1] for one",
+    ),
+    Bug(
+        "first-output",
+        "only the first output counts in I and W",
+        "roots, grads = match(list(stage_outputs_or_loss), output_grads)",
+        "roots, grads = (some[:1] for some in match(list(stage_outputs_or_loss), output_grads))",
+    ),
+    Bug(
+        "zeros-for-none",
+        "I returns zeros in place of None",
+        "    return found, context\n",
+        "    return tuple(torch.zeros_like(v) if g is None and isinstance(v, Tensor) else g "
+        "for g, v in zip(found, input_values)), context\n",
+    ),
+    Bug(
+        "rounds",
+        "W rounds through bfloat16",
+        _RUN,
+        _RUN.replace("grads,", "[one if one.is_complex() else one.bfloat16().to(one.dtype) for one in grads],"),
+    ),
+    Bug(
+        "doubles-b",
+        "B starts from twice the output gradients",
+        "torch.autograd.backward(roots, grads)",
+        "torch.autograd.backward(roots, [one if one is None else 2 * one for one in grads])",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """How a bug is reported: the checks that fail, causes and lines, before and after the largest mistake is undone."""
+
+    bug: Bug
+    failed: int
+    causes: tuple[int, int]
+    lines: tuple[int, int]
+
+    @property
+    def row(self) -> str:
+        """The row of the table."""
+        causes, lines = (" | ".join(map(str, pair)) for pair in (self.causes, self.lines))
+        return f"| {self.bug.what} | {self.failed} | {causes} | {lines} |"
+
+
+def measure(pattern: str = "*", checks: Sequence[str] = ()) -> Iterator[Reported]:
+    """Yield how each bug whose name matches is reported, of all checks of profile standard or of some."""
+    for bug in BUGS:
+        if fnmatchcase(bug.name, pattern):
+            with tempfile.TemporaryDirectory() as folder:
+                yield _reported(bug, Path(folder), checks)
+
+
+def _reported(bug: Bug, folder: Path, checks: Sequence[str]) -> Reported:
+    (folder / "backward.py").write_text(bug.source(), encoding="utf-8")
+    command = [sys.executable, "-m", "gradconform", "run", "backward.py", "--json", "report.json"]
+    command += [word for glob in checks for word in ("--checks", glob)]
+    done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
+    if done.returncode != 1:
+        msg = f"{bug.name}: the run ended with {done.returncode}; expected 1:\n{done.stdout}{done.stderr}"
+        raise RuntimeError(msg)
+    report = read_report(folder / "report.json")
+    before = replace(report, results=[replace(result, undone=()) for result in report])
+    printed = len(done.stdout.splitlines())
+    more = len(closing(before, 80)) - len(closing(report, 80))
+    failed = sum(result.status == "failed" for result in report)
+    return Reported(bug, failed, (_causes(before), _causes(report)), (printed + more, printed))
+
+
+def _causes(report: Report) -> int:
+    return sum(len(section.causes) for section in sections(report) if section.heading.startswith("failed"))
+
+
+def main() -> int:
+    """Print the table; return 1 if a bug prints too much."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", default="*", metavar="GLOB", help="only the bugs whose name matches")
+    parser.add_argument(
+        "--checks", action="append", default=[], metavar="GLOB", help="only the checks whose id matches"
+    )
+    asked = parser.parse_args()
+    print("| one wrong line | checks that fail | causes before | causes after | lines before | lines after |")
+    print("|---|---:|---:|---:|---:|---:|")
+    too_long = False
+    for one in measure(asked.only, asked.checks):
+        print(one.row, flush=True)
+        too_long |= one.lines[1] > MOST
+    return int(too_long)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Mistakes that may be made in every action of a kind, each with plain autograd that makes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradconform.reference.mistaken import (
+    FULL_INPUT,
+    FULL_WEIGHT,
+    INPUT,
+    WEIGHT,
+    Choosing,
+    OneMistake,
+    Picking,
+    Returning,
+    Starting,
+)
+
+from .cause import Cause, Mistake
+from .first_sight import Added, FirstSight
+
+#: Whether a mistake may explain what was seen.
+Fits = Callable[[FirstSight], bool]
+
+#: Where a mistake may be made that is one of what is added, of what is returned, or of either.
+_ADDED = (frozenset({WEIGHT}), frozenset({FULL_WEIGHT}), frozenset({WEIGHT, FULL_WEIGHT}))
+_RETURNED = (frozenset({INPUT}), frozenset({FULL_INPUT}), frozenset({INPUT, FULL_INPUT}))
+_WHOLE = (
+    frozenset({INPUT, WEIGHT}),
+    frozenset({FULL_INPUT, FULL_WEIGHT}),
+    frozenset({INPUT, WEIGHT, FULL_INPUT, FULL_WEIGHT}),
+)
+
+
+def candidates(seen: FirstSight) -> Iterator[tuple[Cause, OneMistake]]:
+    """Yield the mistakes that may explain a tensor of what was ``seen``, each with plain autograd that makes it."""
+    for factor in seen.factors:
+        for at in (*_ADDED, *_RETURNED, *_WHOLE):
+            yield Cause(Mistake.ALL_MULTIPLIED, names=_named(at), factors=(factor,)), OneMistake(at=at, factor=factor)
+    for kind, (made, fits) in _OF_ADDED.items():
+        if fits(seen):
+            yield from ((Cause(kind, names=_named(at)), OneMistake(at=at, **made)) for at in _ADDED)
+    for kind, picks in _OF_CONTEXTS.items() if seen.contexts > 1 else ():
+        yield Cause(kind, names=(WEIGHT,)), OneMistake(at=frozenset({WEIGHT}), picks=picks)
+    for kind, starts in _OF_STARTS.items() if seen.outputs > 1 else ():
+        for at in (*_ADDED, *_RETURNED, *_WHOLE):
+            yield Cause(kind, names=_named(at)), OneMistake(at=at, starts=starts)
+    for kind, (returns, fits) in _OF_RETURNED.items():
+        if fits(seen):
+            yield from ((Cause(kind, names=_named(at)), OneMistake(at=at, returns=returns)) for at in _RETURNED)
+
+
+def _named(at: frozenset[str]) -> tuple[str, ...]:
+    """Return the parts of a backward, both of B by its letter."""
+    whole = {FULL_INPUT, FULL_WEIGHT} <= at
+    parts = (INPUT, WEIGHT) if whole else (INPUT, WEIGHT, FULL_INPUT, FULL_WEIGHT)
+    return (*(part for part in parts if part in at), *(("B",) if whole else ()))
+
+
+def _of_dimensions(least: int, most: float) -> Choosing:
+    return lambda _, __, parameter: not least <= parameter.dim() <= most
+
+
+def _skipped(seen: FirstSight) -> bool:
+    return seen.never and (seen.shows(Added.NOTHING) or seen.shows(Added.NOTHING_TO_SOME))
+
+
+def _of_several(seen: FirstSight) -> bool:
+    return seen.wrong_inputs and seen.inputs > 1
+
+
+def _of_many(seen: FirstSight) -> bool:
+    return seen.wrong_inputs and seen.inputs > 2  # noqa: PLR2004 (two that are swapped are two in reverse order)
+
+
+def _not_returned(seen: FirstSight) -> bool:
+    return seen.not_returned
+
+
+#: What may go wrong where parameters get their gradients, and whether it may explain what was seen.
+_OF_ADDED: dict[Mistake, tuple[dict[str, Any], Fits]] = {
+    Mistake.STANDING_KEPT: (
+        {"chooses": lambda _, __, parameter: parameter.grad is None},
+        lambda seen: seen.shows(Added.NOTHING_TO_SOME),
+    ),
+    Mistake.STANDING_CLEARED: ({"clears": "arriving"}, lambda seen: seen.shows(Added.ALONE)),
+    Mistake.ALL_CLEARED: ({"clears": "all"}, lambda seen: seen.shows(Added.ALONE)),
+    Mistake.LAST_PARAMETER_SKIPPED: ({"chooses": lambda place, count, _: place < count - 1}, _skipped),
+    Mistake.FIRST_PARAMETER_SKIPPED: ({"chooses": lambda place, _, __: place > 0}, _skipped),
+    Mistake.VECTORS_SKIPPED: ({"chooses": _of_dimensions(1, 1)}, _skipped),
+    Mistake.MATRICES_SKIPPED: ({"chooses": _of_dimensions(2, math.inf)}, _skipped),
+    Mistake.NOTHING_ADDED: ({"chooses": lambda _, __, ___: False}, _skipped),
+    Mistake.FIRST_USE_COUNTS: ({"use": 0}, lambda seen: seen.shows(Added.OTHER)),
+    Mistake.LAST_USE_COUNTS: ({"use": -1}, lambda seen: seen.shows(Added.OTHER)),
+}
+
+#: Which context a W may take by mistake, of those whose I is done; 0 is the first micro-batch.
+_OF_CONTEXTS: dict[Mistake, Picking] = {
+    Mistake.NEWEST_CONTEXT_USED: lambda _, waiting: waiting[-1],
+    Mistake.OLDEST_CONTEXT_USED: lambda _, waiting: waiting[0],
+}
+
+#: From which output gradients a backward may start by mistake.
+_OF_STARTS: dict[Mistake, Starting] = {
+    Mistake.FIRST_OUTPUT_COUNTS: lambda grads: [*grads[:1], *(None for _ in grads[1:])],
+    Mistake.LAST_OUTPUT_COUNTS: lambda grads: [*(None for _ in grads[:-1]), *grads[-1:]],
+    Mistake.LAST_OUTPUT_SKIPPED: lambda grads: [*grads[:-1], *(None for _ in grads[-1:])],
+}
+
+
+def _zeros(args: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+    return [torch.zeros_like(arg) if grad is None else grad for arg, grad in zip(args, grads, strict=True)]
+
+
+#: What may be returned by mistake.
+_OF_RETURNED: dict[Mistake, tuple[Returning, Fits]] = {
+    Mistake.INPUTS_REVERSED: (lambda _, grads: grads[::-1], _of_several),
+    Mistake.INPUTS_SWAPPED: (lambda _, grads: [*grads[:2][::-1], *grads[2:]], _of_many),
+    Mistake.INPUTS_SHIFTED: (lambda _, grads: [*grads[1:], *grads[:1]], _of_many),
+    Mistake.NOTHING_RETURNED: (lambda _, grads: [None for _ in grads], _not_returned),
+    Mistake.FIRST_INPUT_ALONE: (lambda _, grads: [*grads[:1], *(None for _ in grads[1:])], _not_returned),
+    Mistake.LAST_INPUT_SKIPPED: (lambda _, grads: [*grads[:-1], *(None for _ in grads[-1:])], _not_returned),
+    Mistake.ZEROS_RETURNED: (_zeros, lambda seen: seen.returned_for_none),
+}

@@ -1,0 +1,117 @@
+"""Single mistakes that explain several causes: the one that explains most first, and what disappears with it.
+
+A result says which mistakes explain which of its findings: judged against plain autograd that makes the mistake, they
+are gone. A mistake is reported if checks of several causes are explained by it; what is left over keeps its own causes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gradconform.results import Place, Result
+
+from .by_cause import Cause, Gone, by_cause, groups
+
+#: In so many checks a mistake explains something, at least.
+_LEAST = 2
+
+#: A mistake by its kind, where it is made, and its factors.
+_Key = tuple[str, tuple[str, ...], tuple[float, ...]]
+
+#: The places of the findings of results that are not explained yet.
+_Open = Mapping[Place, frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Undone:
+    """A mistake as a text, the results with the findings that it explains, and how many more causes disappear."""
+
+    text: str
+    results: tuple[Result, ...]
+    gone: int
+
+
+def causes_of(level: str, failed: Sequence[Result]) -> list[Cause]:
+    """Return the causes of what failed a MUST, or a SHOULD; a mistake that explains both is a cause of the MUST."""
+    found, left = _mistakes(failed)
+    levels = [{result.level for result in one.results} for one in found]
+    own = [one for one, of in zip(found, levels, strict=True) if level == ("MUST" if "MUST" in of else "SHOULD")]
+    rest = [result for result in left if result.level == level]
+    return [*(_as_cause(one, level) for one in own), *by_cause(rest)]
+
+
+def _as_cause(one: _Undone, level: str) -> Cause:
+    own = [result for result in one.results if result.level == level]
+    largest = by_cause(own)[0]
+    others = {result.check for result in own} - set(largest.checks)
+    should = {result.check for result in one.results} - {result.check for result in own}
+    gone = Gone(one.gone, len(others), len(should))
+    return replace(largest, results=tuple(own), likely=one.text, needs="", gone=gone)
+
+
+def _mistakes(failed: Sequence[Result]) -> tuple[list[_Undone], list[Result]]:
+    """Return the mistakes, and the results with the findings that none of them explains."""
+    results = {result.place: result for result in failed}
+    open_: dict[Place, frozenset[int]] = {place: frozenset(range(len(one.findings))) for place, one in results.items()}
+    found: list[_Undone] = []
+    tried: set[_Key] = set()
+    while (best := _best(results, open_, tried)) is not None:
+        key, text, explained = best
+        tried.add(key)
+        after = {place: numbers - explained.get(place, frozenset()) for place, numbers in open_.items()}
+        parts = [_part(results[place], numbers) for place, numbers in explained.items()]
+        largest = _largest(parts)
+        gone = len(_groups(results, open_) - _groups(results, after) - {largest})
+        if gone or any((part.level, *key) != largest for part in parts for key in groups([part])):
+            found.append(_Undone(text, tuple(parts), gone))
+            open_ = after
+    left = [_part(one, open_[place]) for place, one in results.items() if open_[place] or not one.findings]
+    return found, left
+
+
+def _best(
+    results: Mapping[Place, Result], open_: _Open, tried: set[_Key]
+) -> tuple[_Key, str, dict[Place, frozenset[int]]] | None:
+    """Return the mistake that explains most of the findings that are open, with these; of several the simplest."""
+    explained: dict[_Key, dict[Place, frozenset[int]]] = {}
+    texts: dict[_Key, str] = {}
+    for place, result in results.items():
+        for key, text, numbers in _explained(result):
+            if key not in tried and numbers & open_[place]:
+                explained.setdefault(key, {})[place] = numbers & open_[place]
+                texts[key] = text
+    several = [key for key, of in explained.items() if len(of) >= _LEAST]
+    most = {key: sum(map(len, explained[key].values())) for key in several}
+    best = max(several, key=lambda key: (most[key], -len(key[1])), default=None)
+    return None if best is None else (best, texts[best], explained[best])
+
+
+def _explained(result: Result) -> Iterator[tuple[_Key, str, frozenset[int]]]:
+    """Yield each mistake that explains something of a result, as a text, and the places of what it explains."""
+    for one in result.undone:
+        mistake: Mapping[str, Any] = one["mistake"]
+        key = (str(mistake["kind"]), tuple(mistake.get("names", ())), tuple(mistake.get("factors", ())))
+        yield key, str(mistake["text"]), frozenset(range(len(result.findings))) - frozenset(one["left"])
+
+
+def _groups(results: Mapping[Place, Result], open_: _Open) -> set[tuple[str, ...]]:
+    """Return what tells apart the causes of what is open, of MUST and SHOULD."""
+    parts = [_part(one, open_[place]) for place, one in results.items() if open_[place] or not one.findings]
+    levels = {part.level for part in parts}
+    return {(level, *key) for level in levels for key in groups(one for one in parts if one.level == level)}
+
+
+def _largest(parts: Sequence[Result]) -> tuple[str, ...]:
+    """Return what tells the cause of most of these results apart, of a MUST if there is one."""
+    level = min(part.level for part in parts)
+    found = groups(part for part in parts if part.level == level)
+    return (level, *max(found, key=lambda key: len(found[key])))
+
+
+def _part(result: Result, numbers: frozenset[int]) -> Result:
+    """Return a result with some of its findings alone."""
+    if len(numbers) == len(result.findings):
+        return result
+    return result.of_findings([finding for place, finding in enumerate(result.findings) if place in numbers])

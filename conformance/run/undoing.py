@@ -1,0 +1,194 @@
+"""Which single mistakes explain a failed check: what it shows is judged again, against plain autograd that makes one.
+
+What is no longer wrong then was wrong by that mistake. What still is has another cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+
+from gradconform.contract.check import Check
+from gradconform.diagnosis.cause import Cause, Mistake
+from gradconform.diagnosis.first_sight import FirstSight, WrongOne
+from gradconform.diagnosis.one_mistake import candidates
+from gradconform.drive.driver import drive
+from gradconform.drive.evidence import Evidence
+from gradconform.judge.finding import Finding, findings_in
+from gradconform.judge.gradients import gradients
+from gradconform.judge.values import NONFINITE
+from gradconform.process.interrupts import pass_on_an_interrupt
+from gradconform.reference.mistaken import FULL_INPUT, FULL_WEIGHT, INPUT, WEIGHT, MistakenAdapter, OneMistake
+
+#: The parts of a backward in which the kinds of actions are.
+_PARTS = {
+    "B": frozenset({FULL_INPUT, FULL_WEIGHT}),
+    "I": frozenset({INPUT, WEIGHT}),
+    "G": frozenset({WEIGHT}),
+    "W": frozenset({WEIGHT}),
+}
+
+#: The part of a backward that gives a sort of gradient, by the letter of the action.
+_SHOWN_IN = {
+    ("parameter gradient", "B"): FULL_WEIGHT,
+    ("parameter gradient", "W"): WEIGHT,
+    ("input gradient", "B"): FULL_INPUT,
+    ("input gradient", "I"): INPUT,
+}
+
+#: Narrower dtypes that gradients may be rounded to, and the causes that a finding has then.
+_NARROWER = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+_OF_ROUNDING = frozenset({None, Mistake.ROUNDED, Mistake.ROUNDED_TO_BITS, Mistake.RELATIVE_ERROR})
+
+
+#: A mistake by its kind, factors, and where it is made.
+_Key = tuple[Mistake, tuple[float, ...], frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A trial of a check, with what it showed and what is wrong in it."""
+
+    evidence: Evidence
+    findings: Sequence[Finding]
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """The parts of a backward that its program has."""
+        kinds = {action.kind for action in self.evidence.trial.actions}
+        return frozenset().union(*(_PARTS[kind] for kind in kinds & _PARTS.keys()))
+
+    @property
+    def keys(self) -> set[tuple[str, str]]:
+        """The tensors that are wrong."""
+        return set(map(_key, self.findings))
+
+
+class Undoing:
+    """Finds the mistakes that explain failed checks of one target, device and dtype."""
+
+    def __init__(self, contrasts: Callable[[], Iterable[Evidence]]) -> None:
+        """Keep how to run the plain trials ``contrasts``; they run once, when a check fails."""
+        self._contrasts = contrasts
+        self._refuted: dict[_Key, bool] = {}
+
+    def explained(self, check: Check, failing: Sequence[Tried]) -> tuple[dict[str, Any], ...]:
+        """Return the mistakes that explain findings of a check, as JSON values: ``mistake`` and what is ``left``.
+
+        ``left`` has the places of the findings that are still there if the same check is judged against plain autograd
+        with that mistake. A mistake that makes anything else wrong, here or in plain trials, is none of them.
+        """
+        if not failing:
+            return ()
+        shown = {part for one in failing for finding in one.findings if (part := _part(finding)) is not None}
+        parts = frozenset().union(*(one.parts for one in failing))
+        number = sum(len(one.findings) for one in failing)
+        known: dict[_Key, list[int] | None] = {}
+        told = []
+        for cause, mistake in _candidates(failing):
+            at = mistake.at & parts
+            if not at or (shown and at.isdisjoint(shown)):
+                continue
+            key = (cause.kind, cause.factors, at)
+            if key not in known:
+                known[key] = _left(check, failing, replace(mistake, at=at))
+            left = known[key]
+            if left is not None and len(left) < number and not self._is_refuted(cause, mistake):
+                told.append({"mistake": cause.to_dict(), "left": left})
+        rounded = _rounded(check, failing) if any(wrong for _, wrong in self._plain) else ()
+        return (*told, *rounded)
+
+    @cached_property
+    def _plain(self) -> list[tuple[Evidence, set[tuple[str, str]]]]:
+        """The plain trials, each with the tensors that are wrong in it; none where one of them cannot be run."""
+        try:
+            return [(evidence, _wrong(replace(evidence, mistaken=True))) for evidence in self._contrasts()]
+        except BaseException as error:  # noqa: BLE001 (the failure itself is reported all the same)
+            pass_on_an_interrupt(error)
+            return []
+
+    def _is_refuted(self, cause: Cause, mistake: OneMistake) -> bool:
+        """Tell whether a mistake makes wrong in a plain trial what is right there."""
+        key = (cause.kind, cause.factors, mistake.at)
+        if key not in self._refuted:
+            made = ((_with_mistake(evidence, mistake), wrong) for evidence, wrong in self._plain)
+            self._refuted[key] = any(_wrong(evidence) - wrong for evidence, wrong in made)
+        return self._refuted[key]
+
+
+def _wrong(evidence: Evidence) -> set[tuple[str, str]]:
+    return {_key(finding) for finding in findings_in(gradients(evidence))}
+
+
+def _candidates(failing: Sequence[Tried]) -> Iterator[tuple[Cause, OneMistake]]:
+    """Yield what may explain something of the trial with the shortest program."""
+    first = min(failing, key=lambda one: len(one.evidence.trial.actions))
+    wrong = [WrongOne(one.sort, _key(one)[1], one.action, one.kind) for one in first.findings]
+    return candidates(FirstSight.of(first.evidence, wrong))
+
+
+def _left(check: Check, failing: Sequence[Tried], mistake: OneMistake) -> list[int] | None:
+    """Return the places of the findings that a mistake does not explain; None where it predicts what is not there."""
+    still = [_still_wrong(check, one, partial(_with_mistake, one.evidence, mistake)) for one in failing]
+    return _places(failing, still)
+
+
+def _with_mistake(evidence: Evidence, mistake: OneMistake) -> Evidence:
+    oracle = drive(
+        MistakenAdapter(mistake), evidence.materials, loss_scale=evidence.loss_scale, known=evidence.observation
+    )
+    return replace(evidence, oracle=oracle, mistaken=True)
+
+
+def _still_wrong(check: Check, one: Tried, make: Callable[[], Evidence]) -> set[tuple[str, str]] | None:
+    """Return the tensors that are still wrong; None where others are, or where it cannot be told."""
+    found: set[tuple[str, str]] = set()
+    try:
+        for seen in check.judge(make()):
+            if isinstance(seen, Finding):
+                found.add(_key(seen))
+                if found - one.keys:
+                    return None
+    except BaseException as error:  # noqa: BLE001 (the failure itself is reported all the same)
+        pass_on_an_interrupt(error)
+        return None
+    return found
+
+
+def _places(failing: Sequence[Tried], still: Sequence[set[tuple[str, str]] | None]) -> list[int] | None:
+    if any(one is None for one in still):
+        return None
+    flat = [(finding, found or ()) for one, found in zip(failing, still, strict=True) for finding in one.findings]
+    return [place for place, (finding, found) in enumerate(flat) if _key(finding) in found]
+
+
+def _rounded(check: Check, failing: Sequence[Tried]) -> Iterator[dict[str, Any]]:
+    """Yield the narrower dtypes with whose rounding nothing is wrong, none finer than one that a finding names."""
+    causes = [finding.cause for one in failing for finding in one.findings]
+    if not {None if cause is None else cause.kind for cause in causes} <= _OF_ROUNDING:
+        return
+    named = {cause.names[0] for cause in causes if cause is not None and cause.kind is Mistake.ROUNDED}
+    eps = torch.finfo(failing[0].evidence.materials.dtype).eps
+    least = max((torch.finfo(_NARROWER[name]).eps for name in named & _NARROWER.keys()), default=0.0)
+    for name, narrow in _NARROWER.items():
+        room = torch.finfo(narrow).eps / eps
+        if room > 1.0 and torch.finfo(narrow).eps >= least:
+            still = [_still_wrong(check, one, partial(_with_room, one.evidence, room)) for one in failing]
+            if _places(failing, still) == []:
+                yield {"mistake": Cause(Mistake.ALL_ROUNDED, names=(name,)).to_dict(), "left": []}
+
+
+def _with_room(evidence: Evidence, room: float) -> Evidence:
+    return replace(evidence, diagnose=False, room=room)
+
+
+def _part(finding: Finding) -> str | None:
+    return _SHOWN_IN.get((finding.sort, finding.action.lstrip("0123456789")[:1]))
+
+
+def _key(finding: Finding) -> tuple[str, str]:
+    return finding.sort, finding.where.removesuffix(NONFINITE)

@@ -1,0 +1,144 @@
+"""A run with one bug reports one cause on a screen; a second bug and what is left over keep causes of their own."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gradconform import check_stage_backward
+from gradconform.reading.report import read_report
+from gradconform.report.by_cause import Cause
+from gradconform.report.sections import sections
+from gradconform.report.terminal import closing, opening, tally_line
+from gradconform.results import Report
+
+_CHECKS = ("accumulate.*", "grad_tuple.none*", "split.gradients.m*", "split.gradients.t*", "steps.*split*")
+_BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "one_line_bugs.py"
+
+#: A run of all areas has so many lines on them: the reports here are of some areas alone.
+_AREAS = 16
+
+
+def _benchmark() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("one_line_bugs", _BENCHMARK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+_BUGS = {bug.name: bug for bug in _benchmark().BUGS}
+
+Judge = Callable[..., Report]
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Judge:
+    """Return what reports on a module with some of the bugs, each once."""
+    known: dict[tuple[str, ...], Report] = {}
+
+    def report(*names: str) -> Report:
+        if names not in known:
+            source = _BUGS[names[0]].source()
+            for name in names[1:]:
+                source = _BUGS[name].into(source)
+            file = tmp_path_factory.mktemp("bugs") / "backward.py"
+            file.write_text(source, encoding="utf-8")
+            known[names] = check_stage_backward(str(file), checks=_CHECKS)
+        return known[names]
+
+    return report
+
+
+def causes(report: Report) -> list[Cause]:
+    """Return all causes of what failed."""
+    return [cause for section in sections(report) if section.heading.startswith("failed") for cause in section.causes]
+
+
+def without_undoing(report: Report) -> Report:
+    """Return the report as an older kit would have written it."""
+    return replace(report, results=[replace(result, undone=()) for result in report])
+
+
+@pytest.mark.parametrize(
+    ("bug", "mistake"),
+    [
+        ("keeps-first", "in W, nothing is added to a gradient that is already there"),
+        ("doubles-w", "in W, gradients are multiplied by 2"),
+        ("first-output", "in I and W, only the first output's gradient counts"),
+    ],
+)
+def test_one_bug_is_one_cause_on_forty_lines(judged: Judge, bug: str, mistake: str) -> None:
+    report = judged(bug)
+    assert len(causes(without_undoing(report))) > 1
+    (cause,) = causes(report)
+    assert cause.likely == mistake
+    assert set(cause.checks) == {result.check for result in report.failures if result.level == "MUST"}
+    lines = [*opening(report, [("cpu", "float32")], 80), *([tally_line("area", report.results, 1)] * _AREAS)]
+    assert len([*lines, *closing(report, 80)]) <= 40
+
+
+def test_the_smallest_check_that_shows_the_bug_comes_first(judged: Judge) -> None:
+    (cause,) = causes(judged("keeps-first"))
+    actions = {result.check: sum(len(program.split()) for program in result.programs) for result in cause.results}
+    assert actions[cause.smallest.check] == min(actions.values())
+    shown = [line for line in map(str, closing(judged("keeps-first"), 80)) if line.startswith("    ")]
+    assert next(line for line in shown if ": program" in line).strip().startswith(cause.smallest.check)
+
+
+@pytest.mark.parametrize(
+    ("bugs", "mistakes"),
+    [
+        (
+            ("doubles-w", "reverses-inputs"),
+            ("in W, gradients are multiplied by 2", "in I, the input gradients are returned in reverse order"),
+        ),
+        # Both are in what W adds: a parameter that gets nothing is not charged to what is already there.
+        (
+            ("keeps-first", "drops-last"),
+            ("in W, nothing is added to a gradient that is already there", "never accumulated"),
+        ),
+    ],
+)
+def test_two_bugs_stay_two_causes(judged: Judge, bugs: tuple[str, str], mistakes: tuple[str, str]) -> None:
+    assert [cause.likely for cause in causes(judged(*bugs))][:2] == [*mistakes]
+
+
+def test_what_a_mistake_does_not_explain_is_reported_in_full(judged: Judge) -> None:
+    report = judged("keeps-first")
+    other = next(result for result in report if result.status == "passed")
+    finding = {**report.failures[0].findings[0], "kind": "layout", "text": "expected layout a, got b", "cause": None}
+    failed = replace(other, status="failed", kind="layout", level="MUST", findings=(finding,))
+    first, second = causes(replace(report, results=[failed if result is other else result for result in report]))
+    assert first.likely == causes(report)[0].likely
+    assert [*second.checks] == [failed.check]
+
+
+def test_a_mistake_that_predicts_what_is_not_there_explains_nothing(judged: Judge) -> None:
+    mixed = [result for result in judged("keeps-first") if result.check == "accumulate.order.mixed"]
+    told = {(one["mistake"]["kind"], tuple(one["mistake"]["names"])) for one in mixed[0].undone if not one["left"]}
+    assert ("standing_kept", ("W",)) in told
+    assert ("standing_kept", ("W", "B's parameters")) not in told
+
+
+def test_the_mistakes_survive_the_report_as_json(judged: Judge, tmp_path: Path) -> None:
+    report = judged("keeps-first")
+    path = tmp_path / "report.json"
+    path.write_text(report.to_json(), encoding="utf-8")
+    assert [cause.text for cause in causes(read_report(path))] == [cause.text for cause in causes(report)]
+
+
+def test_what_fails_in_special_trials_alone_is_no_mistake_of_every_action() -> None:
+    """torch 2.13.0's W adds nothing in some checks, each for a reason of its own, and is right on a plain stage."""
+    report = check_stage_backward("torch", checks=("hooks.altered.move-mlp-split", "split.gradients.t*"))
+    if not report.failures:
+        pytest.skip("this torch is right there")
+    assert all("nothing_added" not in {one["mistake"]["kind"] for one in result.undone} for result in report)
