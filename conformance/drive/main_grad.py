@@ -35,7 +35,7 @@ def clear(session: Session) -> None:
     with torch.no_grad():
         for grad in session.param_grads().values():
             if grad is not None:
-                grad.detach().zero_()
+                grad.zero_()  # not through detach(), which copies what a sparse tensor is made of
     if not all(is_clear(grad) for grad in session.param_grads().values()):
         msg = "the session has no zero_grads(), and zeros in the tensors of param_grads() do not stay"
         raise NotClearedError(msg)

@@ -32,6 +32,7 @@ KINDS = {
     "hooks": {"hooks", "mismatch", "missing"},
     "layouts": {"mismatch", "missing"},
     "lifetime": {"alive", "mismatch", "missing"},
+    "main_grad": {"mismatch"},
     "means": {"mismatch"},
     "modes": {"mismatch", "missing", "dtype", "nonfinite"},
     "numerics": {"mismatch", "nonfinite", "dtype", "shape", "layout"},
