@@ -92,6 +92,8 @@ class Mistake(Enum):
     ADDED_AT_START = "added at the start of the memory that is one for all gradients"
     # Elements are wrong.
     TRANSPOSED = "transposed"
+    WRITTEN_ACROSS = "its elements were written row by row into memory {names}"
+    READ_ACROSS = "its elements were read row by row from memory {names}"
     CONJUGATED = "conjugated"
     ROUNDED = "rounded to {c.names[0]}"
     ROUNDED_TO_BITS = "rounded to {c.counts[0]} bits"
@@ -128,6 +130,7 @@ class Mistake(Enum):
     DICT_BY_ORDER = "a dict's output gradients are paired by their order, not by their keys"
     DICT_BY_ALPHABET = "a dict's output gradients are paired in the order of the alphabet"
     READ_AS_CONTIGUOUS = "an output gradient is read from the start of its memory as if it were contiguous"
+    ARGUMENTS_READ_AS_CONTIGUOUS = "an argument is read from the start of its memory as if it were contiguous"
     OUTPUT_GRADS_ONES = "ones in place of the output gradients"
     OTHER_FORWARD = "the forward of {parts} with the output gradients of {others}: contexts are mixed up"
     OTHER_OUTPUT_GRADS = "the output gradients are those of {parts}"

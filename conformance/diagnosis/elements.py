@@ -38,6 +38,30 @@ def reshaped(wrong: WrongTensor, got: Tensor) -> Cause | None:
     return _rounded(wrong, got) or clipped(wrong)
 
 
+def across(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
+    """Say that what the action was to add was written or read row by row where its memory is not in that order."""
+    own = _own(parts)
+    if own is None or own.shape != wrong.got.shape:
+        return None
+    for kind, memory, moved in _orders(own):
+        if wrong.explained_by(wrong.right - own + moved):
+            return Cause(kind, names=(memory,))
+    return None
+
+
+def _orders(own: Tensor) -> Iterator[tuple[Mistake, str, Tensor]]:
+    """Yield the elements in the orders that they get where columns, or channels, come first in one memory alone."""
+    if own.dim() == 2:  # noqa: PLR2004 (a matrix)
+        rows, columns = own.shape
+        yield Mistake.WRITTEN_ACROSS, "that is transposed", own.reshape(columns, rows).T
+        yield Mistake.READ_ACROSS, "that is transposed", own.T.reshape(own.shape)
+    elif own.dim() == 4:  # noqa: PLR2004 (images)
+        count, channels, height, width = own.shape
+        written = own.reshape(count, height, width, channels).permute(0, 3, 1, 2)
+        yield Mistake.WRITTEN_ACROSS, "whose channels lie last", written
+        yield Mistake.READ_ACROSS, "whose channels lie last", own.permute(0, 2, 3, 1).reshape(own.shape)
+
+
 def cut_off(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
     """Say that the elements behind a whole number of blocks got nothing of what the action was to add."""
     own, size = _own(parts), wrong.got.numel()

@@ -55,6 +55,7 @@ def _hypotheses(evidence: Evidence, step: Step, all_given: list[Given]) -> Itera
             if again.starts_otherwise(starts):
                 yield cause, again.grads(starts)
         yield from _of_other_stages(evidence, step, again)
+    yield from _of_misread_arguments(evidence, step)
     yield from _of_other_microbatches(evidence, step, again)
     for cause, other in otherwise(evidence, step):
         yield cause, other.grads(other.given)
@@ -146,6 +147,27 @@ def _misread_in_memory(evidence: Evidence, step: Step, again: Replay) -> Iterato
     raw = dict(leaves(evidence.materials.output_grads(step.action.stage, step.action.mb)))
     read = [_through_the_storage(raw[path]) for path in again.outputs]
     yield Cause(Mistake.READ_AS_CONTIGUOUS), read
+
+
+def _of_misread_arguments(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Grads]]:
+    """Yield what a backward gives that reads the arguments as if they lay in one piece, where they do not."""
+    if evidence.trial.chain or evidence.trial.hand_grads:
+        return
+    lane, mb = step.action.stage, step.action.mb
+    again = Replay(evidence, lane, mb, forward_of(evidence.trial.actions, lane, mb, step.position + 1))
+    pairs = list(zip(again.args, evidence.materials.args(lane, mb, again.stage), strict=True))
+    read = [(arg, _through_the_storage(raw)) for arg, raw in pairs if isinstance(raw, Tensor) and _is_scattered(raw)]
+    changed = [(arg, other) for arg, other in read if other is not None and not torch.equal(arg, other)]
+    for arg, other in changed:
+        arg.data.copy_(other)  # as its forward has saved it
+    if changed:
+        yield Cause(Mistake.ARGUMENTS_READ_AS_CONTIGUOUS), again.grads(again.given)
+
+
+def _is_scattered(raw: Tensor) -> bool:
+    """Tell whether a tensor of floats lies otherwise than in one piece from the start of its memory."""
+    in_one_piece = raw.is_contiguous() and not offset_of(raw)
+    return raw.layout == torch.strided and raw.is_floating_point() and not in_one_piece
 
 
 def _through_the_storage(grad: Tensor | None) -> Start:

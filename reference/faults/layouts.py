@@ -76,7 +76,12 @@ def _has_gaps(tensor: Tensor) -> bool:
     return tensor.dim() > 0 and tensor.numel() > 1 and min(tensor.stride()) > 1
 
 
-@fault("space.*.strided-arguments-*", takes="layout=strided-arguments", shows_by="memory")
+@fault(
+    "space.*.strided-arguments-*",
+    cause="arguments_read_as_contiguous",
+    takes="layout=strided-arguments",
+    shows_by="memory",
+)
 def arguments_with_gaps_read_without() -> Target:
     """The weight gradient reads an argument with gaps as if it had none."""
     return _misreading(lambda one: _read_from_the_start(one) if _has_gaps(one) else None)
@@ -97,7 +102,7 @@ def _channels_last(tensor: Tensor) -> bool:
     return tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
 
 
-@fault("*.gradients.conv2d-channels-last", shows_by="memory")
+@fault("*.gradients.conv2d-channels-last", cause="arguments_read_as_contiguous", shows_by="memory")
 def channels_last_arguments_read_as_contiguous() -> Target:
     """The weight gradient reads an argument whose channels lie last as if they lay second."""
     return _misreading(lambda one: _read_from_the_start(one) if _channels_last(one) else None)
@@ -133,7 +138,7 @@ def small_elements_dropped() -> Target:
     return _misreading(read)
 
 
-@fault("space.*.transposed-arguments-*", takes="layout=transposed-arguments", shows_by="memory")
+@fault("space.*.transposed-arguments-*", cause="written_across", takes="layout=transposed-arguments", shows_by="memory")
 @alters(input_grads)
 def input_gradient_written_as_the_argument_is(inputs: Sequence[Any], grads: Grads) -> Grads:
     """The first input gradient is written row by row into memory that has the strides of a transposed argument."""
@@ -152,7 +157,7 @@ def gradient_of_an_expanded_argument_summed(value: Any, grad: Tensor) -> Tensor:
     return grad.sum().expand(grad.shape)
 
 
-@fault("space.*.transposed-weight-*", takes="layout=transposed-weight", shows_by="memory")
+@fault("space.*.transposed-weight-*", cause="written_across", takes="layout=transposed-weight", shows_by="memory")
 def weight_gradient_written_as_the_weight_is() -> Target:
     """The gradient of a transposed weight is written row by row into memory with the weight's strides."""
 
