@@ -92,13 +92,19 @@ class FirstSight:
 def _firsts(evidence: Evidence) -> Iterator[tuple[str, Step]]:
     """Yield every parameter with the first action after which its gradient is wrong."""
     met: set[tuple[int, str]] = set()
-    for step in evidence.observation.steps:
+    for step in _of_both(evidence):
         right = evidence.oracle_step(step).param_grads
         for name, got in step.param_grads.items():
             place = (step.action.stage, name)
             if place not in met and got is not right.get(name) and not _near(got, right.get(name)):
                 met.add(place)
                 yield name, step
+
+
+def _of_both(evidence: Evidence) -> list[Step]:
+    """Return the steps of the implementation that plain autograd has too: it is asked no W if its I has raised."""
+    asked = {step.position for step in evidence.oracle.steps}
+    return [step for step in evidence.observation.steps if step.position in asked]
 
 
 def _near(got: Tensor | None, right: Tensor | None) -> bool:
@@ -155,7 +161,7 @@ def _factor(got: Tensor, right: Tensor) -> float | None:
 
 def _factors(evidence: Evidence) -> Iterator[float]:
     """Yield by what numbers gradients are multiplied that are returned."""
-    for step in evidence.observation.steps:
+    for step in _of_both(evidence):
         wanted = evidence.oracle_step(step).input_grads
         for got, right in zip(step.input_grads or (), wanted or (), strict=False):
             if got is not None and right is not None and got is not right:

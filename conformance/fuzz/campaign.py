@@ -17,8 +17,7 @@ from gradconform.fixtures import strategies
 from gradconform.fixtures.random_stages import IllConditionedError, Order, recipe_of, stage_of
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.run.runner import Runner
-from gradconform.trial.random_trials import draw_options, finished
-from gradconform.trial.trial import Trial
+from gradconform.trial.random_trials import draw_options, trial_of
 
 from .hunt import Defect, DefectError, Hunt
 
@@ -139,8 +138,7 @@ class StageMachine(RuleBasedStateMachine):
             return
         self.order.finish()
         if self.order.begun:
-            program = finished(self.order.program, self.options)
-            self.hunt.attempt(Trial(stages=(self.case,), program=program, **self.options))
+            self.hunt.attempt(trial_of(self.case, self.order.program, self.options, self.capabilities))
 
 
 def _freezable(case: StageCase) -> list[int]:

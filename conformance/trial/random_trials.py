@@ -106,9 +106,19 @@ def _draw_caller(
     return fields
 
 
-def finished(program: str, options: Mapping[str, Any]) -> str:
-    """Return the program, with an end where ``options`` say that an earlier graph goes on at the end of a step."""
-    return f"{program} finish" if options.get("upstream") and not program.endswith("finish") else program
+def trial_of(case: StageCase, program: str, options: Mapping[str, Any], capabilities: Capabilities) -> Trial:
+    """Return the trial of a drawn program and drawn options, without options that do not go with the program.
+
+    If an earlier graph goes on at the end of a step, the program ends one.
+    """
+    fields = dict(options)
+    if "lose" in program:  # what is lost has other values
+        fields.pop("same_args", None)
+    if "zero_fill" in program and not capabilities.grads_in_param_grad:
+        fields.pop("watch", None)  # plain autograd clears what shares memory with a .grad, which this target leaves
+    if fields.get("upstream") and not program.endswith("finish"):
+        program = f"{program} finish"
+    return Trial(stages=(case,), program=program, **fields)
 
 
 def draw_trial(  # noqa: PLR0913 (each says what is drawn)
@@ -128,6 +138,4 @@ def draw_trial(  # noqa: PLR0913 (each says what is drawn)
     case = draw_stage(choices, capabilities, max_lines=max_lines)
     program = draw_program(choices, capabilities, most=most, way=way, forwards=passed)
     options = draw_options(choices, case, capabilities, passed=passed)
-    if "lose" in program:  # what is lost has other values
-        options.pop("same_args", None)
-    return Trial(stages=(case,), program=finished(program, options), **options)
+    return trial_of(case, program, options, capabilities)
