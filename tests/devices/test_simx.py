@@ -89,9 +89,10 @@ def test_a_process_can_abort_when_all_is_done() -> None:
     [
         ({"SIMX_DEVICES": "99"}, "SIMX_DEVICES='99': expected a number of devices from 1 to 16"),
         ({"SIMX_TF23": "1"}, "simx has no option SIMX_TF23; nearest: SIMX_TF32"),
-        (
+        pytest.param(
             {"CXX": "no-such-compiler", "TORCH_EXTENSIONS_DIR": "{folder}"},
             "the device simx cannot be built: error: ",
+            marks=pytest.mark.nightly,
         ),
     ],
     ids=["value", "name", "compiler"],

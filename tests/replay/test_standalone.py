@@ -327,8 +327,15 @@ def run_script(text: str, adapter: Adapter | None) -> list[dict[str, Any]]:
 
 
 @pytest.mark.filterwarnings("ignore:grad and param do not obey")  # a program hands gradients over with other strides
-@pytest.mark.parametrize("target", ["reference-split", "torch"])
-@pytest.mark.parametrize("name", TRIALS)
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        # In CI each trial is run on one of the two, nightly on both.
+        pytest.param(name, target, marks=() if (number + place) % 2 else pytest.mark.nightly)
+        for number, name in enumerate(TRIALS)
+        for place, target in enumerate(("reference-split", "torch"))
+    ],
+)
 def test_a_script_sees_what_the_driver_sees(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = TRIALS[name]
     monkeypatch.setitem(COMPARED, everything, showable(trial))
