@@ -122,10 +122,11 @@ def _one_bug(found: Sequence[Section]) -> bool:
 
 
 def _around_the_verdict(report: Report, width: int, *, short: bool) -> list[Line]:
+    on_the_cpu = all(result.device == "cpu" for result in report)  # of a device they say what it is judged by
     return [
         *_preflights(devices(report), width),
         *listed("found and left out", left_out(report), width),
-        *(() if short else wrapped_each(numbers(report), width, role="faint")),
+        *(() if short and on_the_cpu else wrapped_each(numbers(report), width, role="faint")),
     ]
 
 

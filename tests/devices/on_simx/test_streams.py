@@ -50,7 +50,7 @@ def test_a_stream_of_cuda_that_is_not_the_callers_is_kept_busy(monkeypatch: pyte
     slept: list[int] = []
     monkeypatch.setattr(operation_log, "sleep_of", lambda _: slept.append)
     judged("racing_stream.py", ("split.gradients.mlp",))
-    assert len(slept) == 2  # once in each W
+    assert len(slept) >= 2  # once in each W, and in those of the plain trials that a failure is held against
     slept.clear()
     check_stage_backward("reference-split", device="simx:0", checks=["split.gradients.mlp"])
     assert slept == []
