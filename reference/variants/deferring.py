@@ -27,36 +27,45 @@ class _Fifo(Session):
         return self.pending.popleft()[1]
 
 
-class _Swapped(Session):
+class Swapped(Session):
     """Swaps every Linear in place, as zero-bubble pipelines do.
 
     I runs a plain backward, W what the Linears left behind for their weights.
     """
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        """Swap the layers."""
         super().__init__(stage, spec)
-        self.store = WeightGradStore()
+        self.store = self.make_store()
         self.waiting: dict[int, Callable[[], None]] = {}
         swap(stage, nn.Linear, DeferredLinear, store=self.store)
 
+    def make_store(self) -> WeightGradStore:
+        """Return what the Linears leave to."""
+        return WeightGradStore()
+
     def backward(self, mb: int, output_grads: Any) -> Grads:
+        """Run I and W."""
         found = self.backward_input(mb, output_grads)
         self.backward_weight(mb)
         return found
 
     def backward_input(self, mb: int, output_grads: Any) -> Grads:
+        """Run the backward, and keep what was left under the number of the micro-batch."""
         try:
             return super().backward(mb, output_grads)
         finally:
             self.waiting[mb] = self.store.take()
 
     def backward_weight(self, mb: int) -> None:
+        """Accumulate what was left."""
         if mb not in self.waiting:
             msg = f"W of micro-batch {mb} has nothing to do: there was no I, or its W has run"
             raise RuntimeError(msg)
         self.waiting.pop(mb)()
 
     def close(self) -> None:
+        """Forget what was left."""
         super().close()
         self.waiting.clear()
 
@@ -112,7 +121,7 @@ class _AtTheEnd(Session):
 
 VARIANTS: dict[str, Callable[[], object]] = {
     "first-in-first-out": partial(adapter, _Fifo, weight_order="fifo", parameter_input=False),
-    "linears-swapped": partial(adapter, _Swapped, **EARLY, autocast=False, shared_module=False),
+    "linears-swapped": partial(adapter, Swapped, **EARLY, autocast=False, shared_module=False),
     "weights-in-a-thread": partial(adapter, _InAThread),
     "all-in-one-thread": partial(adapter, _AllInOneThread),
     "weights-in-the-end": partial(adapter, _AtTheEnd, weight_when="finish", parameter_input=False),

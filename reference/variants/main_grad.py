@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec
-from gradconform.reference.deferred_linear import DeferredLinear
-from gradconform.swapping import swap
+from gradconform.reference.deferred_linear import WeightGradStore
 
-from .sessions import EARLY, Grads, Session, adapter
+from .deferring import Swapped
+from .sessions import EARLY, Session, adapter
 
 
 def add_to_main_grad(parameter: Any, grad: Tensor) -> None:
@@ -67,53 +67,36 @@ class MainGradSession(Session):
         self.hooked.clear()
 
 
-class KernelSession(MainGradSession):
-    """Swaps Linears for layers that add the weight's gradient to ``main_grad`` themselves, as fused kernels do.
+class _EachUse(WeightGradStore):
+    """Adds every use of a weight by itself, by a function."""
 
-    I is a backward that leaves these gradients for W; B is both.
-    """
+    def __init__(self, add: Callable[[Tensor, Tensor], None]) -> None:
+        """Keep how a use is added."""
+        super().__init__()
+        self._add = add
 
-    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
-        """Swap the layers."""
-        super().__init__(stage, spec)
-        self.left: list[tuple[Tensor, Callable[[], Tensor]]] = []
-        self.waiting: dict[int, list[tuple[Tensor, Callable[[], Tensor]]]] = {}
-        swap(stage, nn.Linear, DeferredLinear, store=self)
+    def take(self) -> Callable[[], None]:
+        """Return what adds all weight gradients that were left since the last time."""
+        taken, self._left = self._left, []
 
-    def leave(self, weight: Tensor, gradient: Callable[[], Tensor]) -> None:
-        """Keep what computes a weight's gradient."""
-        self.left.append((weight, gradient))
+        def accumulate() -> None:
+            for weight, gradient in taken:
+                if weight.requires_grad:
+                    self._add(weight, gradient())
 
-    def backward(self, mb: int, output_grads: Any) -> Grads:
-        """Run I and W."""
-        found = self.backward_input(mb, output_grads)
-        self.backward_weight(mb)
-        return found
+        return accumulate
 
-    def backward_input(self, mb: int, output_grads: Any) -> Grads:
-        """Run the backward, and keep what was left under the number of the micro-batch."""
-        try:
-            return super().backward(mb, output_grads)
-        finally:
-            self.waiting[mb], self.left = self.left, []
 
-    def backward_weight(self, mb: int) -> None:
-        """Add what was left."""
-        if mb not in self.waiting:
-            msg = f"W of micro-batch {mb} has nothing to do: there was no I, or its W has run"
-            raise RuntimeError(msg)
-        for weight, gradient in self.waiting.pop(mb):
-            if weight.requires_grad:
-                self.add(weight, gradient())
+class KernelSession(Swapped, MainGradSession):
+    """Swaps Linears for layers that add the weight's gradient to ``main_grad`` themselves, as fused kernels do."""
+
+    def make_store(self) -> WeightGradStore:
+        """Return what adds to ``main_grad``."""
+        return _EachUse(self.add)
 
     def add(self, weight: Tensor, grad: Tensor) -> None:
         """Add one use of a weight."""
         add_to_main_grad(weight, grad)
-
-    def close(self) -> None:
-        """Forget what was left."""
-        super().close()
-        self.waiting.clear()
 
 
 #: What is claimed of a kernel session: it knows nothing of hooks and autocast, and reads weights in the backward.
