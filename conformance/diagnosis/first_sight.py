@@ -121,7 +121,7 @@ def _of_step(evidence: Evidence, name: str, step: Step) -> tuple[set[Added], flo
         return {Added.UNKNOWN}, None
     before, now = held_before(evidence, name, step), step.param_grads[name]
     right = evidence.oracle_step(step).param_grads.get(name)
-    found = {Added.NOTHING if before is None else Added.NOTHING_TO_SOME} if same_values(now, before) else set()
+    found = {Added.NOTHING if before is None else Added.NOTHING_TO_SOME} if _same_values(now, before) else set()
     if now is None or right is None or now.shape != right.shape:
         return found or {Added.OTHER}, None
     wide, own = dense(widen(now)), dense(widen(right))
@@ -133,7 +133,7 @@ def _of_step(evidence: Evidence, name: str, step: Step) -> tuple[set[Added], flo
     return found | unknown or {Added.OTHER}, _factor(wide, own)
 
 
-def same_values(now: Tensor | None, before: Tensor | None) -> bool:
+def _same_values(now: Tensor | None, before: Tensor | None) -> bool:
     """Tell whether a gradient has the values that it had, or is still none."""
     if now is None or before is None:
         return now is before

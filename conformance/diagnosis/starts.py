@@ -55,7 +55,7 @@ def _hypotheses(evidence: Evidence, step: Step, all_given: list[Given]) -> Itera
             if again.starts_otherwise(starts):
                 yield cause, again.grads(starts)
         yield from _of_other_stages(evidence, step, again)
-    yield from _of_misread_arguments(evidence, step)
+    yield from _of_misread_arguments(evidence, step, again)
     yield from _of_other_microbatches(evidence, step, again)
     for cause, other in otherwise(evidence, step):
         yield cause, other.grads(other.given)
@@ -149,35 +149,34 @@ def _misread_in_memory(evidence: Evidence, step: Step, again: Replay) -> Iterato
     yield Cause(Mistake.READ_AS_CONTIGUOUS), read
 
 
-def _of_misread_arguments(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Grads]]:
+def _of_misread_arguments(evidence: Evidence, step: Step, again: Replay) -> Iterator[tuple[Cause, Grads]]:
     """Yield what a backward gives that reads the arguments as if they lay in one piece, where they do not."""
     if evidence.trial.chain or evidence.trial.hand_grads:
         return
     lane, mb = step.action.stage, step.action.mb
-    again = Replay(evidence, lane, mb, forward_of(evidence.trial.actions, lane, mb, step.position + 1))
-    pairs = list(zip(again.args, evidence.materials.args(lane, mb, again.stage), strict=True))
-    read = [(arg, _through_the_storage(raw)) for arg, raw in pairs if isinstance(raw, Tensor) and _is_scattered(raw)]
-    changed = [(arg, other) for arg, other in read if other is not None and not torch.equal(arg, other)]
-    for arg, other in changed:
-        arg.data.copy_(other)  # as its forward has saved it
+    raw = evidence.materials.args(lane, mb, again.stage)
+    floats = [isinstance(one, Tensor) and one.layout == torch.strided and one.is_floating_point() for one in raw]
+    read = {n: _through_the_storage(raw[n]) for n, chosen in enumerate(floats) if chosen and not _in_one_piece(raw[n])}
+    changed = {n: other for n, other in read.items() if other is not None and not torch.equal(again.args[n], other)}
     if changed:
-        yield Cause(Mistake.ARGUMENTS_READ_AS_CONTIGUOUS), again.grads(again.given)
+        apart = Replay(evidence, lane, mb, forward_of(evidence.trial.actions, lane, mb, step.position + 1))
+        for n, other in changed.items():
+            apart.args[n].data.copy_(other)  # as its forward has saved it
+        yield Cause(Mistake.ARGUMENTS_READ_AS_CONTIGUOUS), apart.grads(apart.given)
 
 
-def _is_scattered(raw: Tensor) -> bool:
-    """Tell whether a tensor of floats lies otherwise than in one piece from the start of its memory."""
-    in_one_piece = raw.is_contiguous() and not offset_of(raw)
-    return raw.layout == torch.strided and raw.is_floating_point() and not in_one_piece
+def _in_one_piece(tensor: Tensor) -> bool:
+    """Tell whether a tensor is contiguous from the start of its memory."""
+    return tensor.is_contiguous() and not offset_of(tensor)
 
 
-def _through_the_storage(grad: Tensor | None) -> Start:
-    from_the_start = grad is None or (grad.is_contiguous() and not offset_of(grad))
-    storage = None if grad is None or from_the_start else storage_of(grad)
-    if grad is None or storage is None or storage.nbytes() < grad.nbytes:
-        found: Start = widen(grad)
+def _through_the_storage(tensor: Tensor | None) -> Start:
+    storage = None if tensor is None or _in_one_piece(tensor) else storage_of(tensor)
+    if tensor is None or storage is None or storage.nbytes() < tensor.nbytes:
+        found: Start = widen(tensor)
         return found
-    flat = torch.empty(0, dtype=grad.dtype, device=grad.device).set_(storage)
-    read: Tensor = widen(flat[: grad.numel()].view(grad.shape))
+    flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
+    read: Tensor = widen(flat[: tensor.numel()].view(tensor.shape))
     return read
 
 
