@@ -46,7 +46,7 @@ from .measurements import Measurements
 from .needs import Needs
 from .pieces import Pieces
 from .preflight import preflight
-from .undoing import Tried, Undoing
+from .undoing import JudgedTrial, Undoing
 
 #: How often plain autograd is run again where an implementation did not repeat itself.
 _CHANCES = 5
@@ -166,8 +166,7 @@ class Runner:
             return {"status": "unsupported", "unclaimed": tuple(unmet), "message": f"not claimed: {', '.join(unmet)}"}
         if self._adapter_problem and not self.place_unmet:  # a dtype or device that is not claimed may be refused
             return {"status": "error", "kind": "adapter", "message": self._adapter_problem}
-        by_trial: list[tuple[Trial, list[Finding]]] = []
-        tried: list[Tried] = []
+        tried: list[JudgedTrial] = []
         silent: list[Finding] = []
         readings: list[Any] = []
         for trial in check.trials:
@@ -177,8 +176,7 @@ class Runner:
             if self.puts_back:
                 found = self._pieces.told(check, trial, self._needs.told(check, found))
                 found = self._departures.told(check, trial, found)
-            by_trial.append((trial, found))
-            tried.append(Tried(evidence, found))
+            tried.append(JudgedTrial(evidence, found))
             silent += [] if any(finding.kind == "error" for finding in found) else found
             measured.add(evidence, headrooms_in(judged))
             if check.pooled is not None:
@@ -187,7 +185,7 @@ class Runner:
                 readings.append(check.pooled.read(evidence))
                 if check.pooled.settled(readings, len(check.trials)):
                     break
-        findings = samples.told(check, by_trial)
+        findings = samples.told(check, [(one.evidence.trial, one.findings) for one in tried])
         if check.pooled is not None and not findings:
             judged = list(check.pooled.judge(readings))
             findings, silent = findings_in(judged), findings_in(judged)
@@ -199,7 +197,7 @@ class Runner:
             _probed(unmet, findings, silent) if unmet else {"findings": findings, "undone": self._undone(check, tried)}
         )
 
-    def _undone(self, check: Check, tried: Sequence[Tried]) -> tuple[dict[str, Any], ...]:
+    def _undone(self, check: Check, tried: Sequence[JudgedTrial]) -> tuple[dict[str, Any], ...]:
         return self._undoing.explained(check, samples.of_message(check, tried)) if self.puts_back else ()
 
     def _kit_error(self, findings: list[Finding]) -> dict[str, Any] | None:

@@ -10,10 +10,10 @@ from gradconform.contract.check import Check
 from gradconform.judge.finding import Finding
 from gradconform.trial.trial import Trial
 
-from .undoing import Tried
+from .undoing import JudgedTrial
 
 
-def told(check: Check, by_trial: Sequence[tuple[Trial, list[Finding]]]) -> list[Finding]:
+def told(check: Check, by_trial: Sequence[tuple[Trial, Sequence[Finding]]]) -> list[Finding]:
     """Return the findings of a check; of one on an operation those of its first sample that fails.
 
     What a finding needs says which sample that is, by its number in torch's list, and how many of those tried fail.
@@ -27,7 +27,7 @@ def told(check: Check, by_trial: Sequence[tuple[Trial, list[Finding]]]) -> list[
     return [replace(finding, needs={**(finding.needs or {}), "sample": sample}) for finding in found]
 
 
-def of_message(check: Check, tried: Sequence[Tried]) -> Sequence[Tried]:
+def of_message(check: Check, tried: Sequence[JudgedTrial]) -> Sequence[JudgedTrial]:
     """Return the trials that fail whose findings a result has: of an operation the first alone."""
     failing = [one for one in tried if one.findings]
     return failing[:1] if _on_operation(check) else failing

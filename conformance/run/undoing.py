@@ -50,7 +50,7 @@ _Key = tuple[Mistake, tuple[float, ...], frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class JudgedTrial:
     """A trial of a check, with what it showed and what is wrong in it."""
 
     evidence: Evidence
@@ -76,7 +76,7 @@ class Undoing:
         self._contrasts = contrasts
         self._refuted: dict[_Key, bool] = {}
 
-    def explained(self, check: Check, failing: Sequence[Tried]) -> tuple[dict[str, Any], ...]:
+    def explained(self, check: Check, failing: Sequence[JudgedTrial]) -> tuple[dict[str, Any], ...]:
         """Return the mistakes that explain findings of a check, as JSON values: ``mistake`` and what is ``left``.
 
         ``left`` has the places of the findings that are still there if the same check is judged against plain autograd
@@ -124,14 +124,14 @@ def _wrong(evidence: Evidence) -> set[tuple[str, str]]:
     return {_key(finding) for finding in findings_in(gradients(evidence))}
 
 
-def _candidates(failing: Sequence[Tried]) -> Iterator[tuple[Cause, OneMistake]]:
+def _candidates(failing: Sequence[JudgedTrial]) -> Iterator[tuple[Cause, OneMistake]]:
     """Yield what may explain something of the trial with the shortest program."""
     first = min(failing, key=lambda one: len(one.evidence.trial.actions))
     wrong = [WrongOne(one.sort, _key(one)[1], one.action, one.kind) for one in first.findings]
     return candidates(FirstSight.of(first.evidence, wrong))
 
 
-def _left(check: Check, failing: Sequence[Tried], mistake: OneMistake) -> list[int] | None:
+def _left(check: Check, failing: Sequence[JudgedTrial], mistake: OneMistake) -> list[int] | None:
     """Return the places of the findings that a mistake does not explain; None where it predicts what is not there."""
     still = [_still_wrong(check, one, partial(_with_mistake, one.evidence, mistake)) for one in failing]
     return _places(failing, still)
@@ -144,7 +144,7 @@ def _with_mistake(evidence: Evidence, mistake: OneMistake) -> Evidence:
     return replace(evidence, oracle=oracle, mistaken=True)
 
 
-def _still_wrong(check: Check, one: Tried, make: Callable[[], Evidence]) -> set[tuple[str, str]] | None:
+def _still_wrong(check: Check, one: JudgedTrial, make: Callable[[], Evidence]) -> set[tuple[str, str]] | None:
     """Return the tensors that are still wrong; None where others are, or where it cannot be told."""
     found: set[tuple[str, str]] = set()
     try:
@@ -159,14 +159,14 @@ def _still_wrong(check: Check, one: Tried, make: Callable[[], Evidence]) -> set[
     return found
 
 
-def _places(failing: Sequence[Tried], still: Sequence[set[tuple[str, str]] | None]) -> list[int] | None:
+def _places(failing: Sequence[JudgedTrial], still: Sequence[set[tuple[str, str]] | None]) -> list[int] | None:
     if any(one is None for one in still):
         return None
     flat = [(finding, found or ()) for one, found in zip(failing, still, strict=True) for finding in one.findings]
     return [place for place, (finding, found) in enumerate(flat) if _key(finding) in found]
 
 
-def _rounded(check: Check, failing: Sequence[Tried]) -> Iterator[dict[str, Any]]:
+def _rounded(check: Check, failing: Sequence[JudgedTrial]) -> Iterator[dict[str, Any]]:
     """Yield the narrower dtypes with whose rounding nothing is wrong, none finer than one that a finding names."""
     causes = [finding.cause for one in failing for finding in one.findings]
     if not {None if cause is None else cause.kind for cause in causes} <= _OF_ROUNDING:
