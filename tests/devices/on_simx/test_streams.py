@@ -10,11 +10,14 @@ import torch
 from torch import nn
 
 from gradconform.adapter import StageSpec
+from gradconform.contract import checks_of
 from gradconform.drive import operation_log
 from gradconform.plugins.devices.simx import inject
 from gradconform.reference.autograd import AutogradAdapter, AutogradSession
 from gradconform.results import Report
 from gradconform.run.run import check_stage_backward
+from gradconform.run.runner import Runner
+from gradconform.target.resolve import resolve
 
 DEVICES = Path(__file__).parents[1]
 CHECKS = ("full.gradients.*", "split.gradients.*")
@@ -49,8 +52,10 @@ def test_without_a_late_stream_nothing_is_a_race() -> None:
 def test_a_stream_of_cuda_that_is_not_the_callers_is_kept_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[int] = []
     monkeypatch.setattr(operation_log, "sleep_of", lambda _: slept.append)
-    judged("racing_stream.py", ("split.gradients.mlp",))
-    assert len(slept) >= 2  # once in each W, and in those of the plain trials that a failure is held against
+    target, simx = resolve(str(DEVICES / "racing_stream.py")), torch.device("simx:0")
+    with inject(late_streams="1"):  # without a diagnosis, which runs the target again
+        Runner(target, device=simx, dtype=torch.float32, diagnose=False).run(checks_of()["split.gradients.mlp"])
+    assert len(slept) == 2  # once in each W
     slept.clear()
     check_stage_backward("reference-split", device="simx:0", checks=["split.gradients.mlp"])
     assert slept == []
