@@ -26,7 +26,6 @@ from gradconform.results import Report
 MOST = 40
 
 _RUN = "torch.autograd.backward(edges, grads, inputs=sought, retain_graph=retain)"
-_TRAINED = "if id(node.variable) in trained"
 _SOUGHT = "if id(node.variable) in trained or node in stand_ins]"
 
 

@@ -90,7 +90,7 @@ class MistakenSession(AutogradSession):
         self._accumulate(context, wrong=wrong)
 
     def close(self) -> None:
-        """Let go of every graph."""
+        """Free every graph."""
         super().close()
         self._used.clear()
 

@@ -68,7 +68,7 @@ class Gone:
 class Cause:
     """Results with findings of the same kind, on the same sort of tensor, after the same action, for the same reason.
 
-    Each result has those findings alone: what else it shows stands in other causes. ``likely`` and ``needs`` are empty
+    Each result has those findings alone: what else it shows is in other causes. ``likely`` and ``needs`` are empty
     where nobody knows why, and on what. ``gone``: the cause is a single mistake that explains others as well, whose
     results it has; ``likely`` says which.
     """
