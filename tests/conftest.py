@@ -24,6 +24,7 @@ from gradconform.results import Report
 from gradconform.torch_releases.precision import PRECISIONS, precision
 
 from . import stuck
+from .long_tests import LONG_TESTS, mark_long_tests
 from .together import Together
 
 pytest_plugins = ["pytester"]
@@ -71,8 +72,10 @@ def hour_passes_when_there_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path
     return tell
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip slow and nightly tests, counted and told, where neither -m nor their own id names them."""
+    mark_long_tests(LONG_TESTS, items)
     for item in items:
         mark = next((name for name in _ASKED_FOR if item.get_closest_marker(name)), None)
         if mark is not None and mark not in config.option.markexpr and not _is_named(item, config.args):

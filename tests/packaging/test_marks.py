@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-CONFTEST = Path(__file__).parents[1] / "conftest.py"
+TESTS = Path(__file__).parents[1]
+CONFTEST = TESTS / "conftest.py"
 
 
 class Marked:
@@ -50,3 +53,18 @@ def test_what_takes_long_is_run_where_it_is_named(
     reasons = [reason for item in items for reason in item.skipped]
     assert [reason.partition(":")[0] for reason in reasons] == skipped
     assert all("python -m pytest" in reason and reason.endswith(" runs it") for reason in reasons)
+
+
+def test_every_test_that_is_named_as_long_is_there(request: pytest.FixtureRequest) -> None:
+    long_tests: dict[str, list[str]] = request.config.pluginmanager.get_plugin(str(CONFTEST)).LONG_TESTS
+    assert set(long_tests) == {"slow", "nightly"}
+    named = [name for names in long_tests.values() for name in names]
+    assert len(named) == len(set(named))
+    files = sorted({name.partition("::")[0] for name in named})
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *files],
+        cwd=TESTS, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    ids = {line.removeprefix("tests/") for line in done.stdout.splitlines() if "::" in line}
+    assert ids, done.stdout + done.stderr
+    assert set(named) - ids - {name.partition("[")[0] for name in ids} == set()

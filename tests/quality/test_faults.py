@@ -101,7 +101,7 @@ def in_dtype(fault: Fault, dtype: str = "float32") -> bool:
 
 
 def on_named_checks(judge: Judge, fault: Fault, dtype: str = "float32") -> Report:
-    return judge(fault.make(), checks=fault.named, dtype=dtype, strict=True)
+    return judge(fault.make(), diagnose=fault.name in SAID, checks=fault.named, dtype=dtype, strict=True)
 
 
 @pytest.mark.parametrize("fault", [pytest.param(fault, id=name) for name, fault in FAULTS.items() if in_dtype(fault)])

@@ -1,0 +1,26 @@
+"""Which tests README's test command leaves out because they take long: those that `long_tests.toml` names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: The ids of each mark's tests, without "tests/". An id without parameters stands for all parameters of the test.
+LONG_TESTS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def mark_long_tests(names_of: Mapping[str, Iterable[str]], items: Iterable[pytest.Item]) -> None:
+    """Add to each test the marks whose list names it."""
+    marks = {name: mark for mark, names in names_of.items() for name in names}
+    for item in items:
+        own = item.nodeid.removeprefix("tests/")
+        for name in {own, own.partition("[")[0]} & marks.keys():
+            item.add_marker(marks[name])
