@@ -13,23 +13,39 @@ from .version import CONTRACT_VERSION, KIT_VERSION
 if TYPE_CHECKING:
     from gradconform.drive.own_stage import Gradients, autograd_gradients
     from gradconform.judge.matching import GradientMismatchError, assert_matches_autograd
+    from gradconform.plugins.pytest.fixture_values import BuiltStage, OutputGrads
     from gradconform.plugins.pytest.options import parametrize_checks
     from gradconform.reading.report import ReportError, read_report
+    from gradconform.report.outcome import CheckFailedError
     from gradconform.run.run import check_stage_backward
 
-    from .adapter import Adapter, Capabilities, Session, StageSpec, UnsupportedError
-    from .results import NonConformingError, Report, Result
+    from .adapter import Adapter, Capabilities, FullSession, Session, SplitSession, StageSpec, UnsupportedError
+    from .devices.names import Dtype, DtypeName
+    from .naming import Profile
+    from .results import NonConformingError, Report, Result, Status, Verdict
     from .swapping import Swap, swap
 
 __version__ = KIT_VERSION
 
 _HOME = {
-    "gradconform.adapter": ("Adapter", "Capabilities", "Session", "StageSpec", "UnsupportedError"),
+    "gradconform.adapter": (
+        "Adapter",
+        "Capabilities",
+        "FullSession",
+        "Session",
+        "SplitSession",
+        "StageSpec",
+        "UnsupportedError",
+    ),
+    "gradconform.devices.names": ("Dtype", "DtypeName"),
     "gradconform.drive.own_stage": ("Gradients", "autograd_gradients"),
     "gradconform.judge.matching": ("GradientMismatchError", "assert_matches_autograd"),
+    "gradconform.naming": ("Profile",),
+    "gradconform.plugins.pytest.fixture_values": ("BuiltStage", "OutputGrads"),
     "gradconform.plugins.pytest.options": ("parametrize_checks",),
     "gradconform.reading.report": ("ReportError", "read_report"),
-    "gradconform.results": ("NonConformingError", "Report", "Result"),
+    "gradconform.report.outcome": ("CheckFailedError",),
+    "gradconform.results": ("NonConformingError", "Report", "Result", "Status", "Verdict"),
     "gradconform.run.run": ("check_stage_backward",),
     "gradconform.swapping": ("Swap", "swap"),
 }
@@ -38,17 +54,27 @@ __all__ = [
     "CONTRACT_VERSION",
     "KIT_VERSION",
     "Adapter",
+    "BuiltStage",
     "Capabilities",
+    "CheckFailedError",
+    "Dtype",
+    "DtypeName",
+    "FullSession",
     "GradientMismatchError",
     "Gradients",
     "NonConformingError",
+    "OutputGrads",
+    "Profile",
     "Report",
     "ReportError",
     "Result",
     "Session",
+    "SplitSession",
     "StageSpec",
+    "Status",
     "Swap",
     "UnsupportedError",
+    "Verdict",
     "assert_matches_autograd",
     "autograd_gradients",
     "check_stage_backward",

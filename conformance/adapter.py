@@ -1,6 +1,7 @@
 """The adapter interface: what makes an implementation drivable.
 
-An :class:`Adapter` opens a :class:`Session` on one stage; the driver asks the session for forward and backward actions.
+An :class:`Adapter` opens a session on one stage (:class:`FullSession`, :class:`SplitSession` or both); the driver asks
+the session for forward and backward actions.
 Context (what a real implementation keeps between F, I and W) is keyed by the micro-batch inside the session and is
 never handed out, because about half of the real implementations keep it in queues of their own.
 """
@@ -148,12 +149,17 @@ class Capabilities:
 _USUAL = Capabilities()
 
 
+def capability_of(need: str) -> str:
+    """Return the capability that a need (``name``, ``name=value`` or ``name!=value``) is about."""
+    return need.partition("=")[0].removesuffix("!")
+
+
 def is_option(need: str) -> bool:
     """Tell whether a need asks for what is claimed only by those that have it, and withheld by nobody.
 
     Such is what is not claimed as a rule, and a W before its I: functions that hand the context on cannot be asked it.
     """
-    name = need.partition("=")[0].removesuffix("!")
+    name = capability_of(need)
     return name == "weight_before_input" or (hasattr(_USUAL, name) and bool(_USUAL.unclaimed([need])))
 
 
@@ -192,9 +198,27 @@ def claims_of(adapter: Adapter) -> Capabilities:
     return claims if isinstance(claims, Capabilities) else Capabilities.from_mapping(claims)
 
 
+class _AnySession(Protocol):
+    """What a session has in any case."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
+        """Run F of micro-batch ``mb`` and return the stage's outputs; a last stage also computes its loss."""
+
+    def finish(self) -> None:
+        """End the step: flush what is deferred; raise if work is pending that never came."""
+
+    def param_grads(self) -> Mapping[str, Tensor | None]:
+        """Return the accumulated gradient of every parameter by name: ``.grad``, ``main_grad`` or returned."""
+
+    def close(self) -> None:
+        """Reset what is global, and take off the stage what was put on it. Always called, also after an error."""
+
+
 @runtime_checkable
-class Session(Protocol):
-    """One stage opened on one adapter. Actions raise what the implementation raises.
+class FullSession(_AnySession, Protocol):
+    """A session of an adapter that claims ``full``: B. It needs neither I nor W.
+
+    Actions raise what the implementation raises.
 
     A session whose gradients are outside ``Parameter.grad`` may have one method more, ``zero_grads()``, which clears
     them as its engine does between steps. Without it the kit fills the tensors of ``param_grads()`` with zeros.
@@ -203,11 +227,16 @@ class Session(Protocol):
     of the output's shape, or None, per output tensor. It is None for a backward that starts at the loss.
     """
 
-    def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
-        """Run F of micro-batch ``mb`` and return the stage's outputs; a last stage also computes its loss."""
-
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
         """Run B and return one input gradient, or None, per argument."""
+
+
+@runtime_checkable
+class SplitSession(_AnySession, Protocol):
+    """A session of an adapter that claims ``split``: I and W. It needs no B.
+
+    Errors, ``zero_grads()`` and ``output_grads`` are those of :class:`FullSession`.
+    """
 
     def backward_input(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
         """Run I and return one input gradient, or None, per argument."""
@@ -215,14 +244,10 @@ class Session(Protocol):
     def backward_weight(self, mb: int) -> tuple[Tensor | None, ...] | None:
         """Run W; return what the implementation returns (one gradient per parameter), or None."""
 
-    def finish(self) -> None:
-        """End the step: flush what is deferred; raise if work is pending that never came."""
 
-    def param_grads(self) -> dict[str, Tensor | None]:
-        """Return the accumulated gradient of every parameter by name: ``.grad``, ``main_grad`` or returned."""
-
-    def close(self) -> None:
-        """Reset what is global, and take off the stage what was put on it. Always called, also after an error."""
+@runtime_checkable
+class Session(FullSession, SplitSession, Protocol):
+    """A session of an adapter that claims ``full`` and ``split``, as the defaults of :class:`Capabilities` do."""
 
 
 @runtime_checkable
@@ -241,10 +266,11 @@ class Adapter(Protocol):
     def capabilities(self) -> Capabilities | Mapping[str, Any]:
         """What is claimed."""
 
-    def open(self, stage: nn.Module, spec: StageSpec) -> Session:
+    def open(self, stage: nn.Module, spec: StageSpec) -> FullSession | SplitSession:
         """Return a session on ``stage``; layers may be swapped in place, names must stay.
 
-        A module may be given again once its session is closed.
+        It has the actions that are claimed: B with ``full``, I and W with ``split``. A module may be given again once
+        its session is closed.
         """
 
 

@@ -33,6 +33,12 @@ STATUSES: tuple[Status, ...] = (
     "passed", "failed", "waived", "unexpectedly_passed", "unsupported", "not_run", "error",
 )  # fmt: skip
 
+#: What a report decides; :attr:`Report.verdict` says what each means.
+Verdict = Literal[
+    "conforms", "conforms in part", "conforms with waivers", "conforms in part with waivers", "does not conform",
+    "incomplete", "passed", "failed",
+]  # fmt: skip
+
 #: What sort of tensor is named; ``thing`` is whatever else is named, by a name that says what it is.
 Sort = Literal[
     "input gradient", ".grad of an input", "parameter gradient", "output gradient", "output", "argument", "parameter",
@@ -45,6 +51,8 @@ EndKind = Literal["crash", "hang", "memory", "device_lost", "killed"]
 
 class NonConformingError(AssertionError):
     """Raised by :meth:`Report.raise_if_failed`; its message lists every failure."""
+
+    __module__ = "gradconform"  # its public name, which tracebacks show
 
 
 class Place(NamedTuple):
@@ -299,7 +307,7 @@ class Report:
         return impossible_shares(self.results) if judged is None else judged.lacks
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Verdict:
         """``conforms``, ``conforms in part``, either ``with waivers``, ``does not conform`` or ``incomplete``.
 
         ``in part`` is that of a target which does not claim, or a device which cannot do, all that the contract asks,
@@ -314,8 +322,9 @@ class Report:
         if part:
             return "passed"
         judged = self.extent
-        in_part = judged is not None and not judged.whole
-        return f"conforms{' in part' if in_part else ''}{' with waivers' if self.rests_on_waivers else ''}"
+        if judged is not None and not judged.whole:
+            return "conforms in part with waivers" if self.rests_on_waivers else "conforms in part"
+        return "conforms with waivers" if self.rests_on_waivers else "conforms"
 
     @property
     def rests_on_waivers(self) -> bool:

@@ -6,12 +6,21 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gradconform.naming import SelectionError
 
-#: The dtypes that a run can be asked for.
-DTYPE_NAMES = ("float64", "float32", "bfloat16", "float16")
+if TYPE_CHECKING:
+    import torch
+
+#: The name of a dtype that a run can be asked for.
+DtypeName = Literal["float64", "float32", "bfloat16", "float16"]
+
+#: A dtype that a run can be asked for, by torch's own object or by name; ``all`` is each that the device has.
+Dtype: TypeAlias = "DtypeName | Literal['all'] | torch.dtype"
+
+#: Every :data:`DtypeName`.
+DTYPE_NAMES: tuple[DtypeName, ...] = ("float64", "float32", "bfloat16", "float16")
 
 #: What others call them.
 _SPELT_SHORT = {

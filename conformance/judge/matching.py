@@ -25,6 +25,8 @@ Backward = Callable[[nn.Module, tuple[Any, ...], Tree], Any]
 class GradientMismatchError(NonConformingError):
     """A gradient is not the one of plain autograd; the message names every wrong tensor with its numbers."""
 
+    __module__ = "gradconform"  # its public name, which tracebacks show
+
 
 def assert_matches_autograd(  # noqa: PLR0913 (stage, arguments and output gradients are what a backward is about)
     backward: Backward | Gradients | Sequence[Any] | Tensor | None,

@@ -25,12 +25,13 @@ from gradconform.devices.choice import Choice, choose
 from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.environment import environment
 from gradconform.devices.flags import flags_named, flags_set
+from gradconform.devices.names import Dtype
 from gradconform.devices.ready import device_here, ready
 from gradconform.drive.reference64 import OracleCache
 from gradconform.fixtures.operations.measured import MeasuredError, to_json
 from gradconform.named_stages.named import Given as GivenStage
 from gradconform.named_stages.named import described, stages_of
-from gradconform.naming import SelectionError
+from gradconform.naming import Profile, SelectionError, Sizes
 from gradconform.records import Header, header_of
 from gradconform.results import Place, Report, Result, now
 from gradconform.target.resolve import Target, resolve
@@ -318,10 +319,10 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     *,
     device: str | torch.device | Sequence[str | torch.device] = "cpu",
     device_plugins: Sequence[str] | str = (),
-    dtype: str | torch.dtype | Sequence[str | torch.dtype] = "float32",
+    dtype: Dtype | Sequence[Dtype] = "float32",
     flags: Mapping[str, str] | Sequence[str] | str = (),
     contract: str = CONTRACT_VERSION,
-    profile: str = "standard",
+    profile: Profile = "standard",
     checks: Sequence[str] | str | None = None,
     exclude_checks: Sequence[str] | str = (),
     skip_operations: Sequence[str | os.PathLike[str]] | str | os.PathLike[str] = (),
@@ -335,7 +336,7 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     operation: Sequence[str] | str = (),
     oracle: Sequence[str] | str = (),
     block: Sequence[str] | str = (),
-    sizes: str = "small",
+    sizes: Sizes = "small",
     setting: Sequence[str] | str = (),
     fault: Sequence[str] | str = (),
     with_contract: bool = False,

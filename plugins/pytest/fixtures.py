@@ -25,6 +25,7 @@ T = TypeVar("T")
 @pytest.fixture(scope="session")
 def gradconform_target(pytestconfig: pytest.Config) -> Adapter:
     """Return the adapter of the target that ``--gradconform`` names; a test that uses it fails where there is none.
+    Example: ``def test_name(gradconform_target): assert gradconform_target.name``.
 
     ::
 
@@ -47,6 +48,7 @@ def gradconform_target(pytestconfig: pytest.Config) -> Adapter:
 @pytest.fixture
 def gradconform_device(request: pytest.FixtureRequest) -> torch.device:
     """Return the device of ``--gradconform-device``, as ``torch.device``; the test is run once per device named.
+    Example: ``def test_kernel(gradconform_device): torch.ones(3, device=gradconform_device)``.
 
     ::
 
@@ -69,6 +71,7 @@ def gradconform_device(request: pytest.FixtureRequest) -> torch.device:
 @pytest.fixture
 def gradconform_dtype(request: pytest.FixtureRequest) -> torch.dtype:
     """Return the dtype of ``--gradconform-dtype``, as ``torch.dtype``; the test is run once per dtype named.
+    Example: ``def test_cast(gradconform_dtype): torch.ones(3, dtype=gradconform_dtype)``.
 
     ::
 
@@ -105,6 +108,7 @@ def _asked(find: Callable[[], T]) -> T:
 @pytest.fixture
 def gradconform_rng(request: pytest.FixtureRequest) -> torch.Generator:
     """Return a generator on the CPU, seeded from ``--gradconform-seed`` and the test's node id alone.
+    Example: ``def test_draw(gradconform_rng): torch.randn(3, generator=gradconform_rng)``.
 
     ::
 
@@ -127,6 +131,7 @@ def gradconform_stage(
     request: pytest.FixtureRequest, gradconform_device: torch.device, gradconform_dtype: torch.dtype
 ) -> BuiltStage:
     """Build a stage of the zoo; the test is run once per stage, or per stage that the marker leaves.
+    Example: ``def test_forward(gradconform_stage): gradconform_stage.module(*gradconform_stage.args())``.
 
     ``.module`` is the stage, ``.args(mb)`` the arguments of a micro-batch, ``.name`` and ``.traits`` say what is
     special about it, ``.fresh()`` is another module with the same parameters. The marker takes globs over names and
@@ -153,6 +158,7 @@ def gradconform_stage(
 @pytest.fixture
 def gradconform_output_grads(request: pytest.FixtureRequest, gradconform_stage: BuiltStage) -> OutputGrads:
     """Make output gradients for ``gradconform_stage``; the test is run once per stage and pattern.
+    Example: ``def test_pattern(gradconform_output_grads): assert gradconform_output_grads.pattern``.
 
     Call it with the outputs: it returns a tuple (or the structure of the outputs) of one gradient, or None, each. The
     patterns are normal values, zeros, None at each position that allows it and at all, and gradients that are
@@ -177,6 +183,7 @@ def gradconform_output_grads(request: pytest.FixtureRequest, gradconform_stage: 
 @pytest.fixture(params=(1, 3, 10), ids="{}mb".format)
 def gradconform_microbatches(request: pytest.FixtureRequest) -> int:
     """Return a number of micro-batches: 1, 3 and 10.
+    Example: ``def test_queue(gradconform_microbatches): assert gradconform_microbatches in (1, 3, 10)``.
 
     ::
 
@@ -189,6 +196,7 @@ def gradconform_microbatches(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def gradconform_oracle() -> Callable[..., Gradients]:
     """Return plain autograd, to be called with a stage, arguments and output gradients (``autograd_gradients``).
+    Example: ``def test_plain(gradconform_oracle): gradconform_oracle(torch.nn.ReLU(), torch.ones(3), torch.ones(3))``.
 
     It runs on copies and returns ``.inputs``, one gradient or None per argument, and ``.params``, by name. A list of
     argument tuples with a list of output gradients stands for several micro-batches. ::
@@ -213,6 +221,7 @@ def gradconform_oracle() -> Callable[..., Gradients]:
 @pytest.fixture
 def assert_matches_autograd() -> Callable[..., None]:
     """Compare a backward you already have with plain autograd; see ``gradconform.assert_matches_autograd``.
+    Example: ``def test_ours(assert_matches_autograd): assert_matches_autograd(backward, stage, args, output_grads)``.
 
     The first argument is a callable that runs forward and backward, or the gradients that some backward has returned.
     It fails with the kit's message: the path of each wrong tensor, the index of its worst element, expected, got,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gradconform.adapter import Capabilities, capability_of
 from gradconform.contract.plan import Item
 from gradconform.report.outcome import CheckFailedError, not_decisive, told_in_full, waived_because
 from gradconform.results import Result
@@ -26,7 +27,7 @@ COLLECTOR = "gradconform"
 Withdrawal = Mapping[str, Any]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class BoundCheck:
     """One check of the contract on one target, device and dtype; calling it runs it.
 
@@ -66,6 +67,10 @@ class BoundCheck:
         """MUST or SHOULD."""
         return self.item.check.level
 
+    def __repr__(self) -> str:
+        """Return the check and its place, which pytest shows beside a failed test."""
+        return f"<check {self.name}>"
+
     @property
     def payload(self) -> dict[str, Any]:
         """The result and the run it belongs to, in values that any process can read.
@@ -90,7 +95,7 @@ class BoundCheck:
         run = self.contract_run.run
         result = self.result = self._judged()
         if result.status == "unsupported":
-            pytest.skip(for_terminal(result.message))
+            pytest.skip(for_terminal(_skip_reason(result)))
         if result.status not in {"failed", "error", "waived"}:
             return
         if result.status == "waived":
@@ -112,6 +117,17 @@ class BoundCheck:
         self.withdraws = {"reason": guard.problem, "positions": [*of.judged]}
         of.judged.clear()
         return withdrawn(result, guard.problem)
+
+
+def _skip_reason(result: Result) -> str:
+    """Return why a check is skipped. pytest shows one line per reason, so one of several capabilities stands for all.
+
+    It is the first in the order of :class:`~gradconform.adapter.Capabilities`; the report has all of them.
+    """
+    if not result.unclaimed:
+        return result.message
+    order = [field.name for field in fields(Capabilities)]
+    return f"not claimed: {min(result.unclaimed, key=lambda need: order.index(capability_of(need)))}"
 
 
 def properties(result: Result) -> list[tuple[str, object]]:

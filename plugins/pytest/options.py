@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from gradconform.contract.plan import Given
     from gradconform.contract.shard import Shard
+    from gradconform.devices.names import Dtype
     from gradconform.named_stages.named import Given as GivenStage
+    from gradconform.naming import Profile, Sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +152,10 @@ def parametrize_checks(  # noqa: PLR0913 (these are the options a user has)
     *,
     device: str | torch.device | Sequence[str | torch.device] | None = None,
     device_plugins: Sequence[str] | str | None = None,
-    dtype: str | torch.dtype | Sequence[str | torch.dtype] | None = None,
+    dtype: Dtype | Sequence[Dtype] | None = None,
     flags: Mapping[str, str] | Sequence[str] | str | None = None,
     contract: str | None = None,
-    profile: str | None = None,
+    profile: Profile | None = None,
     checks: Sequence[str] | str | None = None,
     exclude_checks: Sequence[str] | str | None = None,
     skip_operations: Sequence[str | os.PathLike[str]] | str | os.PathLike[str] | None = None,
@@ -167,7 +169,7 @@ def parametrize_checks(  # noqa: PLR0913 (these are the options a user has)
     operation: Sequence[str] | str | None = None,
     oracle: Sequence[str] | str | None = None,
     block: Sequence[str] | str | None = None,
-    sizes: str | None = None,
+    sizes: Sizes | None = None,
     setting: Sequence[str] | str | None = None,
     fault: Sequence[str] | str | None = None,
     with_contract: bool | None = None,

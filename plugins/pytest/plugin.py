@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from . import fixtures, hookspec
+from .frames import without_kit
 from .option_names import MARKER, NAMES_KEY, RUNS_KEY, ZERO_LINES, add_options, anything_said
 from .reporter import Reporter
 
@@ -114,6 +115,13 @@ def pytest_make_collect_report(
         names = collector.config.stash[NAMES_KEY]
         report.result = [*report.result, ContractCollector.from_parent(collector, runs=runs, names=names)]
     return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Show the user's lines alone in a failure; ``--full-trace`` shows the kit's as well."""
+    if call.excinfo is not None and not item.config.option.fulltrace:
+        call.excinfo = without_kit(call.excinfo)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -34,6 +34,23 @@ def test_the_examples_run_however_many_processes_there_are(
         result.stdout.fnmatch_lines_random([f"*test_{name}.py::*"])
 
 
+def test_pytest_shows_an_example_of_each_without_v_and_it_runs(pytester: pytest.Pytester, judge: Judge) -> None:
+    shown = dict.fromkeys(FIXTURES, "")
+    name = ""
+    for line in pytester.runpytest("--fixtures").outlines:
+        name = line.partition(" ")[0] if " -- " in line else name
+        if name in shown and line.strip().startswith("Example: "):
+            shown[name] = line.strip().removeprefix("Example: ").strip("`.")
+    assert all(shown.values()), shown
+    given = "backward, stage, args, output_grads = (lambda x, y, g: None), torch.nn.Identity(), torch.ones(()), None\n"
+    for name, line in shown.items():
+        of_stage = name in {"gradconform_stage", "gradconform_output_grads"}
+        marks = "@pytest.mark.gradconform_stages('mlp')\n" if of_stage else ""
+        pytester.makepyfile(**{f"test_of_{name}": f"import pytest, torch\n{given}{marks}{line}\n"})
+    told = judge("-v").parseoutcomes()
+    assert told.keys() == {"passed"}, told
+
+
 def test_a_target_is_asked_for_where_there_is_none(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_own(gradconform_target): pass")
     result = pytester.runpytest()
