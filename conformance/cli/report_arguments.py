@@ -206,6 +206,28 @@ def _label_given(text: str) -> str:
     return text
 
 
+def _text_given(text: str) -> str:
+    """Return what a waiver is to say; refuse what says nothing."""
+    if not text.strip():
+        msg = f"{text!r} says nothing; expected some text"
+        raise ValueError(msg)
+    return text
+
+
+def _last_day_given(text: str) -> dt.date:
+    """Return the last day of a waiver; refuse what is no day, or is over."""
+    today = dt.datetime.now(dt.timezone.utc).date()
+    try:
+        day = dt.date.fromisoformat(text)
+    except ValueError as error:
+        msg = f"{text!r} is no day; expected one such as {today.year + 1}-01-31"
+        raise ValueError(msg) from error
+    if day < today:
+        msg = f"{text} is over; expected today or a later day"
+        raise ValueError(msg)
+    return day
+
+
 _FORM = """\
 A waiver file holds one [[waiver]] for each failure that is expected:
 
@@ -232,11 +254,23 @@ def _waivers(one: argparse.ArgumentParser) -> None:
         which,
         "add",
         "waivers:add",
-        help="write an entry for each failure of a run, to be filled in",
+        help="write an entry for each failure of a run",
         description=(
-            "Append an entry for each failure of a run that is not waived. Reason, issue, owner and expires are "
-            "left empty, and the file is refused until somebody has filled them in."
+            "Append an entry for each failure of a run that is not waived. A run refuses the file until every entry "
+            "has a reason, an issue and an owner: name them here, or write them into the file."
         ),
+    )
+    filled = which.choices["add"]
+    filled.add_argument(
+        "--owner", metavar="NAME", type=reading(_text_given), help="who sees to it that the failures end"
+    )
+    filled.add_argument("--reason", metavar="TEXT", type=reading(_text_given), help="why they are expected")
+    filled.add_argument("--issue", metavar="URL", type=reading(_text_given), help="where they are tracked")
+    filled.add_argument(
+        "--expires",
+        metavar="DATE",
+        type=reading(_last_day_given),
+        help="the last day on which they are (default: in 90 days)",
     )
     add_command(
         which,

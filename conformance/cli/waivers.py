@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from gradconform.exits import EXIT_CONFORMS
@@ -11,7 +12,7 @@ from gradconform.given_files import replace_file
 from gradconform.reading.report import read_report
 from gradconform.report.lines import Line
 from gradconform.results import Report
-from gradconform.waivers.editing import added, pruned
+from gradconform.waivers.editing import Filled, added, pruned
 
 from .console import OutputFileError, refuse_unwritable, write
 
@@ -19,9 +20,16 @@ T = TypeVar("T")
 
 
 def add(arguments: argparse.Namespace) -> int:
-    """Append an entry for each failure that is not waived, to be filled in."""
-    count = _edit(arguments, added)
-    told = "fill in reason, issue, owner and expires" if count else "no failure of the run is without a waiver"
+    """Append an entry for each failure that is not waived, with what the options say of it."""
+    given = {name: getattr(arguments, name) for name in ("reason", "issue", "owner", "expires")}
+    filled = Filled(**{name: value for name, value in given.items() if value is not None})
+    count = _edit(arguments, partial(added, filled=filled))
+    if not count:
+        told = "no failure of the run is without a waiver"
+    elif filled.missing:
+        told = f"fill in {', '.join(filled.missing)}"
+    else:
+        told = f"waived until {filled.expires}"
     write([Line(f"{arguments.waivers}: {count} added; {told}")])
     return EXIT_CONFORMS
 

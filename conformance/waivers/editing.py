@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gradconform.contract.frozen import frozen
@@ -18,10 +20,34 @@ _HEADER = re.compile(r"\s*\[\[\s*waiver\s*\]\]")
 _OPENING = "# Failures that are expected: see 'gradconform waivers --help'.\n"
 
 
-def added(path: str, report: Report) -> tuple[str, int]:
+#: For how many days an entry holds if nobody says until when.
+USUAL_DAYS = 90
+
+
+def usual_expiry() -> dt.date:
+    """Return the last day of an entry for which nobody names one."""
+    return dt.datetime.now(dt.timezone.utc).date() + dt.timedelta(days=USUAL_DAYS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """What new entries say; an empty text is left to be filled in."""
+
+    reason: str = ""
+    issue: str = ""
+    owner: str = ""
+    expires: dt.date = field(default_factory=usual_expiry)
+
+    @property
+    def missing(self) -> list[str]:
+        """The names of what is left to be filled in."""
+        return [name for name in ("reason", "issue", "owner") if not getattr(self, name)]
+
+
+def added(path: str, report: Report, filled: Filled) -> tuple[str, int]:
     """Return the text of the file with an entry per failed check of ``report``, and how many entries were added.
 
-    One entry serves all devices and dtypes in which a check failed. Raises
+    One entry serves all devices and dtypes in which a check failed. All say what is ``filled``. Raises
     :class:`~gradconform.waivers.waiver.WaiverError` where the file is there and holds anything but entries.
     """
     file = Path(path)
@@ -33,7 +59,9 @@ def added(path: str, report: Report) -> tuple[str, int]:
         if result.status == "failed":
             failures.setdefault(result.check, []).append(result)
     blocks = [
-        _block(check, results, report) for check, results in failures.items() if (check, _pinned(results)) not in there
+        _block(check, results, report, filled)
+        for check, results in failures.items()
+        if (check, _pinned(results)) not in there
     ]
     return text + "".join(blocks), len(blocks)
 
@@ -46,8 +74,8 @@ def _pinned(results: Iterable[Result]) -> tuple[str, ...]:
     return tuple(sorted({kind for result in results for kind in kinds(result)}))
 
 
-def _block(check: str, results: Sequence[Result], report: Report) -> str:
-    """Return an entry to fill in, in TOML; what JSON writes of a text or a list of texts is TOML as well."""
+def _block(check: str, results: Sequence[Result], report: Report, filled: Filled) -> str:
+    """Return an entry in TOML; what JSON writes of a text or a list of texts is TOML as well."""
     pinned = _pinned(results)
     said = without_programs(results[0].message, results[0].programs)
     seen = "".join(letter for letter in " ".join(said[:1]) if letter.isprintable())  # TOML takes no other in a comment
@@ -58,10 +86,8 @@ def _block(check: str, results: Sequence[Result], report: Report) -> str:
         "[[waiver]]",
         f"check = {json.dumps(check)}",
         f"verdict = {json.dumps(pinned[0] if len(pinned) == 1 else list(pinned))}",
-        'reason = ""',
-        'issue = ""',
-        'owner = ""',
-        'expires = ""  # a date such as 2027-01-31',
+        *(f"{name} = {json.dumps(getattr(filled, name), ensure_ascii=False)}" for name in ("reason", "issue", "owner")),
+        f"expires = {filled.expires.isoformat()}",
         f"when = {{ adapter = {json.dumps(report.target['name'], ensure_ascii=False)} }}",
     ]
     return "\n".join(lines) + "\n"

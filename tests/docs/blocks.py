@@ -1,8 +1,9 @@
 """The blocks of the pages, and what the comments above them say of how each is run.
 
-``<!-- test: WORDS -->`` above a block says: ``file PATH`` (it is written there), ``exit N ...`` (a line may end so; 0
-otherwise), ``pytest`` (it is a file of tests), ``apart`` (it is run in a copy of the folder), ``compiles`` (no more
-than that), ``no: REASON`` (it is not run here). One without is run as it is.
+``<!-- test: WORDS -->`` above a block says: ``file PATH`` (it is written there), ``last PATH`` (it takes the place of
+the last line there), ``exit N ...`` (a line may end so; 0 otherwise), ``pytest`` (it is a file of tests), ``apart`` (it
+is run in a copy of the folder), ``compiles`` (no more than that), ``no: REASON`` (it is not run here), ``output`` (what
+the block before it prints, with an ``…`` for what is left out). One without is run as it is.
 """
 
 from __future__ import annotations
@@ -59,6 +60,17 @@ class Block:
                     command = []
                 else:
                     command.append(word)
+
+
+def shows(told: str, printed: str) -> bool:
+    """Tell whether a page shows what was printed: the same words, whatever the numbers; ``…`` stands for any text."""
+    parts = [re.escape(part.strip("\n")) for part in _unnumbered(told).split("…")]
+    return re.search(r"[^\0]*?".join(parts), _unnumbered(printed)) is not None
+
+
+def _unnumbered(text: str) -> str:
+    """Return a text with one letter for each number and one space for each gap, which differ between machines."""
+    return re.sub(r"[ \n]+", " ", re.sub(r"\d[\d.,]*(e[+-]?\d+)?", "N", text)).strip()
 
 
 def blocks(page: Path) -> list[Block]:

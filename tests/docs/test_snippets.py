@@ -18,7 +18,7 @@ import pytest
 from gradconform.cli.arguments import parser
 from gradconform.exits import EXIT_INCOMPLETE
 
-from .blocks import Block, blocks, pages
+from .blocks import Block, blocks, pages, shows
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -86,6 +86,22 @@ def test_every_table_of_a_page_is_toml(page: str) -> None:
             assert tomllib.loads(block.text)
 
 
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("a 2.5 b", True),
+        ("a 7 b\n…\nd", True),
+        ("a\n  1e-05\nb", True),
+        ("…\nc d", True),
+        ("a b", False),
+        ("a 1 c", False),
+        ("a 1 b …c d …e", False),
+    ],
+)
+def test_a_page_shows_what_is_printed_whatever_the_numbers(told: str, shown: bool) -> None:  # noqa: FBT001 (a case)
+    assert shows(told, "a 1.5e-3 b\nc  d\n") is shown
+
+
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make the reports of two quick runs, one right and one wrong, for the pages that suppose them."""
@@ -102,7 +118,12 @@ def typed(line: str, folder: Path, exits: set[int]) -> str:
     """Type a line in a shell, and return what was printed; fail where it ends otherwise than in one of ``exits``."""
     scripts = Path(sys.executable).parent
     given = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "GRADCONFORM"))}
-    narrow = {"GRADCONFORM_PROFILE": "quick", "OMP_NUM_THREADS": "1", "GITHUB_STEP_SUMMARY": str(folder / "summary.md")}
+    narrow = {
+        "COLUMNS": "100",
+        "GRADCONFORM_PROFILE": "quick",
+        "OMP_NUM_THREADS": "1",
+        "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
+    }
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", line],  # noqa: S607 (the shell of whoever runs the tests)
         cwd=folder,
@@ -115,23 +136,28 @@ def typed(line: str, folder: Path, exits: set[int]) -> str:
     return done.stdout
 
 
-def run_as_expected(block: Block, folder: Path) -> None:
-    """Do with a block what its reader does with it."""
+def run_as_expected(block: Block, folder: Path) -> str:
+    """Do with a block what its reader does with it, and return what it prints."""
     if block.said("apart") is not None:
         folder = Path(shutil.copytree(folder, folder.with_name("apart")))
     path = block.said("file")
     if path is not None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(block.text, encoding="utf-8")
+    elif (last := block.said("last")) is not None:
+        kept = (folder / last).read_text(encoding="utf-8").splitlines()[:-1]
+        (folder / last).write_text("\n".join([*kept, block.text]), encoding="utf-8")
     elif block.language == "sh":
-        for line in block.lines():
-            typed(quick(line), folder, block.exits | ({EXIT_INCOMPLETE} if quick(line) != line else set()))
+        asked = [(quick(line), {EXIT_INCOMPLETE} if quick(line) != line else set()) for line in block.lines()]
+        return "".join(typed(line, folder, block.exits | incomplete) for line, incomplete in asked)
     elif block.said("compiles") is not None:
         compile(block.text, block.page, "exec")
     elif block.language == "python":
         tests = block.said("pytest") is not None
         (folder / "test_block.py").write_text(block.text, encoding="utf-8")
-        typed("pytest -q -p no:cacheprovider test_block.py" if tests else "python test_block.py", folder, block.exits)
+        line = "pytest -q -p no:cacheprovider test_block.py" if tests else "python test_block.py"
+        return typed(line, folder, block.exits)
+    return ""
 
 
 def supposed(folder: Path, reports: Path) -> None:
@@ -149,6 +175,9 @@ def supposed(folder: Path, reports: Path) -> None:
 @pytest.mark.parametrize("page", [page for page in TYPED if page.name not in ELSEWHERE], ids=lambda page: page.name)
 def test_a_page_leads_to_what_it_says(page: Path, tmp_path: Path, reports: Path) -> None:
     supposed(tmp_path, reports)
+    printed = ""
     for block in blocks(page):
-        if block.reason is None:
-            run_as_expected(block, tmp_path)
+        if block.said("output") is not None:
+            assert shows(block.text, printed), f"{page.name} shows\n{block.text}\nand this is printed\n{printed}"
+        elif block.reason is None:
+            printed = run_as_expected(block, tmp_path)

@@ -260,6 +260,40 @@ def test_an_entry_that_met_nothing_in_a_full_run_is_an_error(full: Report) -> No
     assert replace(full, manifest=full.manifest + 1).idle_waivers == []
 
 
+def test_one_command_writes_a_complete_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["run", "torch", "--checks", f"{ERROR},{MISSING}", "--json", "run.json"])
+    says = {"owner": "ada", "reason": 'W "loses" it', "issue": "https://example.org/7"}
+    options = [word for name, value in says.items() for word in (f"--{name}", value)]
+    before = dt.datetime.now(dt.timezone.utc).date()
+    assert main(["waivers", "add", "--from", "run.json", *options]) == 0
+    entries = read_waivers("gradconform-waivers.toml").entries
+    days = {dt.date.fromisoformat(entry.expires) for entry in entries}
+    assert days <= {before + dt.timedelta(days=90), before + dt.timedelta(days=91)}
+    told = {(entry.check, entry.owner, entry.reason, entry.issue) for entry in entries}
+    assert told == {(check, *says.values()) for check in (ERROR, MISSING)}
+    assert f"2 added; waived until {days.pop()}" in capsys.readouterr().out
+    assert main(["run", "torch", "--checks", f"{ERROR},{MISSING}"]) == 5
+    assert " 2 waived" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--owner", " ", "says nothing; expected some text"),
+        ("--expires", "2001-02-03", "2001-02-03 is over; expected today or a later day"),
+        ("--expires", "soon", "'soon' is no day; expected one such as "),
+    ],
+)
+def test_what_no_entry_can_say_is_refused(
+    option: str, value: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["waivers", "add", "--from", "run.json", option, value]) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
 def test_what_failed_in_another_way_has_met_its_entry(full: Report) -> None:
     failed = next(result for result in full.results if result.status == "waived")
     others = [replace(result, status="passed", waiver=None) for result in full.results if result is not failed]
@@ -276,11 +310,11 @@ def test_add_writes_what_is_to_be_filled_in_and_nothing_twice(
     main(["run", "torch", "--checks", f"{ERROR},{MISSING},{RIGHT}", "--json", "run.json", "--no-waivers"])
     capsys.readouterr()
     assert main(["waivers", "add", "--from", "run.json"]) == 0
-    assert capsys.readouterr().out == "gradconform-waivers.toml: 1 added; fill in reason, issue, owner and expires\n"
+    assert capsys.readouterr().out == "gradconform-waivers.toml: 1 added; fill in reason, issue, owner\n"
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# ours\n[[waiver]]")
     assert_expected_inline(
-        text.partition("2999-12-31\n")[2],
+        re.sub(r"expires = \d{4}-\d\d-\d\d$", "expires = DAY", text.partition("2999-12-31\n")[2], flags=re.MULTILINE),
         """\
 
 # I MUST return every input gradient, and W accumulate every parameter gradient, of plain autograd on the
@@ -293,7 +327,7 @@ verdict = "missing"
 reason = ""
 issue = ""
 owner = ""
-expires = ""  # a date such as 2027-01-31
+expires = DAY
 when = { adapter = "torch" }
 """,
     )
@@ -303,7 +337,7 @@ when = { adapter = "torch" }
     assert "0 added; no failure of the run is without a waiver" in capsys.readouterr().out
     for name in ("reason", "issue", "owner"):
         text = text.replace(f'{name} = ""', f'{name} = "x"')
-    path.write_text(text.replace('expires = ""', f"expires = {LAST_DAY}"), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     assert main(["run", "torch", "--checks", f"{ERROR},{MISSING}"]) == 5
     assert " 2 waived" in capsys.readouterr().out
     assert main(["waivers", "add", "--from", "run.json", "--waivers", "no/folder.toml"]) == 2
