@@ -20,6 +20,11 @@ class Outcome:
     mended: Told
 
     @property
+    def judged(self) -> bool:
+        """Whether the code at fault and the mended version could be run here."""
+        return not (self.broken.unavailable or self.mended.unavailable)
+
+    @property
     def found(self) -> bool:
         """Whether a check failed on the code at fault."""
         return bool(self.broken.failed)
@@ -44,9 +49,9 @@ class Outcome:
 
     @property
     def as_recorded(self) -> bool:
-        """Whether all of it is what the record says."""
+        """Whether all of it is what the record says; never, where it was not judged."""
         expected = (not self.defect.missed, not self.defect.missed and not self.defect.otherwise, True)
-        return (self.found, self.right_cause, self.silent) == expected
+        return self.judged and (self.found, self.right_cause, self.silent) == expected
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -57,6 +62,7 @@ class Outcome:
             "link": defect.link,
             "real": defect.real,
             "command": list(defect.command),
+            "judged": self.judged,
             "found": self.found,
             "cause": self.broken.cause,
             "causes": dict(self.broken.causes),
@@ -87,29 +93,34 @@ class Bench:
         return len(self.outcomes) == len(self.planned)
 
     @property
+    def judged(self) -> list[Outcome]:
+        """The outcomes of the defects that could be judged here."""
+        return [outcome for outcome in self.outcomes if outcome.judged]
+
+    @property
     def good(self) -> bool:
-        """Whether every outcome is what its record says."""
-        return all(outcome.as_recorded for outcome in self.outcomes)
+        """Whether every outcome that was judged is what its record says."""
+        return all(outcome.as_recorded for outcome in self.judged)
 
     @property
     def found(self) -> int:
         """How many defects were found."""
-        return sum(outcome.found for outcome in self.outcomes)
+        return sum(outcome.found for outcome in self.judged)
 
     @property
     def right_causes(self) -> int:
         """Of how many of those that were found the cause was told."""
-        return sum(outcome.found and outcome.right_cause for outcome in self.outcomes)
+        return sum(outcome.found and outcome.right_cause for outcome in self.judged)
 
     @property
     def unexplained(self) -> int:
         """Of how many of these no more was expected, nor told, than that a value is wrong."""
-        return sum(outcome.found and outcome.unexplained for outcome in self.outcomes)
+        return sum(outcome.found and outcome.unexplained for outcome in self.judged)
 
     @property
     def accused(self) -> int:
         """How many mended versions were accused of something, or could not be judged."""
-        return sum(not outcome.silent for outcome in self.outcomes)
+        return sum(not outcome.silent for outcome in self.judged)
 
     @property
     def processor(self) -> float:
@@ -124,6 +135,7 @@ class Bench:
             "schema_version": 1,
             "whole": self.whole,
             "planned": len(self.planned),
+            "judged": len(self.judged),
             "found": self.found,
             "right_causes": self.right_causes,
             "unexplained": self.unexplained,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gradconform.exits import EXIT_ENVIRONMENT
 from gradconform.reading.report import values_of
 
 
@@ -34,6 +35,11 @@ class Told:
         return self.judged > 0 and not self.failed and not self.errors
 
     @property
+    def unavailable(self) -> bool:
+        """Whether the environment lacks what the target needs, such as its library, so that nothing was judged."""
+        return self.exit_code == EXIT_ENVIRONMENT and not self.judged
+
+    @property
     def cause(self) -> str | None:
         """The cause that most failed checks tell, None where nothing failed."""
         return self.causes[0][0] if self.causes else None
@@ -45,7 +51,8 @@ def told_by(command: Sequence[str], exit_code: int, seconds: float, report: Path
     try:
         results = values_of(report.read_text(encoding="utf-8"))["results"]
     except (OSError, ValueError, KeyError):
-        return replace(told, errors=(f"no report: {' '.join(said.split())[-300:]}",))
+        last = " ".join(said.split())[-300:]
+        return replace(told, errors=(last if exit_code == EXIT_ENVIRONMENT else f"no report: {last}",))
     failed = [result for result in results if result["status"] == "failed"]
     counted = Counter(kind for result in failed for kind in _kinds(result))
     return replace(

@@ -306,7 +306,7 @@ def _bench(one: argparse.ArgumentParser) -> None:
 
     Judge each defect of the bench by the command that its record names, on the code at fault and on the mended
     version, and tell how many are found, with which cause, and how many mended versions are accused. The exit code is 1
-    where one is not told as its record says.
+    if one is not told as its record says, and 5 if one cannot be judged here, because its library is not installed.
     """
     one.add_argument("defects", metavar="DEFECT", nargs="*", help="only those whose name or class a glob matches")
     add_count(one, "-n", "--workers", help="how many commands run at a time (default: one for each processor)")

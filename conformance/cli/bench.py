@@ -13,7 +13,7 @@ from gradconform.bench import DEFECTS, Defect
 from gradconform.benching import Bench, Outcome, judge_bench
 from gradconform.contract.beside import chosen
 from gradconform.devices.environment import environment
-from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, EXIT_INTERRUPTED
+from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, EXIT_INCOMPLETE, EXIT_INTERRUPTED
 from gradconform.naming import SelectionError
 from gradconform.report.bench_page import bench_lines, bench_page, listing
 from gradconform.report.lines import Line
@@ -33,7 +33,10 @@ _IMPORTS = (
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Judge defects that public issues report; 1 where one is not told as its record says."""
+    """Judge defects that public issues report.
+
+    Exit code 1: one is not told as its record says; 5: one could not be judged here.
+    """
     defects = chosen_defects(arguments.defects)
     if arguments.list:
         write(listing(defects))
@@ -42,9 +45,10 @@ def bench(arguments: argparse.Namespace) -> int:
         msg = f"--write writes the page of all {len(DEFECTS)} defects; {len(defects)} are chosen. Give no names with it"
         raise SelectionError(msg)
     judged = _judged(defects, arguments.workers or os.cpu_count() or 1)
-    code = EXIT_INTERRUPTED if not judged.whole else EXIT_CONFORMS if judged.good else EXIT_DOES_NOT
+    code = _exit_code(judged)
     files: dict[str, tuple[str, str]] = {}
-    if arguments.write is not None and judged.whole:
+    complete = judged.whole and len(judged.judged) == len(judged.outcomes)
+    if arguments.write is not None and complete:
         files[arguments.write] = ("page", bench_page(judged))
     if arguments.json not in {None, "-"}:
         files[arguments.json] = ("bench as JSON", json.dumps(judged.to_dict(), indent=2) + "\n")
@@ -55,8 +59,18 @@ def bench(arguments: argparse.Namespace) -> int:
         lines = bench_lines(judged, width())
         left = len(judged.planned) - len(judged.outcomes)
         stopped = [Line(f"The bench was interrupted: {left} defects are left", "warning")] if left else []
+        if arguments.write is not None and not complete:
+            stopped.append(Line(f"{arguments.write} is not written: not all of its defects were judged", "warning"))
         write([*lines[:-1], *stopped, *(notes or []), lines[-1]])
     return EXIT_ENVIRONMENT if notes is None else code
+
+
+def _exit_code(bench: Bench) -> int:
+    if not bench.whole:
+        return EXIT_INTERRUPTED
+    if not bench.good:
+        return EXIT_DOES_NOT
+    return EXIT_CONFORMS if len(bench.judged) == len(bench.outcomes) else EXIT_INCOMPLETE
 
 
 def chosen_defects(patterns: Sequence[str]) -> list[Defect]:

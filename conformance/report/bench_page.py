@@ -21,6 +21,11 @@ def bench_lines(bench: Bench, width: int) -> list[Line]:
     """Return what there is to say of the bench; the figures are the last line."""
     lines = [heading(f"bench: {len(bench.planned)} defects that public issues report", width)]
     for outcome in bench.outcomes:
+        if not outcome.judged:
+            told = (outcome.broken if outcome.broken.unavailable else outcome.mended).errors[0]
+            lines.append(Line(f"  {outcome.defect.id:<34} not judged", "warning"))
+            lines += wrapped(told, width, indent=4, hanging=2, role="warning")
+            continue
         found = f"found, {'' if outcome.right_cause else 'other cause: '}{outcome.broken.cause}"
         said = found if outcome.found else "MISSED"
         lines.append(Line(f"  {outcome.defect.id:<34} {said}", "plain" if outcome.as_recorded else "bad"))
@@ -36,10 +41,12 @@ def bench_lines(bench: Bench, width: int) -> list[Line]:
 
 def figures(bench: Bench) -> str:
     """Return the figures of the bench in one sentence."""
-    count = len(bench.outcomes)
+    count, left = len(bench.judged), len(bench.outcomes) - len(bench.judged)
+    not_judged = f"; {left} not judged" if left else ""
     return (
         f"{bench.found} of {count} defects found, {bench.right_causes} of these with the right cause; "
-        f"{bench.accused} of {count} mended versions accused; {bench.seconds:.0f} s with {bench.workers} at a time"
+        f"{bench.accused} of {count} mended versions accused{not_judged}; "
+        f"{bench.seconds:.0f} s with {bench.workers} at a time"
     )
 
 

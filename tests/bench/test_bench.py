@@ -19,7 +19,15 @@ from gradconform.benching.commands import _ended, _Running
 from gradconform.benching.told import told_by
 from gradconform.cli import bench as command
 from gradconform.cli import main
-from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INTERRUPTED, EXIT_KIT, EXIT_USAGE
+from gradconform.exits import (
+    EXIT_CONFORMS,
+    EXIT_DOES_NOT,
+    EXIT_ENVIRONMENT,
+    EXIT_INCOMPLETE,
+    EXIT_INTERRUPTED,
+    EXIT_KIT,
+    EXIT_USAGE,
+)
 
 #: One of each class that takes a few seconds, on the check that shows it.
 HANDFUL = {
@@ -192,6 +200,32 @@ def test_what_is_not_as_recorded_decides_the_exit_code_and_stands_in_json(
     (one,) = values["defects"]
     assert (values["whole"], values["found"], values["accused"], one["accused"]) == (True, 0, 1, ["a.b"])
     assert (one["found"], one["as_recorded"]) == (False, False)
+
+
+def test_a_defect_whose_library_is_not_installed_is_not_judged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    absent = told_by(("run", "x"), EXIT_ENVIRONMENT, 0.1, tmp_path / "none.json", "x is not installed")
+    missing, found = Outcome(DEFECTS["rae-67"], absent, RIGHT), Outcome(right_record("verl-7493"), WRONG, RIGHT)
+    monkeypatch.setattr(command, "judge_bench", told_at_once(missing, found))
+    page = tmp_path / "bench.md"
+    monkeypatch.setattr(command, "DEFECTS", {"rae-67": missing.defect, "verl-7493": found.defect})
+    assert main(["bench", "--write", str(page)]) == EXIT_INCOMPLETE
+    told_to_user = capsys.readouterr().out
+    assert "rae-67                             not judged\n    x is not installed" in told_to_user
+    assert "MISSED" not in told_to_user
+    assert f"{page} is not written: not all of its defects were judged" in told_to_user.replace("\n", " ")
+    assert not page.exists()
+    last = told_to_user.splitlines()[-1]
+    assert last.startswith(
+        "1 of 1 defects found, 1 of these with the right cause; 0 of 1 mended versions accused; 1 not"
+    )
+    values = missing.to_dict()
+    assert (values["judged"], values["found"], values["as_recorded"]) == (False, False, False)
+
+
+def right_record(name: str) -> Defect:
+    return replace(DEFECTS[name], causes=("missing",), missed="", otherwise="")
 
 
 def lives(process: str) -> bool:
