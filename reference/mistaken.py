@@ -44,7 +44,9 @@ class OneMistake:
 
     ``factor`` multiplies gradients. ``clears`` says which ``.grad`` are cleared before gradients are added: ``all``, or
     those of parameters at which one is ``arriving``. ``use`` is
-    the use of a parameter that counts alone: 0 for the first of the forward, -1 for the last.
+    the use of a parameter that counts alone: 0 for the first of the forward, -1 for the last. ``copies`` says which
+    tensors are copied when they are first passed, and never again. ``keeps_forward``: a second forward of a
+    micro-batch runs, and the backward takes the graph of the first.
     """
 
     at: frozenset[str]
@@ -55,6 +57,21 @@ class OneMistake:
     picks: Picking | None = None
     clears: Literal["all", "arriving"] | None = None
     use: int | None = None
+    copies: Literal["arguments", "output gradients"] | None = None
+    keeps_forward: bool = False
+
+
+class _Copies:
+    """A copy of each tensor as it was when it was first met. It holds the tensors, so that no id is used again."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def of(self, value: Any) -> Any:
+        """Return the copy of a tensor of floats that is no parameter; anything else as it is."""
+        if not isinstance(value, Tensor) or isinstance(value, nn.Parameter) or not value.is_floating_point():
+            return value
+        return self._copies.setdefault(id(value), (value, value.detach().clone()))[1]
 
 
 class MistakenSession(AutogradSession):
@@ -65,9 +82,25 @@ class MistakenSession(AutogradSession):
         super().__init__(stage, spec)
         self._mistake = mistake
         self._used: dict[int, Context] = {}
+        self._copies = _Copies()
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
+        """Run the stage, and the loss where the spec has one."""
+        first = self._forwards.get(mb) if self._mistake.keeps_forward else None
+        copied = self._mistake.copies == "arguments"
+        outputs = super().forward(mb, tuple(map(self._as_first_passed, args)) if copied else args, target)
+        self._forwards[mb] = first or (args, self._forwards[mb][1])
+        return outputs
+
+    def _as_first_passed(self, arg: Any) -> Any:
+        """Return an argument with the values that it had when it was first passed, in the same graph."""
+        held = self._copies.of(arg)
+        return arg if held is arg or torch.equal(held, arg) else arg * 0.0 + held
 
     def backward(self, mb: int, output_grads: Tree) -> Grads:
         """Return the gradients of the arguments, and add those of the parameters."""
+        if self._mistake.copies == "output gradients":
+            output_grads = map_leaves(self._copies.of, output_grads)
         if self._mistake.at.isdisjoint({FULL_INPUT, FULL_WEIGHT}):
             return super().backward(mb, output_grads)
         found = self._returned(mb, output_grads, FULL_INPUT, FULL_WEIGHT)
@@ -76,6 +109,8 @@ class MistakenSession(AutogradSession):
 
     def backward_input(self, mb: int, output_grads: Tree) -> Grads:
         """Return the gradients of the arguments."""
+        if self._mistake.copies == "output gradients":
+            output_grads = map_leaves(self._copies.of, output_grads)
         return self._returned(mb, output_grads, INPUT, WEIGHT)
 
     def backward_weight(self, mb: int) -> None:

@@ -18,6 +18,7 @@ class Mistake(Enum):
     NOT_RETURNED = "not returned"
     RETURNED_ELSEWHERE = "returned for input {c.slots[0]}: slots are swapped or shifted"
     ARGUMENT_IS_PARAMETER = "the argument is a parameter of the stage"
+    ACTION_RAISED = "{c.action} raised and added nothing"
     IDLE_SINCE_ERROR = "nothing has been since the error in {c.action}"
     WEIGHT_TOO_EARLY = "{c.action} before its I has used up its turn"
     DONE_FOR_OTHER_STAGE = "the work of stage {c.stage} was done in its place"
@@ -106,6 +107,7 @@ class Mistake(Enum):
     ONE_ELEMENT = "one element of {c.counts[0]} is wrong"
     ELEMENTS_ZERO = "{c.counts[0]} of {c.counts[1]} elements are zero"
     NAN_SPREAD = "NaN where plain autograd has numbers: it spread, or came from undefined arithmetic"
+    UNWRITTEN = "memory that nobody has written: deterministic mode fills it with NaN"
     NAN_REPLACED = "NaN replaced by a number"
     INF_CLIPPED = "inf replaced by a finite number: clipped"
     # A parameter is tied, or several paths lead to an input.
@@ -210,6 +212,12 @@ class Mistake(Enum):
     FIRST_INPUT_ALONE = "in {names}, only the first input gradient is returned"
     LAST_INPUT_SKIPPED = "in {names}, the last input gradient is not returned"
     ZEROS_RETURNED = "in {names}, zeros are returned in place of None"
+    FIRST_FORWARD_KEPT = "of a micro-batch with two forwards, the backward takes the graph of the first"
+    ARGUMENTS_COPIED_ONCE = "an argument is copied when it is first passed, and not when the caller has filled it again"
+    OUTPUT_GRADS_COPIED_ONCE = (
+        "an output gradient is copied when it is first passed, and not when the caller has filled it again"
+    )
+    KEPT_BY_OUTPUT_GRAD = "of outputs with one output gradient, only the last counts"
     ALL_ROUNDED = "gradients are rounded to {names}"
     # Of several, and of none.
     SEVERAL = "{several}"

@@ -52,7 +52,8 @@ class FirstSight:
     ``added`` is what the first actions added after which a parameter is wrong, ``factors`` are simple numbers that
     something added or returned is multiplied by. ``never``: a parameter that is wrong never gets anything. ``contexts``
     is how many weight contexts wait at a time at most, ``outputs`` how many outputs a stage has, ``inputs`` how many
-    arguments. ``wrong_inputs``, ``not_returned`` and ``returned_for_none`` are of input gradients.
+    arguments. ``wrong_inputs``, ``not_returned`` and ``returned_for_none`` are of input gradients. ``received`` is the
+    trial's, ``loses``: a forward of it is lost.
     """
 
     added: frozenset[Added]
@@ -64,6 +65,8 @@ class FirstSight:
     wrong_inputs: bool
     not_returned: bool
     returned_for_none: bool
+    received: str
+    loses: bool
 
     @classmethod
     def of(cls, evidence: Evidence, wrong: Sequence[WrongOne]) -> FirstSight:
@@ -82,6 +85,8 @@ class FirstSight:
             wrong_inputs=bool(of_inputs),
             not_returned=any(one.kind == "missing" for one in of_inputs),
             returned_for_none=any(one.kind == "unexpected" for one in of_inputs),
+            received=evidence.trial.received,
+            loses=any(action.kind == "lose" for action in evidence.trial.actions),
         )
 
     def shows(self, added: Added) -> bool:

@@ -47,6 +47,14 @@ def candidates(seen: FirstSight) -> Iterator[tuple[Cause, OneMistake]]:
             yield from ((Cause(kind, names=_named(at)), OneMistake(at=at, **made)) for at in _ADDED)
     for kind, picks in _OF_CONTEXTS.items() if seen.contexts > 1 else ():
         yield Cause(kind, names=(WEIGHT,)), OneMistake(at=frozenset({WEIGHT}), picks=picks)
+    yield from _of_gradients(seen)
+    for kind, (made, fits) in _OF_WHAT_IS_PASSED.items():
+        if fits(seen):
+            yield Cause(kind), OneMistake(at=_WHOLE[-1], **made)
+
+
+def _of_gradients(seen: FirstSight) -> Iterator[tuple[Cause, OneMistake]]:
+    """Yield the mistakes with output gradients, and with input gradients that are returned."""
     for kind, starts in _OF_STARTS.items() if seen.outputs > 1 else ():
         for at in (*_ADDED, *_RETURNED, *_WHOLE):
             yield Cause(kind, names=_named(at)), OneMistake(at=at, starts=starts)
@@ -103,6 +111,24 @@ _OF_ADDED: dict[Mistake, tuple[dict[str, Any], Fits]] = {
 _OF_CONTEXTS: dict[Mistake, Picking] = {
     Mistake.NEWEST_CONTEXT_USED: lambda _, waiting: waiting[-1],
     Mistake.OLDEST_CONTEXT_USED: lambda _, waiting: waiting[0],
+}
+
+
+def _last_of_each(grads: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return zeros for an output gradient that is also that of a later output."""
+    last = {id(grad): place for place, grad in enumerate(grads)}
+    return [grad if last[id(grad)] == place else torch.zeros_like(grad) for place, grad in enumerate(grads)]
+
+
+#: What may go wrong with what the caller passes, and whether it may explain what was seen.
+_OF_WHAT_IS_PASSED: dict[Mistake, tuple[dict[str, Any], Fits]] = {
+    Mistake.FIRST_FORWARD_KEPT: ({"keeps_forward": True}, lambda seen: seen.loses),
+    Mistake.ARGUMENTS_COPIED_ONCE: ({"copies": "arguments"}, lambda seen: seen.received == "inputs"),
+    Mistake.OUTPUT_GRADS_COPIED_ONCE: (
+        {"copies": "output gradients"},
+        lambda seen: seen.received == "grads",
+    ),
+    Mistake.KEPT_BY_OUTPUT_GRAD: ({"starts": _last_of_each}, lambda seen: seen.received == "twice"),
 }
 
 #: From which output gradients a backward may start by mistake.

@@ -8,6 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from gradconform.diagnosis.cause import Cause, Mistake
+from gradconform.diagnosis.parts import same
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
 from gradconform.tolerance import Partials, sizes
@@ -92,7 +94,13 @@ def _added(evidence: Evidence, step: Step, before: Grads, *, skipped: set[str]) 
         reference: Reference | None = _sum_of(stood, wide.get(name), terms)
         if evidence.mistaken:  # what it adds is no gradient, so what stood before says nothing
             expected, reference = plain, None
-        yield from compare_in(evidence, step, "parameter gradient", name, shown, expected, reference)
+        unchanged = step.raised is not None and same(before.get(name), grad)
+        explain = partial(_raised, step) if unchanged else None
+        yield from compare_in(evidence, step, "parameter gradient", name, shown, expected, reference, explain)
+
+
+def _raised(step: Step, _: Tensor | None) -> Cause:
+    return Cause(Mistake.ACTION_RAISED, action=str(step.action))
 
 
 def _terms(evidence: Evidence, step: Step, name: str) -> Partials:

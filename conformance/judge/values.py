@@ -93,7 +93,7 @@ def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, how m
         yield Finding("mismatch", where, label, text, cause=_cause(explain, got), sort=sort)
         return
     judged, exact = _by_the_rule(got, expected, reference, spread=spread, factor=factor, run_in=run_in)
-    yield from _nonfinite(sort, where, label, got, expected, within=(exact, judged.bound))
+    yield from _nonfinite(sort, where, label, got, expected, within=(exact, judged.bound), explain=explain)
     yield Measured(judged.headroom)
     if not judged.passed:
         text, cause = _numbers(got, expected, judged), _cause(explain, got)
@@ -150,7 +150,14 @@ def _form(got: Tensor, expected: Tensor) -> tuple[Kind, str] | None:
 
 
 def _nonfinite(  # noqa: PLR0913 (a tensor, where it was seen, and what it is held against)
-    sort: Sort, where: str, action: str, got: Tensor, expected: Tensor, *, within: tuple[Tensor | None, float]
+    sort: Sort,
+    where: str,
+    action: str,
+    got: Tensor,
+    expected: Tensor,
+    *,
+    within: tuple[Tensor | None, float],
+    explain: Explain | None,
 ) -> Iterator[Finding]:
     differs = (torch.isnan(got) != torch.isnan(expected)) | (torch.isinf(got) != torch.isinf(expected))
     if got.is_floating_point():
@@ -160,7 +167,9 @@ def _nonfinite(  # noqa: PLR0913 (a tensor, where it was seen, and what it is he
     if count:
         worst = tuple(int(i) for i in differs.nonzero()[0])
         text = f"at {list(worst)}: expected {describe(expected[worst])}, got {describe(got[worst])} ({count} elements)"
-        cause = elements.nonfinite(got, expected, differs)
+        whole = _cause(explain, got) if bool(torch.isnan(got).all()) else None
+        unwritten = whole is not None and whole.kind is Mistake.UNWRITTEN
+        cause = whole if unwritten else elements.nonfinite(got, expected, differs)
         yield Finding("nonfinite", f"{where}{NONFINITE}", action, text, cause=cause, sort=sort)
 
 

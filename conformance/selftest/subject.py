@@ -206,6 +206,7 @@ def _causes(options: SelftestOptions, fault: Fault, named: list[Result], oracles
 def told_cause(report: Report, fault: Fault) -> dict[str, Any]:
     """Return the first cause that a report tells (``cause``), and whether it tells one of the fault's (``said``)."""
     causes = [finding["cause"] for result in report for finding in result.findings if finding["cause"]]
+    causes += [one["mistake"] for result in report for one in result.undone]
     said = any(_is(cause, wanted) for cause in causes for wanted in fault.causes)
     return {"said": said, "cause": causes[0]["text"] if causes else None}
 

@@ -113,7 +113,7 @@ class BackwardOfAnotherThreadLeftOut(Backwards):
         return (None,) * len(args)
 
 
-@fault("mode.gradients.deterministic-*", takes="mode=deterministic")
+@fault("mode.gradients.deterministic-*", cause="unwritten", takes="mode=deterministic")
 def sums_in_memory_never_written_to() -> Target:
     """Gradients are added to memory that was never written to, and is cleared by a multiplication with zero."""
 

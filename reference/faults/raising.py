@@ -80,7 +80,7 @@ def gradients_cleared_by_an_error() -> Target:
     return with_session(_after_an_error(lambda session: session._stage.zero_grad()))
 
 
-@fault("errors.next.*", raises=True)
+@fault("errors.next.*", cause="action_raised", raises=True)
 def forwards_dropped_by_an_error() -> Target:
     """What a stage raises in its backward drops what waits of the other micro-batches."""
     return with_session(_after_an_error(lambda session: session.close()))

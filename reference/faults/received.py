@@ -43,7 +43,7 @@ class _Copies:
         return self._copies.setdefault(id(tensor), (tensor, tensor.detach().clone()))[1]
 
 
-@fault("space.*.inputs-refilled-*", takes="received=inputs-refilled")
+@fault("space.*.inputs-refilled-*", cause="arguments_copied_once", takes="received=inputs-refilled")
 @alters(with_session)
 class InputsCopiedOncePerTensor(FunctionsSession):
     """F takes a copy of each argument, which it keeps by the tensor: one that is filled again is not copied again."""
@@ -64,7 +64,7 @@ class InputsCopiedOncePerTensor(FunctionsSession):
 
 @fault(
     "space.*.gradients-refilled-*",
-    cause=("contexts_swapped_or_late", "contexts_swapped", "other_output_grads"),
+    cause=("contexts_swapped_or_late", "contexts_swapped", "other_output_grads", "output_grads_copied_once"),
     takes="received=gradients-refilled",
 )
 @alters(with_session)
@@ -78,7 +78,7 @@ class OutputGradientsCopiedOncePerTensor(Backwards):
         )
 
 
-@fault("space.*.one-gradient-twice-*", takes="received=one-gradient-twice")
+@fault("space.*.one-gradient-twice-*", cause="kept_by_output_grad", takes="received=one-gradient-twice")
 @alters(output_grads)
 def outputs_kept_by_their_gradient(_: list[Any], grads: Any) -> Any:
     """Outputs are kept in a dict by their gradients: of two outputs with one gradient the last one is left."""
@@ -243,7 +243,7 @@ class EvaluationEndsTheTraining(_WithoutWeights):
         super().close()
 
 
-@fault("space.*.lost-forward-*", takes="forwards=lost-forward")
+@fault("space.*.lost-forward-*", cause="first_forward_kept", takes="forwards=lost-forward")
 @alters(with_session)
 class FirstForwardOfANumberKept(FunctionsSession):
     """A second forward of a number runs, and the backward takes the first one's graph all the same."""

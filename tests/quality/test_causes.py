@@ -171,6 +171,11 @@ SAID = {
     "backward-left-out-without-grad-mode": "it was called under no_grad, and may be left out there",
     "contexts-of-the-thread": "it was called from another thread than its F",
     "backward-of-another-thread-left-out": "it was called from another thread than its F",
+    "forwards-dropped-by-an-error": "B2 raised and added nothing",
+    "sums-in-memory-never-written-to": "deterministic mode fills it with NaN",
+    "inputs-copied-once-per-tensor": "an argument is copied when it is first passed",
+    "outputs-kept-by-their-gradient": "of outputs with one output gradient, only the last counts",
+    "first-forward-of-a-number-kept": "the backward takes the graph of the first",
     "next-micro-batch-left-out-after-an-error": "nothing has been since the error in",
     "ring-of-sixteen-contexts": "only the newest 16 weight contexts are kept",
     "ring-of-thirty-two-contexts": "only the newest 32 weight contexts are kept",
@@ -234,7 +239,8 @@ def test_a_message_on_a_fault_says_its_cause(name: str) -> None:
     fault = FAULTS[name]
     dtype = "float32" if fault.dtypes is None or "float32" in fault.dtypes else fault.dtypes[0]
     report = check_stage_backward(fault.make(), checks=fault.named, dtype=dtype, strict=True)
-    told = "\n".join(result.message for result in report)
+    undone = [one["mistake"]["text"] for result in report for one in result.undone]
+    told = "\n".join([*(result.message for result in report), *undone])
     assert re.search(SAID[name], told), told
     assert told_cause(report, fault)["said"], told
     assert "the diagnosis failed" not in told
