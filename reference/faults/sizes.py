@@ -184,7 +184,7 @@ def one_element_as_a_scalar() -> Target:
     return target(each_input_grad(lambda _, grad: grad.reshape(()) if grad.numel() == 1 else grad))
 
 
-@fault("space.*.no-elements-*", cause="no_elements", takes="size=no-elements")
+@fault("space.*.no-elements-*", "space.full.cleared-2", cause="no_elements", takes="size=no-elements")
 @alters(stored_as)
 def no_elements_no_gradient(parameters: list[nn.Parameter]) -> None:
     """A gradient without elements is stored as None."""
