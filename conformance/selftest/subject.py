@@ -190,7 +190,7 @@ def _report(
     given = {"device": options.device, "dtype": options.dtype, "profile": options.profile, "checks": checks or None}
     run = Run(RunOptions.of(target, **given), choice=options.choice, diagnose=diagnose, oracles=oracles)
     run.guard = None  # whoever is judged here is the kit's own
-    run.puts_back = False  # the matrix has no place for what a failure needs
+    run.puts_back = diagnose  # single mistakes are causes as well; the matrix itself has no place for them
     return run.run()
 
 
