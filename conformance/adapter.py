@@ -82,7 +82,10 @@ class Capabilities:
     unused_input: bool = True  #: an argument that requires a gradient and gets none
     fixed_input: bool = True  #: an argument of floats that requires no gradient
     integer_input: bool = True  #: an argument of integers or bools
+    empty_batch: bool = True  #: an argument without elements, as of a batch of no rows
     nongrad_output: bool = True
+    none_output: bool = True  #: None among the outputs
+    tuple_of_one: bool = True  #: outputs in a tuple, or a list, of one tensor
     scalar_output: bool = True
     view_output: bool = True
     frozen_params: bool = True
