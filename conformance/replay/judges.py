@@ -101,6 +101,8 @@ def beyond(check: Check, capabilities: Capabilities, device_name: str) -> list[s
         found += sorted({action.kind for action in trial.actions} - standalone.ACTS.keys())
         found += sorted(trial.watch - _WATCHED)
     found += ["the mean over many draws"] if check.pooled is not None else []
+    if capabilities.bias_hooks != "as_weights" and any("hook of" in one for one in compared(check, capabilities)):
+        found.append(f"bias_hooks={capabilities.bias_hooks}")
     judge, _ = judge_of(check)
     found += [] if judge in COMPARED else [judge.__name__]
     if not device_name.startswith("cpu") and "the generator's state" in compared(check, capabilities):

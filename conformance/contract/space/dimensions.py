@@ -157,7 +157,7 @@ _OTHERS = (
     Dimension(name="hooks", says="what hooks on the parameters do", values=(
         value("no-hooks", "no hooks"),
         value("scaled-by-hooks", "hooks that scale each gradient", "hooks=with_grad", "hooks!=nowhere",
-              "weight_when=weight", "input_pass_touches_params=False", altering="scale"),
+              "bias_hooks=as_weights", "weight_when=weight", "input_pass_touches_params=False", altering="scale"),
     )),
     Dimension(name="watched", says="what is looked at beside gradients", values=(
         value("unwatched", "nothing but gradients looked at"),

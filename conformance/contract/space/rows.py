@@ -18,10 +18,11 @@ from .triples import beyond
 ROWS, TRIPLES = (Path(__file__).with_name(name) for name in ("rows.json", "triples.json"))
 
 #: Claims that are one where rows are drawn: a target whose gradients are outside ``.grad`` may meet neither of them.
-#: A dict of outputs is the one value with None among them.
+#: A dict of outputs is the one value with None among them, hooks that scale the one that asks for hooks at all.
 _TOGETHER = {
     **dict.fromkeys(("clears_grads", "grads_on_param"), "grads_in_param_grad"),
     "none_output": "nested_output",
+    "bias_hooks=as_weights": "hooks=with_grad",
 }
 
 #: Claims of one value each: who withholds one loses the rows with that value, however the others are drawn.
