@@ -263,6 +263,9 @@ class _Run:
         if lane.lifetime:
             lane.lifetime.outputs(mb, outputs)
         lane.outputs[mb] = outputs
+        detached = [n for n, output in enumerate(found) if isinstance(output, Tensor) and not output.requires_grad]
+        if detached:
+            sight.seen["detached"] = tuple(detached)
         known = sight.known
         sight.seen["outputs"] = copies = copies_of(found, known.outputs)
         if target is not None:  # of the same outputs it is the same loss

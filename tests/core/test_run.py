@@ -26,6 +26,7 @@ from gradconform.results import Result
 from gradconform.run.preflight import PLAIN
 from gradconform.run.runner import Runner, one_thread
 from gradconform.target.resolve import resolve
+from gradconform.trees import map_leaves
 from gradconform.trial.trial import Trial
 
 CPU = torch.device("cpu")
@@ -435,3 +436,27 @@ def test_output_gradients_and_example_outputs_of_a_named_tuple_are_named() -> No
     result = ran(adapter, check("F0 B0", planned_case(Plan(exit="named"))))
     assert (result.status, result.message) == ("passed", "")
     assert [kind.__name__ for kind in opened[-1].seen] == ["Named", "Named"]
+
+
+class Detaching(AutogradSession):
+    """Plain autograd whose F hands out what requires no gradient."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        """Detach the outputs, as an engine does that sends them."""
+        return map_leaves(torch.Tensor.detach, super().forward(mb, args, target))
+
+
+def test_outputs_that_require_no_gradient_are_found_before_anything_is_judged() -> None:
+    adapter = SimpleNamespace(name="detaching", capabilities=Capabilities(), open=Detaching)
+    result = ran(adapter, check("F0 B0", WIDE))
+    assert (result.status, result.kind) == ("error", "adapter")
+    assert result.message.startswith(
+        "adapter 'detaching' failed its pre-flight (one Linear, one micro-batch, F0 B0): F0 returned output 0 without "
+        "requires_grad; return the outputs as the stage gave them"
+    )
+
+
+def test_outputs_of_a_last_stage_may_be_without_gradient() -> None:
+    adapter = SimpleNamespace(name="detaching", capabilities=Capabilities(mid_stage=False), open=Detaching)
+    trial = Trial(stages=(LINEAR,), program="F0 B0", loss=True)
+    assert ran(adapter, check(trials=(trial,), needs=trial.needs)).status == "passed"
