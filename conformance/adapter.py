@@ -30,7 +30,7 @@ _CHOICES = {
 
 
 class UnsupportedError(Exception):
-    """Raise it from an adapter for what the implementation does not claim: the verdict is ``unsupported``."""
+    """Raise it from ``open`` or a session for what the implementation refuses: the check is ``unsupported``."""
 
 
 class NotInstalledError(ImportError):
