@@ -9,6 +9,7 @@ never handed out, because about half of the real implementations keep it in queu
 from __future__ import annotations
 
 import contextlib
+import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -24,12 +25,13 @@ _CHOICES = {
     "weight_order": ("none", "fifo", "any"),
     "backward_order": ("fifo", "any"),
     "hooks": ("with_grad", "early", "never", "nowhere"),
+    "bias_hooks": ("as_weights", "early", "never"),
     "weight_when": ("weight", "finish"),
 }
 
 
 class UnsupportedError(Exception):
-    """Raise it from an adapter for what the implementation does not claim: the verdict is ``unsupported``."""
+    """Raise it from ``open`` or a session for what the implementation refuses: the check is ``unsupported``."""
 
 
 class NotInstalledError(ImportError):
@@ -70,6 +72,9 @@ class Capabilities:
     retain_graph: bool = False  #: W can be asked to keep the graph
     #: When hooks on parameters fire in a split backward: early is in I; nowhere is never, and not in B either.
     hooks: Literal["with_grad", "early", "never", "nowhere"] = "with_grad"
+    #: When hooks on parameters of fewer than two dimensions (biases, norms) fire in a split backward, if not when
+    #: those on weights do.
+    bias_hooks: Literal["as_weights", "early", "never"] = "as_weights"
     module_hooks: bool = True  #: module full-backward hooks fire
     none_output_grad: bool = False  #: None for an output means that no gradient flows through it
     edge_roots: bool = False  #: B and I take the gradient edge of an output that was sent and let go of in its place
@@ -83,7 +88,10 @@ class Capabilities:
     unused_input: bool = True  #: an argument that requires a gradient and gets none
     fixed_input: bool = True  #: an argument of floats that requires no gradient
     integer_input: bool = True  #: an argument of integers or bools
+    empty_batch: bool = True  #: an argument without elements, as of a batch of no rows
     nongrad_output: bool = True
+    none_output: bool = True  #: None among the outputs
+    tuple_of_one: bool = True  #: outputs in a tuple, or a list, of one tensor
     scalar_output: bool = True
     view_output: bool = True
     frozen_params: bool = True
@@ -141,9 +149,14 @@ class Capabilities:
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(claims) - set(known))
         if unknown:
-            msg = f"unknown capabilities {unknown}; expected some of {known}"
-            raise ValueError(msg)
+            raise ValueError("; ".join(_unknown(name, known) for name in unknown))
         return cls(**claims)
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else "gradconform.Capabilities lists what can be claimed"
+    return f"unknown capability {name!r}; {hint}"
 
 
 _USUAL = Capabilities()

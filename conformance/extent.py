@@ -21,6 +21,9 @@ WITHHELD = "withheld"
 #: The kind of an unsupported result of an oracle that has nothing to compare, such as rows: nothing is missing.
 NOTHING = "nothing"
 
+#: The kind of an unsupported result where the target raised :class:`~gradconform.adapter.UnsupportedError`.
+REFUSED = "refused"
+
 #: Claims in words that say more than their names.
 _WORDS = {"global_state=False": "more than one stage at a time in a process (global_state=False)"}
 
@@ -117,11 +120,12 @@ class Extent:
         """What was not judged and why, in words that follow a number of checks; empty where all was."""
         ways = f"{' and '.join(self.ways)} only" if self.ways else "neither full nor split"
         without = [_WORDS.get(claim, claim) for claim in self.withheld]
-        without += [f"{self.refused} that it refused"] * bool(self.refused)
         without += [f"{self.impossible} that plain autograd cannot do here"] * bool(self.impossible)
         told = [] if self.ways == WAYS else [ways]
         if self.options:
             told += [f"{self.options} {'asks' if self.options == 1 else 'ask'} for options that it need not have"]
+        if self.refused:
+            told.append(f"{self.refused} refused by UnsupportedError")
         return "".join(f", {words}" for words in [*told, *([f"without {', '.join(without)}"] if without else [])])
 
     def to_dict(self) -> dict[str, Any]:

@@ -182,7 +182,7 @@ _ALL = (
         metavar="NAME",
         default=(),
         kind="several",
-        help="see whether faults that the kit knows are found here, in place of the contract: a name, a glob, or all",
+        help="check that known faults are found here, in place of the contract: a name, a glob, all or none",
     ),
     OptionWords(
         name="with_contract", default=False, kind="switch", help="judge the contract too, beside whatever else is named"

@@ -52,11 +52,13 @@ class Header:
 
     ``report`` holds the fields of a report without results, ``places`` all items in the order of the plan.
     ``measured`` is what was measured for the plan, as JSON values: no other process of the run measures it again.
+    ``files`` holds the SHA-256 of each file that the run loads by path; it is empty in records of an older kit.
     """
 
     report: Mapping[str, Any]
     places: tuple[Place, ...]
     measured: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     kit: str = KIT_VERSION
 
     @property
@@ -88,6 +90,7 @@ class Header:
             "report": dict(self.report),
             "places": [list(place) for place in self.places],
             **({"measured": dict(self.measured)} if self.measured else {}),
+            **({"files": dict(self.files)} if self.files else {}),
         }
 
     @classmethod
@@ -107,6 +110,7 @@ class Header:
                 report=record["report"],
                 places=tuple(Place(*map(_text, place)) for place in record["places"]),
                 measured=dict(record.get("measured", {})),
+                files={_text(name): _text(digest) for name, digest in dict(record.get("files", {})).items()},
                 kit=_text(record["kit"]),
             )
             header.report_of({})
@@ -116,11 +120,16 @@ class Header:
         return header
 
 
-def header_of(report: Report, places: tuple[Place, ...], measured: Mapping[str, Any]) -> Header:
-    """Return the header of the run that ``report`` is the empty report of, with what was ``measured`` for its plan."""
+def header_of(
+    report: Report, places: tuple[Place, ...], measured: Mapping[str, Any], files: Mapping[str, str]
+) -> Header:
+    """Return the header of the run that ``report`` is the empty report of, with what was ``measured`` for its plan.
+
+    ``files`` are those that the run loads by path, each with its SHA-256.
+    """
     start = {one.name: getattr(report, one.name) for one in fields(Report) if one.init and one.name != "results"}
     # Through JSON: torch's version is a subclass of str, a tuple comes back as a list.
-    return Header(report=json.loads(json.dumps(start)), places=places, measured=measured)
+    return Header(report=json.loads(json.dumps(start)), places=places, measured=measured, files=files)
 
 
 def differing(before: Any, now: Any, name: str = "") -> dict[str, tuple[Any, Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
@@ -10,6 +12,10 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 Tree = Any
+
+
+class OpaqueOutputError(TypeError):
+    """An output is an object that the kit does not take apart."""
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -40,14 +46,65 @@ def tensors(tree: Tree) -> list[Tensor]:
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Tree) -> Tree:
-    """Return a tree of the same structure whose leaves are ``function(leaf)``."""
+    """Return a tree of the same structure whose leaves are ``function(leaf)``.
+
+    Named tuples and subclasses of dict, such as ``ModelOutput`` of transformers, keep their type.
+    """
     if isinstance(tree, tuple) and not isinstance(tree, GradientEdge):
-        return tuple(map_leaves(function, branch) for branch in tree)
+        return _tuple_like(tree, [map_leaves(function, branch) for branch in tree])
     if isinstance(tree, list):
         return [map_leaves(function, branch) for branch in tree]
     if isinstance(tree, dict):
-        return {key: map_leaves(function, branch) for key, branch in tree.items()}
+        return _dict_like(tree, {key: map_leaves(function, branch) for key, branch in tree.items()})
     return function(tree)
+
+
+def _tuple_like(tree: tuple[Any, ...], branches: list[Any]) -> tuple[Any, ...]:
+    """Return a named tuple, or what ``torch.max`` returns, of the type of ``tree``; else a plain tuple."""
+    if hasattr(tree, "_fields") or hasattr(tree, "n_sequence_fields"):
+        make: Callable[[list[Any]], tuple[Any, ...]] = getattr(type(tree), "_make", type(tree))
+        return make(branches)
+    return tuple(branches)
+
+
+def _dict_like(tree: dict[Any, Any], branches: dict[Any, Any]) -> dict[Any, Any]:
+    """Return a dict of the type of ``tree``; a ``ModelOutput`` would drop a None that its constructor gets."""
+    if type(tree) is dict:
+        return branches
+    made = copy.copy(tree)
+    for key, branch in branches.items():
+        made[key] = branch
+    return made
+
+
+def in_key_order(tree: Tree, example: Tree) -> Tree:
+    """Return ``tree`` with the keys of its dicts in the order of ``example``'s, where both have the same keys.
+
+    Use it to compare two trees leaf by leaf: the order of a dict's keys is no difference.
+    """
+    if isinstance(tree, dict):
+        if not isinstance(example, dict) or tree.keys() != example.keys():
+            return tree
+        return {key: in_key_order(tree[key], example[key]) for key in example}
+    if isinstance(tree, (tuple, list)) and isinstance(example, (tuple, list)) and len(tree) == len(example):
+        return [in_key_order(branch, other) for branch, other in zip(tree, example, strict=True)]
+    return tree
+
+
+def refuse_opaque(outputs: Tree) -> None:
+    """Raise :class:`OpaqueOutputError` for a dataclass, or a mapping that is no dict, among the outputs.
+
+    Tensors in such an object would get no gradient, and nothing would report it.
+    """
+    for path, leaf in leaves(outputs):
+        if isinstance(leaf, (Tensor, type)) or not (is_dataclass(leaf) or isinstance(leaf, Mapping)):
+            continue
+        kind = "dataclass" if is_dataclass(leaf) else "mapping that is no dict"
+        msg = (
+            f"{f'output {path}' if path else 'the output'} is a {type(leaf).__name__}, a {kind}; expected tensors in "
+            "tuples, named tuples, lists or dicts, of which ModelOutput of transformers is one"
+        )
+        raise OpaqueOutputError(msg)
 
 
 def as_tuple(outputs: Tree) -> Tree:

@@ -254,7 +254,7 @@ _SAID_OF_DEVICE = {
     "oracle": "which oracles need no second device: layout, finite-differences, additive, or all",
     "block": "which blocks of models, by names or globs; --sizes says how large",
     "setting": "under which settings of torch some stages are judged, by names or globs",
-    "fault": "which known faults have to be found there, by names or globs",
+    "fault": "which known faults must be found there: names, globs, or none",
 }
 
 

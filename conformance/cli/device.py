@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gradconform.contract.beside import BLOCKS, OPERATIONS, named_in
+from gradconform.contract.beside import BLOCKS, FAULTS, OPERATIONS, SETTINGS, named_in
 from gradconform.exits import EXIT_DOES_NOT
 from gradconform.report.device_verdict import RIGHT, device_verdict
 
@@ -29,13 +29,19 @@ def device(arguments: argparse.Namespace) -> int:
         for name, usual in DEVICE_DEFAULTS.items():
             setattr(arguments, name, getattr(arguments, name) or usual)
     with records(arguments) as file:
-        found = judge(arguments, file, order=_widest_first, fresh=True)
+        found = judge(arguments, file, order=_turn, fresh=True)
     told = device_verdict(found.report, Counter(place.device for place in found.planned))
     write(list(told.lines))
     return EXIT_DOES_NOT if told.wrong else found.code
 
 
-def _widest_first(place: Place) -> int:
-    """Order by what says most: the contract, settings and faults, then the rest in float32, then the others."""
-    beside = any(named_in(place.check, area) is not None for area in (OPERATIONS, BLOCKS))
-    return 0 if not beside else 1 if place.dtype == "float32" else 2
+#: What follows the contract in a dtype. Known faults come behind all dtypes: they say least of the device.
+_AREAS = (OPERATIONS, BLOCKS, SETTINGS)
+
+
+def _turn(place: Place) -> int:
+    """Return the turn of a check: all of float32 first, then the other dtypes, then the known faults."""
+    if named_in(place.check, FAULTS) is not None:
+        return 2 * len(_AREAS) + 2
+    later = 0 if place.dtype == "float32" else len(_AREAS) + 1
+    return later + next((turn for turn, area in enumerate(_AREAS, 1) if named_in(place.check, area) is not None), 0)

@@ -43,7 +43,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 
 def examine(devices: Iterable[object], plugins: Iterable[str] = ()) -> Health:
-    """Probe the devices that are named, the CPU as well, and look for the registered targets.
+    """Probe the devices that are named, with ``all`` the CPU as well, and look for the registered targets.
 
     Raises :class:`~gradconform.naming.SelectionError` for what is no name of a device.
     """

@@ -137,5 +137,5 @@ def _write_script(run: Run, wanted: _Wanted, path: str) -> int:
     replayed = replace(_replayed(run, item), check=failing_trial(run, item))
     with current_folder_first():
         replace_file(path, replayed.shortest())
-    say_what_is_written(path, wanted.check, "torch and the implementation alone", shlex.join(["python", path]))
+    say_what_is_written(path, wanted.check, replayed.needs, shlex.join(["python", path]))
     return EXIT_CONFORMS

@@ -222,11 +222,18 @@ def refuse_another_run(found: RecordedRun, header: Header) -> None:
     """Raise :class:`~gradconform.records.RecordsError` where ``header`` is not that of the run to go on with."""
     before, now = ({**one.fixed, "checks": len(one.places)} for one in (found.header, header))
     told = [f"{name} is {was!r} in the file and {here!r} here" for name, (was, here) in differing(before, now).items()]
+    told += _changed_files(found.header.files, header.files)
     if not told and found.header.places != header.places:
         told = ["the checks are not the same"]
     if told:
         msg = f"--resume {found.path}: this would be another run: {'; '.join(told)}. Begin it anew, with another file"
         raise RecordsError(msg)
+
+
+def _changed_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return which files differ from those that the run was begun with; none where its records name no files."""
+    changed = sorted(name for name in {**before, **now} if before and before.get(name) != now.get(name))
+    return [f"{name} {'has changed' if name in before and name in now else 'is loaded by one alone'}" for name in changed]
 
 
 class InProcess:

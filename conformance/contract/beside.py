@@ -23,6 +23,9 @@ _NEAR = 200
 #: What names all operations, or all of the others.
 ALL = "all"
 
+#: What names no fault at all.
+NONE = "none"
+
 #: The second parts: in B, and in I and W; of faults, that they are found.
 FULL, SPLIT, FOUND = "full", "split", "found"
 

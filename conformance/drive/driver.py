@@ -22,7 +22,7 @@ from gradconform.devices.memory import place_of
 from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Sort
-from gradconform.trees import equal, flattened, tensors
+from gradconform.trees import equal, flattened, in_key_order, tensors
 from gradconform.trial.materials import Materials, mean_squares
 from gradconform.trial.modes import call_in
 from gradconform.trial.program import Action
@@ -257,12 +257,15 @@ class _Run:
         self.device.seed(self.materials.rng_seed(mb))
         with lane.lifetime.watch(mb, args) if lane.lifetime else NO_LOG:
             outputs = self._call("F", lane.session.forward, mb, args, target)
-        found = flattened(outputs)
+        found = flattened(in_key_order(outputs, lane.example_outputs))
         if not self.is_cpu:  # a device that runs late draws when it runs
             self.device.synchronize(*tensors(found))
         if lane.lifetime:
             lane.lifetime.outputs(mb, outputs)
         lane.outputs[mb] = outputs
+        detached = [n for n, output in enumerate(found) if isinstance(output, Tensor) and not output.requires_grad]
+        if detached:
+            sight.seen["detached"] = tuple(detached)
         known = sight.known
         sight.seen["outputs"] = copies = copies_of(found, known.outputs)
         if target is not None:  # of the same outputs it is the same loss

@@ -68,6 +68,11 @@ class Lane:
         )
         self.session: Session = self._open()
 
+    @property
+    def example_outputs(self) -> Tree:
+        """The structure that the stage gives its outputs, with tensors of no meaning in it."""
+        return self._spec.example_outputs
+
     def _open(self) -> Session:
         with noting_swaps() as self._swaps:
             opened = call_in(self._modes, "open", self._device, lambda: self._adapter.open(self.stage, self._spec))

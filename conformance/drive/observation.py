@@ -171,7 +171,8 @@ class Step:
     ``grad_addresses``: the storage of every parameter gradient. ``alive`` and ``live_tensors``: what lives on, where
     that is watched. ``late``: the gradients that were not there yet for work on the caller's stream when the action had
     returned, by sort and name. ``misplaced``: the device of every tensor that does not sit on the trial's, by sort and
-    name; all copies sit on the CPU. ``upstream``: what is wrong in the graph whose outputs a stage is fed.
+    name; all copies sit on the CPU. ``detached``: the numbers of the outputs of F, as leaves, that require no gradient.
+    ``upstream``: what is wrong in the graph whose outputs a stage is fed.
     """
 
     action: Action
@@ -193,6 +194,7 @@ class Step:
     live_tensors: int | None = None
     late: tuple[tuple[Sort, str], ...] = ()
     misplaced: Mapping[tuple[Sort, str], str] = field(default_factory=dict)
+    detached: tuple[int, ...] = ()
     upstream: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod

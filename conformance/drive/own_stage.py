@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gradconform.adapter import StageSpec, Tree
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.reference.recomputed import needs_grad
-from gradconform.trees import as_tuple, map_leaves, tensors
+from gradconform.trees import as_tuple, map_leaves, refuse_opaque, tensors
 
 from .cancelling import Shaking
 from .reference64 import Expected, widen, widened
@@ -202,7 +202,9 @@ def fresh(args: tuple[Any, ...], stage: nn.Module, own: nn.Module) -> tuple[Any,
 
 
 def _refuse_structure(outputs: Tree, output_grads: Tree, loss_fn: LossFn | None) -> None:
-    """Raise ``ValueError`` where the gradients do not mirror the outputs."""
+    """Raise ``ValueError`` where the gradients do not mirror the outputs, ``TypeError`` for outputs of another kind."""
+    if loss_fn is None:
+        refuse_opaque(outputs)
     if loss_fn is not None or output_grads is None:
         found = tensors(outputs)
         if loss_fn is None and (len(found) != 1 or found[0].dim()):

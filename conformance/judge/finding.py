@@ -13,7 +13,7 @@ from gradconform.finding_text import finding_line
 from gradconform.results import Sort, finite
 
 Kind = Literal[
-    "mismatch", "nonfinite", "missing", "unexpected", "shape", "dtype", "device", "layout", "race",
+    "mismatch", "nonfinite", "missing", "unexpected", "requires_grad", "shape", "dtype", "device", "layout", "race",
     "error", "no_error", "changed", "shared", "alive", "hooks", "not_repeatable",
 ]  # fmt: skip
 

@@ -183,7 +183,7 @@ def _recorded(step: Step, wanted: Step) -> Iterator[Finding]:
         if name not in wanted.recorded:
             text = "requires a gradient itself, as plain autograd's do not"
             cause = Cause(Mistake.HISTORY, names=(begins,)) if begins else Cause(Mistake.MARKED)
-            yield Finding("unexpected", name, str(step.action), text, cause=cause, sort="parameter gradient")
+            yield Finding("requires_grad", name, str(step.action), text, cause=cause, sort="parameter gradient")
 
 
 def _param_grads(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) -> Judged:
@@ -292,7 +292,7 @@ def _sum_of(evidence: Evidence, name: str, step: Step) -> Reference:
 def _input_grads(evidence: Evidence, step: Step, wanted: Step) -> Judged:
     for slot in step.tracked:
         text = "requires a gradient itself, as plain autograd's do not: it holds the graph it came from"
-        yield Finding("unexpected", f"input {slot}", str(step.action), text, sort="input gradient")
+        yield Finding("requires_grad", f"input {slot}", str(step.action), text, sort="input gradient")
     got, expected = step.input_grads or (), wanted.input_grads or ()
     if len(got) != len(expected):
         text = f"{len(got)} input gradients were returned, expected {len(expected)}, one per argument"

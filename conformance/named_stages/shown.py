@@ -7,6 +7,7 @@ import torch
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.shown_traits import alike, outputs_twice, shown
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
+from gradconform.trees import OpaqueOutputError
 
 from .error import StageError
 
@@ -23,6 +24,9 @@ def _shown(case: StageCase, dtype: torch.dtype, told: str) -> frozenset[str]:
             return shown(case, dtype)
     except StageError:
         raise
+    except OpaqueOutputError as error:
+        msg = f"{told}: {error}"
+        raise StageError(msg) from error
     except BaseException as error:
         pass_on_an_interrupt(error)
         shapes = ", ".join(str(tuple(getattr(recipe, "shape", ()))) for recipe in case.inputs)

@@ -74,7 +74,9 @@ IN_THE_END = {"buffer in the end", "changed later:", "whether called: the module
 #: What a script can watch; lifetimes are seen by the kit's own machinery.
 _WATCHED = {"state", "hooks", "module_hooks"}
 #: Claims under which values are judged in another way than a script compares them.
-_JUDGED_OTHERWISE = {"input_pass_touches_params": True, "none_as_zeros": True, "first_stage_input_grads": False}
+_JUDGED_OTHERWISE = {"none_as_zeros": True, "first_stage_input_grads": False}
+#: What a program does with gradients in ``Parameter.grad``, wherever an adapter keeps its own.
+_OF_STORED = {"zero_none", "zero_fill", "restride", "bucket", "replace", "rebind"}
 
 
 def judge_of(check: Check) -> tuple[Callable[..., object], dict[str, Any]]:
@@ -101,6 +103,15 @@ def beyond(check: Check, capabilities: Capabilities, device_name: str) -> list[s
         found += sorted({action.kind for action in trial.actions} - standalone.ACTS.keys())
         found += sorted(trial.watch - _WATCHED)
     found += ["the mean over many draws"] if check.pooled is not None else []
+    late = capabilities.weight_when == "finish" and any("hook of" in one for one in compared(check, capabilities))
+    found += ["weight_when=finish"] if late else []
+    if not capabilities.grads_in_param_grad:
+        trial = check.trials[0]
+        stored = trial.prior_grads or trial.one_module or trial.tied or trial.altering
+        acts = {action.kind for action in trial.actions} & _OF_STORED
+        found += ["gradients outside Parameter.grad"] if stored or acts else []
+    if capabilities.bias_hooks != "as_weights" and any("hook of" in one for one in compared(check, capabilities)):
+        found.append(f"bias_hooks={capabilities.bias_hooks}")
     judge, _ = judge_of(check)
     found += [] if judge in COMPARED else [judge.__name__]
     if not device_name.startswith("cpu") and "the generator's state" in compared(check, capabilities):

@@ -16,7 +16,7 @@ from gradconform.devices.dtypes import dtype_named
 from gradconform.exits import UsageError
 from gradconform.run.run import Run
 from gradconform.target.functions import FunctionsAdapter
-from gradconform.target.resolve import Target
+from gradconform.target.resolve import Target, registered_targets
 from gradconform.tolerance import floor_factor
 from gradconform.trial.materials import Materials
 from gradconform.trial.trial import Trial
@@ -50,11 +50,17 @@ class Replayed:
     def text(self) -> str:
         """Return the script.
 
-        Raises :class:`ScriptError` for a target that is an adapter of its own and a check that no script can show.
+        Of an adapter it opens a session on the stage, as the kit does. Raises :class:`ScriptError` for a check that no
+        script can show.
         """
         self._refuse()
         trial, claims, source = self.check.trials[0], self.target.capabilities, Source()
-        parts = reached([(standalone, "main")], Folding(known(self.check, claims), entries(self.check, claims)))
+        used = entries(self.check, claims)
+        used["ACTS"] |= {"finish"} if self.of_adapter else set()
+        facts = {**known(self.check, claims), "ADAPTER": self.of_adapter}
+        facts["NESTED"] = self.of_adapter and "nested_output" in trial.needs
+        imported = {"gradconform.adapter"} if self.of_adapter else frozenset()
+        parts = reached([(standalone, "main")], Folding(facts, used), imported)
         dtype, device = dtype_named(self.dtype_name), torch.device(self.device_name)
         data = Inputs(trial, Materials(trial, dtype=dtype, device=device, seed=self.seed), parts.names).lines(source)
         lines = [
@@ -81,7 +87,19 @@ class Replayed:
         self._refuse()
         usual = self.device_name == "cpu" and self.dtype_name == "float32"
         head = tuple(self._paragraphs(self.check.trials[0], values="others than the check was given"))
-        return (usual and Straight(self.check, self._where(), head, self.seed).text()) or self.text()
+        return (usual and not self.of_adapter and Straight(self.check, self._where(), head, self.seed).text()) or self.text()
+
+    @property
+    def of_adapter(self) -> bool:
+        """Whether the target is an adapter, and no set of torch's three functions."""
+        return not isinstance(self.target.adapter, FunctionsAdapter)
+
+    @property
+    def needs(self) -> str:
+        """What a script needs, in words."""
+        if self.of_adapter:
+            return f"torch, gradconform.adapter and {self.target.text.partition(':')[0]}"
+        return "torch and the implementation alone"
 
     @property
     def has_script(self) -> bool:
@@ -99,22 +117,17 @@ class Replayed:
         if isinstance(self.check, OracleCheck):
             msg = f"{self.check.id} judges the device, so there is no script of an implementation"
             raise ScriptError(msg)
-        if not isinstance(self.target.adapter, FunctionsAdapter):
-            msg = (
-                f"target {self.target.text!r} is an adapter, which needs gradconform; a script can be written for "
-                "torch's three functions. Replay it without --script"
-            )
-            raise ScriptError(msg)
         without = beyond(self.check, self.target.capabilities, self.device_name)
         if without:
             msg = (
-                f"{self.check.id} watches what no script of torch alone can show ({', '.join(without)}); replay it "
+                f"{self.check.id} watches what no script can show ({', '.join(without)}); replay it "
                 "without --script, which prints the same numbers"
             )
             raise ScriptError(msg)
 
     def _docstring(self, trial: Trial) -> str:
-        use = "An argument names another implementation: package.module[:object]."
+        kind = "adapter" if self.of_adapter else "implementation"
+        use = f"An argument names another {kind}: package.module[:object]."
         *paragraphs, last = self._paragraphs(trial)
         return docstring([*paragraphs, f"{last} {use}"])
 
@@ -123,13 +136,12 @@ class Replayed:
         run = f"with torch {torch.__version__} on {name}: {self.device_name} {self.dtype_name}, seed {self.seed}"
         kit = f"contract {self.contract}, as gradconform {KIT_VERSION} ran it"
         letters = "F forward, B backward, I input gradients, W weight gradients"
-        needs = "needs torch and the implementation alone"
         drawn = f" The values are {values}." if values else ""
         what = f"This is {self.check.id} ({self.check.level}) of {kit} {run}."
         return [
             self.check.requirement,
             f"{what} The program is {trial.program}: {letters}.{drawn}",
-            f"It exits with 1 where the implementation is wrong and with 0 where it is right, and {needs}.",
+            f"It exits with 1 where the implementation is wrong and with 0 where it is right, and needs {self.needs}.",
         ]
 
     def _constants(self, trial: Trial) -> dict[str, object]:
@@ -137,7 +149,12 @@ class Replayed:
         dtype = dtype_named(self.dtype_name)
         return {
             "IMPLEMENTATION": repr(self._where()),
-            "PROGRAM": repr(trial.program),
+            "FOLDER": repr(self._folder()),
+            "PROGRAM": repr(self._program(trial)),
+            "MICROBATCHES": [trial.microbatches(lane) for lane in range(len(trial.stages))],
+            "RELEASES_OUTPUTS": any(action.kind == "send" for action in trial.actions),
+            "EARLY": self.target.capabilities.input_pass_touches_params,
+            "LATE": self.target.capabilities.weight_when == "finish",
             "IN_MODES": f"frozenset({sorted(trial.modes)})",
             "DEVICE": repr(self.device_name),
             "TIED": repr(trial.tied),
@@ -157,7 +174,9 @@ class Replayed:
     def _where(self) -> str:
         """Return how a script names the implementation: by the module of its functions, or by the user's file."""
         adapter = self.target.adapter
-        assert isinstance(adapter, FunctionsAdapter)  # noqa: S101 (refused before)
+        if not isinstance(adapter, FunctionsAdapter):
+            where, colon, attribute = self._text().partition(":")
+            return f"{Path(where).stem if where.endswith('.py') else where}{colon}{attribute}"
         module = next(iter(adapter.functions.values())).__module__
         if (
             all(function.__module__ == module for function in adapter.functions.values())
@@ -167,6 +186,24 @@ class Replayed:
         file = Path(self.target.file or self.target.text.partition(":")[0])
         _, colon, attribute = self.target.text.rpartition(":")
         return f"{file.stem}:{attribute}" if colon and attribute not in adapter.functions else file.stem
+
+
+    def _text(self) -> str:
+        """Return the target as a file or a module, and an object in it; a registered name stands for one."""
+        return registered_targets().get(self.target.text, self.target.text)
+
+    def _folder(self) -> str:
+        """Return the folder that a script imports the adapter from, as it was typed."""
+        where = self._text().partition(":")[0]
+        return str(Path(where).parent) if where.endswith(".py") else "."
+
+    def _program(self, trial: Trial) -> str:
+        """Return the program; a session of an adapter is asked for a finish that no program names."""
+        if not self.of_adapter:
+            return trial.program
+        ended = {action.stage for action in trial.actions if action.kind in {"finish", "close"}}
+        lanes = [lane for lane in range(len(trial.stages)) if lane not in ended]
+        return " ".join([trial.program, *(f"{lane if len(trial.stages) > 1 else ''}finish" for lane in lanes)])
 
 
 def failing_trial(run: Run, item: Item) -> Check:

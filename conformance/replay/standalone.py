@@ -4,7 +4,7 @@ What a trial and its judge need of it goes into a script, below the names that i
 the stages), ARGS, OUTPUT_GRADS, HAND_GRADS and TARGETS (by stage and micro-batch), SEEDS, PROGRAM, COMPARED, LANES and
 TOLERANCE. The other names are known when it is written, and what they rule out is left out: see
 Replayed.known. What it imports from gradconform goes there as text too, so that a script needs nothing but torch and
-the standard library. It is the one copy of gradconform.drive.driver, and tests/replay/test_standalone.py holds it
+the standard library; one of an adapter imports gradconform.adapter. It is the one copy of gradconform.drive.driver, and tests/replay/test_standalone.py holds it
 against that.
 """
 
@@ -46,13 +46,15 @@ from gradconform.trial.materials import mean_squares
 from gradconform.trial.modes import call_in
 
 from .comparison import Step, copy, differences, excerpt, other_bits, same, worst
+from .opened import made, not_due, shaped, spec_of
 
 if TYPE_CHECKING:
     CHAIN = LOSS = MAY_REFUSE = REPEATS_WEIGHT = RETAIN_GRAPH = SAME_ARGS = False
     CALLS_KEPT = GIVEN_KEPT = RETURNED_KEPT = SEEN_LAST = False
+    ADAPTER = NOT_ALWAYS_DUE = NESTED = False
     WATCHED: list[str]
     ONE_MODULE = TRACKED_GRADS = UPSTREAM = KEPT_LISTS = False
-    IMPLEMENTATION = PROGRAM = DEVICE = ALTERING = RECEIVED = WEIGHTS = ""
+    IMPLEMENTATION = FOLDER = PROGRAM = DEVICE = ALTERING = RECEIVED = WEIGHTS = ""
     TIED: tuple[str, ...]
     RAISING: tuple[int, ...]
     UNSENT: tuple[int, ...]
@@ -89,6 +91,9 @@ class InModes:
 
     def backward_weight(self, *given: Any) -> Any:
         return self.called("W", self.plain.backward_weight, *given)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.plain, name)
 
     def called(self, kind: str, call: Callable[..., Any], *given: Any) -> Any:
         return call_in(IN_MODES, kind, torch.device(DEVICE), partial(call, *given))
@@ -131,6 +136,27 @@ class Lane:
         self.start()
 
     def start(self) -> None:
+        if ADAPTER:
+            self.closed = False
+        if ADAPTER and self.functions:
+            opening = partial(self.functions.open, self.stage, spec_of(self.number))
+            self.session: Any = call_in(IN_MODES, "open", torch.device(DEVICE), opening) if IN_MODES else opening()
+        else:
+            self.start_functions()
+        if IN_MODES:
+            self.session = InModes(self.session)
+
+    def reopen(self) -> None:
+        if ADAPTER:
+            self.close()
+        self.start()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.session.close()
+
+    def start_functions(self) -> None:
         spec: Any = SimpleNamespace(
             loss_fn=loss_of if LOSS and self.last else None, repeats_weight=REPEATS_WEIGHT, retain_graph=RETAIN_GRAPH
         )
@@ -138,12 +164,11 @@ class Lane:
             spec.kept_lists = KEPT_LISTS
         if WEIGHTS:
             spec.weights = WEIGHTS
-        named = {name: getattr(self.functions, name) for name in (FULL, *SPLIT) if hasattr(self.functions, name)}
-        self.session: Any = (
-            FunctionsSession(named, self.stage, spec) if self.functions else AutogradSession(self.stage, spec)
-        )
-        if IN_MODES:
-            self.session = InModes(self.session)
+        if ADAPTER or self.functions is None:
+            self.session = AutogradSession(self.stage, spec)
+        else:
+            named = {name: getattr(self.functions, name) for name in (FULL, *SPLIT) if hasattr(self.functions, name)}
+            self.session = FunctionsSession(named, self.stage, spec)
 
     def run_forward(self, mb: int) -> Step:
         if CHAIN and self.number:
@@ -175,6 +200,8 @@ class Lane:
         if CHAIN and self.number < len(STAGES) - 1:
             return tuple(g if g is None else g.detach() for g in self.lanes[self.number + 1].returned.pop(mb))
         grads = OUTPUT_GRADS[(self.number, mb, "misuse") if token.endswith("!") else (self.number, mb)]()
+        if NESTED and not token.endswith("!"):
+            grads = shaped(grads, self.number)
         if RECEIVED == "twice":
             grads = one_for_alike(grads)
         if TRACKED_GRADS:
@@ -264,7 +291,11 @@ class Lane:
         self.handles = []
 
     def stored(self) -> dict[str, Tensor | None]:
-        stored = {name: parameter.grad for name, parameter in self.stage.named_parameters()}
+        stored: dict[str, Tensor | None]
+        if ADAPTER:
+            stored = self.session.param_grads()
+        else:
+            stored = {name: parameter.grad for name, parameter in self.stage.named_parameters()}
         return self.altering.stored(stored) if ALTERING else stored
 
     def strides(self) -> dict[str, tuple[int, ...]]:
@@ -343,9 +374,9 @@ ACTS: dict[str, Callable[[Lane, int, str], Any]] = {
     "restride": lambda lane, *_: restride_grads(lane.stage),
     "bucket": lambda lane, *_: into_bucket(lane.stage),
     "collect": lambda *_: gc.collect(1),
-    "reopen": lambda lane, *_: lane.start(),
-    "finish": lambda *_: None,
-    "close": lambda *_: None,
+    "reopen": lambda lane, *_: lane.reopen(),
+    "finish": lambda lane, *_: lane.session.finish() if ADAPTER else None,
+    "close": lambda lane, *_: lane.close() if ADAPTER else None,
 }
 #: What is seen after every action, given the lane, the kind of the action and the micro-batch.
 SEEN: dict[str, Callable[[Lane, str, int], Any]] = {
@@ -402,12 +433,18 @@ def run(functions: Any) -> list[Step]:
             if RAISING and kind == "I" and int(mb) in RAISING:
                 lane.failed.add(int(mb))
         step |= {what: see(lane, kind, int(mb or 0)) for what, see in SEEN.items()}
+        if NOT_ALWAYS_DUE and not_due(steps, lane.number):
+            step.pop("the gradient of", None)
+            step.pop("requires_grad of what accumulates:", None)
         if CALLS_KEPT:
             lane.calls.clear()
         lane.stopped = step["raised"] is not None and not step["misuse"]
         if CHAIN:
             for one in lanes:
                 one.stopped = lane.stopped
+    if ADAPTER:
+        for one in lanes:
+            one.close()
     return [*steps, the_end(lanes, steps)] if SEEN_LAST else steps
 
 
@@ -466,8 +503,11 @@ def other_runs(functions: Any, first: list[Step]) -> Iterator[tuple[str, Any, An
 def main() -> int:
     """Compare an implementation with plain autograd; return 1 where it is wrong."""
     where, _, attribute = (sys.argv[1] if len(sys.argv) > 1 else IMPLEMENTATION).partition(":")
+    if ADAPTER:
+        sys.path.insert(0, FOLDER)
     functions = importlib.import_module(where)
     functions = getattr(functions, attribute) if attribute else functions
+    functions = made(functions) if ADAPTER else functions
     plain, tried = run(None), run(functions)
     wrong = list(differences(plain, tried))
     if REPEATS > 1:

@@ -21,12 +21,16 @@ _OF_TENSORS = {
     "nonfinite": "has NaN or inf where plain autograd has none, or the other way round",
     "missing": "is None, a tensor under plain autograd",
     "unexpected": "is a tensor, None under plain autograd",
+    "requires_grad": "requires a gradient itself, plain autograd's does not",
     "shape": "has a wrong shape",
     "dtype": "has a wrong dtype",
     "device": "is on a wrong device",
     "layout": "has a wrong layout",
     "race": "is still being written on another stream",
 }
+
+#: Those that say which of two is None, as a text does that begins with what was expected.
+_OF_NONE = {"missing", "unexpected"}
 
 #: What any other kind of finding says where the results of a cause do not say it in the same words.
 _IN_GENERAL = {
@@ -152,7 +156,7 @@ def _cause_of(group: list[Result]) -> Cause:
 def _said(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
     """Return what all results of a cause say: word for word, without numbers, or else in general."""
     letters = " or ".join(sorted({letter_of(str(finding["action"])) for finding in findings}))
-    return _same({cause(result, letters) for result in group}) or _of(findings[0], _IN_GENERAL, letters)
+    return _same({cause(result, letters) for result in group}) or _of(findings[0], _OF_TENSORS | _IN_GENERAL, letters)
 
 
 def _likely(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
@@ -187,9 +191,11 @@ def cause(result: Result, letters: str | None = None) -> str:
     letter = letters or letter_of(str(first["action"]))
     if kind == "error":
         return f"{letter} {text}" if first["raised"] is None else f"{letter} raised {first['raised']}"
-    if kind in _OF_TENSORS:
-        return _of(first, _OF_TENSORS, letter)
     said = text.partition(": ")[0]
+    if kind in {*_OF_NONE, "shape"} and first["sort"] == "thing":
+        return f"{f'after {letter}, ' if letter else ''}{first['where']}: {said}"
+    if kind in _OF_TENSORS and (kind not in _OF_NONE or text.startswith("expected ")):
+        return _of(first, _OF_TENSORS, letter)
     return f"{f'after {letter}, ' if letter else ''}{said}" if kind == "hooks" else _of(first, {kind: said}, letter)
 
 

@@ -125,7 +125,7 @@ def _unsupported(report: Report) -> Section:
     results = [result for result in _with_status(report.results, "unsupported") if result.kind not in _LISTED]
     return Section(
         heading=f"unsupported: {count(len(results), 'check')}, neither passed nor failed",
-        note="The target does not claim what they ask, or plain autograd cannot do it.",
+        note="The target does not claim what they need, refuses it, or plain autograd cannot do it.",
         causes=tuple(by_cause(results)),
         items=_by_message(results),
         brief=_BRIEF,

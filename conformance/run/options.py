@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
+from gradconform.contract.beside import NONE
 from gradconform.contract.frozen import version_named
 from gradconform.contract.shard import Shard
 from gradconform.devices.flags import flags_named
@@ -114,6 +115,12 @@ def _switch(given: Any) -> bool:
     return given
 
 
+def _faults(given: Any) -> tuple[str, ...]:
+    """Return the names of faults; ``none`` alone is none of them."""
+    names = _several(given)
+    return () if names == (NONE,) else names
+
+
 _CHECKS: Mapping[Kind, Callable[[Any], Any]] = {"several": _several, "paths": _paths, "switch": _switch}
 
 
@@ -159,7 +166,7 @@ class RunOptions:
     block: tuple[str, ...] = _option("block")
     sizes: Sizes = _option("sizes", check=sizes_named)  # noqa: RUF009 (it returns a field)
     setting: tuple[str, ...] = _option("setting")
-    fault: tuple[str, ...] = _option("fault")
+    fault: tuple[str, ...] = _option("fault", check=_faults)
     with_contract: bool = _option("with_contract")
     shard: Shard | None = _option(  # noqa: RUF009 (it returns a field)
         "shard", changes="plan", read=Shard.parse, check=_shard, written=_shard_written

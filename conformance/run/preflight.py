@@ -79,7 +79,7 @@ _SLIPS = frozenset({"AttributeError", "IndexError", "KeyError", "NameError", "Ty
 def preflight(target: Target, evidence_of: Callable[[Trial], Evidence]) -> str | None:
     """Run some plain trials; return what an adapter got wrong, or None.
 
-    One micro-batch of one Linear, B or else I and W, has to be right. Where it is wrong, and the same program on
+    One micro-batch of one Linear, B or else I and W, has to be right, and its outputs have to require a gradient. Where it is wrong, and the same program on
     parameters of no layer is right, the adapter is right as well: the implementation's layers are at fault, which an
     adapter puts in the place of Linears, and the checks report them. In the other trials only the form is the
     adapter's: the names and the number of what it returns, and that no line of its own file raises what wrong code
@@ -90,11 +90,15 @@ def preflight(target: Target, evidence_of: Callable[[Trial], Evidence]) -> str |
         return f"adapter {target.name!r} claims neither full nor split: there is nothing to judge"
     trial = Trial(stages=(LINEAR,), program="F0 B0" if claims.full else "F0 I0 W0", loss=not claims.mid_stage)
     try:
-        lines = "; ".join(str(finding) for finding in findings_in(gradients(evidence_of(trial))))
+        evidence = evidence_of(trial)
+        lines = "; ".join(str(finding) for finding in findings_in(gradients(evidence)))
     except UnsupportedError as error:
         return _told(target, _first(trial), f"it claims {'full' if claims.full else 'split'} and refuses it: {error}")
     if lines and not _layers_alone(target.adapter, trial, evidence_of):
         return _told(target, _first(trial), lines)
+    without_grad = "" if trial.loss else "; ".join(_without_grad(evidence))
+    if without_grad:
+        return _told(target, _first(trial), without_grad)
     for what, (stage, programs) in PLAIN.items():
         for program in programs:
             plain = replace(trial, stages=(stage,), program=program)
@@ -122,6 +126,15 @@ def _told(target: Target, what: str, lines: str) -> str:
         f"adapter {target.name!r} failed its pre-flight ({what}): {lines}. "
         "Nothing is judged before this is right: look at the adapter first, then at the implementation"
     )
+
+
+def _without_grad(evidence: Evidence) -> Iterator[str]:
+    """Yield outputs that require no gradient where plain autograd's do: the next stage would compute none for them."""
+    for step in evidence.observation.steps:
+        lost = sorted(set(step.detached) - set(evidence.oracle_step(step).detached))
+        if lost:
+            outputs = f"output{'s' if len(lost) > 1 else ''} {', '.join(map(str, lost))}"
+            yield f"{step.action} returned {outputs} without requires_grad; return the outputs as the stage gave them"
 
 
 def _slips(adapter: Adapter, trial: Trial, evidence_of: Callable[[Trial], Evidence]) -> Iterator[str]:

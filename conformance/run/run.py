@@ -43,6 +43,7 @@ from .canaries import withdrawn
 from .execution import OnResult, OnStart
 from .guard import Guard
 from .known_faults import KnownFaults
+from .loaded_files import loaded_files
 from .operation_oracles import OperationOracles
 from .options import RunOptions
 from .plan_file import PlanFileError, plan_file
@@ -192,7 +193,7 @@ class Run:
 
     def header(self) -> Header:
         """Return what stands at the head of this run's records."""
-        return header_of(self.empty_report(), tuple(self._items), self.measured)
+        return header_of(self.empty_report(), tuple(self._items), self.measured, loaded_files(self.options))
 
     def run(
         self,

@@ -24,6 +24,7 @@ from gradconform.drive.observation import AS_BEFORE, Observation, Raised
 from gradconform.drive.operation_log import drive_logged
 from gradconform.drive.oracle import DeviceLostError, Oracle, OracleError, WatchError
 from gradconform.drive.reference64 import OracleCache, References
+from gradconform.extent import REFUSED
 from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust, agree
 from gradconform.judge.finding import Finding, RefusedError, findings_in, headrooms_in
 from gradconform.judge.state import same_bits
@@ -67,6 +68,10 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+class TargetRefusedError(RefusedError):
+    """A session, or ``open``, raised :class:`~gradconform.adapter.UnsupportedError`."""
 
 
 class AdapterError(Exception):
@@ -123,6 +128,8 @@ class Runner:
         try:
             with one_thread(), tolerances_of(self._tolerances):
                 values = self._values(check, measured)
+        except TargetRefusedError as error:
+            values = self._refused_by_target(check, error)
         except RefusedError as error:
             values = self._refused(check, error)
         except UnsupportedError as error:
@@ -169,8 +176,13 @@ class Runner:
         tried: list[JudgedTrial] = []
         silent: list[Finding] = []
         readings: list[Any] = []
+        refused: TargetRefusedError | None = None
         for trial in check.trials:
-            evidence = self.evidence(trial)
+            try:
+                evidence = self.evidence(trial)
+            except TargetRefusedError as error:  # another trial may still be wrong, which no refusal hides
+                refused = error
+                continue
             judged = list(check.judge(evidence))
             found = findings_in(judged)
             if self.puts_back:
@@ -185,6 +197,8 @@ class Runner:
                 readings.append(check.pooled.read(evidence))
                 if check.pooled.settled(readings, len(check.trials)):
                     break
+        if refused is not None and not any(one.findings for one in tried):
+            raise refused
         findings = samples.told(check, [(one.evidence.trial, one.findings) for one in tried])
         if check.pooled is not None and not findings:
             judged = list(check.pooled.judge(readings))
@@ -208,8 +222,14 @@ class Runner:
                 return {"status": "error", "kind": "kit", "message": text}
         return None
 
+    def _refused_by_target(self, check: Check, error: TargetRefusedError) -> dict[str, Any]:
+        """Return the verdict where a session, or ``open``, raised :class:`UnsupportedError`: never a pass."""
+        if self._unmet(check):
+            return self._refused(check, error)
+        return {"status": "unsupported", "kind": REFUSED, "message": f"refused by {self.target.name}: {error}"}
+
     def _refused(self, check: Check, error: RefusedError) -> dict[str, Any]:
-        """Return the verdict on a refusal: of what is not claimed it is fine, a claim refused is a claim not met."""
+        """Return the verdict where what was claimed is not there: of what is not claimed that is fine."""
         unmet = self._unmet(check)
         if unmet:
             text = f"not claimed: {', '.join(unmet)}; tried, and refused"
@@ -366,7 +386,7 @@ class Runner:
         except NotClearedError:  # no claim refused: nobody has to say in words how gradients elsewhere are cleared
             raise
         except UnsupportedError as error:
-            raise RefusedError(str(error)) from error
+            raise TargetRefusedError(str(error)) from error
 
     @cached_property
     def claims(self) -> Capabilities:

@@ -175,9 +175,12 @@ def mean_squares(outputs: Tree, target: Tree) -> Tensor:
 
 
 def _tensor_slots(outputs: Tree, target: Tree) -> list[tuple[str, Any]]:
-    """Return the entries of ``target`` that stand where ``outputs`` has tensors."""
-    pairs = zip(leaves(as_tuple(outputs)), leaves(as_tuple(target)), strict=True)
-    return [wanted for (_, output), wanted in pairs if isinstance(output, Tensor)]
+    """Return the entry of ``target`` for each tensor of ``outputs``: by path, whatever the order of a dict's keys."""
+    found, slots = list(leaves(as_tuple(outputs))), list(leaves(as_tuple(target)))
+    by_path = dict(slots)
+    if by_path.keys() == dict(found).keys():
+        slots = [(path, by_path[path]) for path, _ in found]
+    return [slot for (_, output), slot in zip(found, slots, strict=True) if isinstance(output, Tensor)]
 
 
 @lru_cache(maxsize=2048)

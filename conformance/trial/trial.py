@@ -208,7 +208,7 @@ class Trial:
         if self.one_module or self.tied:
             found |= {"shared_module", "grads_on_param"}
         if self.altering:
-            found.add("hooks=with_grad" if split else "hooks!=nowhere")
+            found |= {"hooks=with_grad", "bias_hooks=as_weights"} if split else {"hooks!=nowhere"}
             found |= {"grads_in_param_grad"} if self.altering == "move" else set()
         if split and (self.one_module or self.tied or self.altering):
             found |= {"weight_when=weight", "input_pass_touches_params=False"}

@@ -35,8 +35,9 @@ def test_contract_operations_and_blocks_are_one_run_with_one_verdict(command: Co
     assert sorted(checks) == sorted(result["check"] for result in report["results"])
     areas = {check.partition(".")[0] for check in checks}
     assert areas > {"full", "split", "schedule", "ops", "blocks", "settings", "faults"}
-    first_beside = next(at for at, check in enumerate(checks) if check.startswith(("ops.", "blocks.")))
-    assert all(check.startswith(("ops.", "blocks.")) for check in checks[first_beside:])
+    beside = [check.partition(".")[0] for check in checks if check.startswith(("ops.", "blocks.", "settings.", "faults."))]
+    assert checks[len(checks) - len(beside) :] == [one for one in checks if one.partition(".")[0] in beside]
+    assert list(dict.fromkeys(beside)) == ["ops", "blocks", "settings", "faults"]
     assert done.last == f"cpu is right in all {len(checks)} checks that it can do in float32"
     assert "of contract 1.0, profile quick, and beside it" in done.out
     assert "devices: 1 of 1 without anything wrong" in done.out
@@ -52,6 +53,34 @@ def test_a_dtype_that_is_not_named_is_each_that_the_device_has(command: Command)
     done = command("device", "cpu", "--operation", "sin", "--block", "lora", "--checks", "ops.*", "--no-isolation")
     assert done.code == 5  # chosen checks alone are never the whole
     assert "in float64, float32, bfloat16, float16" in done.last
+
+
+def test_float32_comes_first_and_known_faults_last(command: Command) -> None:
+    words = ("--checks", "full.gradients.mlp", "--checks", "ops.full.sin", "--checks", "blocks.full.lora.tiny")
+    words += ("--checks", "settings.*", "--checks", "faults.*", "--ndjson", "cpu.ndjson", *FEW)
+    assert command("device", "cpu", *words).code == 5
+    records = map(json.loads, Path("cpu.ndjson").read_text(encoding="utf-8").splitlines())
+    ran = [(one["check"].partition(".")[0], one["dtype"]) for one in records if one["record"] == "result"]
+    turns = list(dict.fromkeys((area, dtype if dtype == "float32" else "other") for area, dtype in ran))
+    areas = ("full", "ops", "blocks", "settings")
+    in_turn = [(area, dtype) for dtype in ("float32", "other") for area in areas]
+    assert [one for one in turns if one[0] != "faults"] == in_turn
+    assert [area for area, _ in ran].index("faults") == len(ran) - sum(area == "faults" for area, _ in ran)
+
+
+def test_no_fault_is_tried_where_none_is_named(command: Command) -> None:
+    words = ("--dtype", "float32", *FEW[:-3], "--fault", "none", "--no-isolation")
+    done = command("device", "cpu", *words, "--json", "cpu.json")
+    assert (done.code, done.err) == (0, "")
+    report = json.loads(Path("cpu.json").read_text(encoding="utf-8"))
+    assert "faults" not in {result["check"].partition(".")[0] for result in report["results"]}
+    assert "known faults" not in done.out
+
+
+def test_none_beside_a_fault_is_refused(command: Command) -> None:
+    done = command("device", "cpu", *FEW[:-3], "--fault", "none,overwrite", "--no-isolation")
+    assert done.code == 2
+    assert "fault 'none' is none" in done.err
 
 
 def test_when_time_is_spent_what_is_left_is_told_and_resumed(command: Command) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from gradconform.adapter import Capabilities, StageSpec, UnsupportedError
 from gradconform.contract.check import Check
 from gradconform.drive import driver
 from gradconform.drive.evidence import Evidence
+from gradconform.extent import extent
 from gradconform.fixtures.inputs import Normal
+from gradconform.fixtures.planned_stages import Plan, planned_case
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge.finding import Finding
 from gradconform.judge.gradients import gradients
@@ -23,12 +26,14 @@ from gradconform.results import Result
 from gradconform.run.preflight import PLAIN
 from gradconform.run.runner import Runner, one_thread
 from gradconform.target.resolve import resolve
+from gradconform.trees import map_leaves
 from gradconform.trial.trial import Trial
 
 CPU = torch.device("cpu")
 #: How many sessions the pre-flight of an adapter that claims all opens.
 FLOWN = 1 + sum(len(programs) for _, programs in PLAIN.values())
 LINEAR = StageCase("linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))
+THIRD = StageCase("third", "a third Linear", lambda: nn.Linear(6, 3), (Normal((7, 6)),))
 WIDE = StageCase("wide", "another Linear", lambda: nn.Linear(11, 2), (Normal((7, 11)),))
 Act = Callable[[nn.Module, str], Any]
 
@@ -164,10 +169,30 @@ def test_a_place_that_is_not_claimed_is_unsupported(claims: dict[str, Any], mess
     assert (result.status, result.message) == ("unsupported", message)
 
 
-def test_what_is_claimed_and_refused_is_a_claim_not_met() -> None:
+def test_what_a_session_refuses_is_unsupported_and_says_why() -> None:
     result = ran(ActingAdapter(on(11, refuse)), check("F0 B0", WIDE))
-    assert (result.status, result.kind) == ("failed", "refused")
-    assert result.message.startswith("claimed, but refused: not today; support it, or withdraw the claim to one of: ")
+    assert (result.status, result.kind, result.unclaimed) == ("unsupported", "refused", ())
+    assert result.message == "refused by acting: not today"
+
+
+@pytest.mark.parametrize("first", ["wrong", "refused"])
+def test_a_refusal_in_one_trial_hides_no_wrong_number_in_another(first: str) -> None:
+    cases = (WIDE, THIRD) if first == "refused" else (THIRD, WIDE)
+
+    def act(stage: nn.Module, method: str) -> Any:
+        del method
+        width = next(stage.parameters()).shape[-1]
+        return refuse() if width == 11 else 2.0 if width == 6 else None
+
+    result = ran(ActingAdapter(act), check("F0 B0", *cases))
+    assert (result.status, result.kind) == ("failed", "mismatch")
+
+
+def test_the_verdict_line_counts_what_a_session_refuses() -> None:
+    results = [ran(ActingAdapter(act), check("F0 B0", WIDE)) for act in (lambda *_: None, on(11, refuse))]
+    told = extent(results)
+    assert (told.asked, told.refused, told.whole) == (2, 1, False)
+    assert told.left_out == ", 1 refused by UnsupportedError"
 
 
 @pytest.mark.parametrize("act", [fail, lambda: 2.0], ids=["raises", "wrong"])
@@ -296,8 +321,7 @@ def test_a_refusal_of_one_trial_does_not_hide_a_wrong_number_of_another(first: s
             return fail()
         return 2.0 if width[0] == 3 and width[-1] == 6 else None
 
-    odd = StageCase("odd", "a third Linear", lambda: nn.Linear(6, 3), (Normal((7, 6)),))
-    asked = check("F0 B0", *((odd, WIDE) if first == "wrong" else (WIDE, odd)), needs=frozenset({"view_output"}))
+    asked = check("F0 B0", *((THIRD, WIDE) if first == "wrong" else (WIDE, THIRD)), needs=frozenset({"view_output"}))
     result = ran(ActingAdapter(act, view_output=False), asked, probe=True)
     assert (result.status, result.level) == ("failed", "MUST")
     assert "raised" not in result.message
@@ -368,3 +392,71 @@ def test_one_thread_is_used_and_given_back() -> None:
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+class Reordering(AutogradSession):
+    """Plain autograd that returns a dict with its keys in the reverse order."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        """Run the stage and turn the dict round."""
+        outputs = super().forward(mb, args, target)
+        return dict(reversed(outputs.items())) if isinstance(outputs, dict) else outputs
+
+
+class Named(AutogradSession):
+    """Plain autograd that reads output gradients by name, as an engine does that keeps the type of its outputs."""
+
+    def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
+        super().__init__(stage, spec)
+        self.seen: list[type] = [type(spec.example_outputs)]
+
+    def backward(self, mb: int, output_grads: Any) -> tuple[Tensor | None, ...]:
+        """Read the gradients by name."""
+        if isinstance(output_grads, tuple) and len(output_grads) > 1:
+            self.seen.append(type(output_grads))
+            assert output_grads.hidden is output_grads[0]  # type: ignore[attr-defined] # of a named tuple
+        return super().backward(mb, output_grads)
+
+
+def test_a_dict_whose_keys_come_in_another_order_is_right() -> None:
+    case = planned_case(Plan(exit="dict"))
+    adapter = SimpleNamespace(name="reordering", capabilities=Capabilities(), open=Reordering)
+    result = ran(adapter, check("F0 B0", case))
+    assert (result.status, result.message) == ("passed", "")
+
+
+def test_output_gradients_and_example_outputs_of_a_named_tuple_are_named() -> None:
+    opened: list[Named] = []
+
+    def open_(stage: nn.Module, spec: StageSpec) -> Named:
+        opened.append(Named(stage, spec))
+        return opened[-1]
+
+    adapter = SimpleNamespace(name="named", capabilities=Capabilities(), open=open_)
+    result = ran(adapter, check("F0 B0", planned_case(Plan(exit="named"))))
+    assert (result.status, result.message) == ("passed", "")
+    assert [kind.__name__ for kind in opened[-1].seen] == ["Named", "Named"]
+
+
+class Detaching(AutogradSession):
+    """Plain autograd whose F hands out what requires no gradient."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        """Detach the outputs, as an engine does that sends them."""
+        return map_leaves(torch.Tensor.detach, super().forward(mb, args, target))
+
+
+def test_outputs_that_require_no_gradient_are_found_before_anything_is_judged() -> None:
+    adapter = SimpleNamespace(name="detaching", capabilities=Capabilities(), open=Detaching)
+    result = ran(adapter, check("F0 B0", WIDE))
+    assert (result.status, result.kind) == ("error", "adapter")
+    assert result.message.startswith(
+        "adapter 'detaching' failed its pre-flight (one Linear, one micro-batch, F0 B0): F0 returned output 0 without "
+        "requires_grad; return the outputs as the stage gave them"
+    )
+
+
+def test_outputs_of_a_last_stage_may_be_without_gradient() -> None:
+    adapter = SimpleNamespace(name="detaching", capabilities=Capabilities(mid_stage=False), open=Detaching)
+    trial = Trial(stages=(LINEAR,), program="F0 B0", loss=True)
+    assert ran(adapter, check(trials=(trial,), needs=trial.needs)).status == "passed"

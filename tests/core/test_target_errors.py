@@ -153,7 +153,9 @@ def test_a_factory_that_makes_no_adapter_is_refused() -> None:
 @pytest.mark.parametrize(
     ("claims", "said"),
     [
-        ("{'fulll': True}", "unknown capabilities ['fulll']; expected some of ['full', 'split', 'weight_order',"),
+        ("{'fulll': True}", "unknown capability 'fulll'; did you mean 'full'?"),
+        ("{'nested_outputs': False}", "unknown capability 'nested_outputs'; did you mean 'nested_output'?"),
+        ("{'qqqq': True}", "unknown capability 'qqqq'; gradconform.Capabilities lists what can be claimed"),
         ("{'weight_order': 'lifo'}", "capability weight_order='lifo'; expected one of none, fifo, any"),
         ("{'backward_order': 'none'}", "capability backward_order='none'; expected one of fifo, any"),
         ("{'hooks': True}", "capability hooks=True; expected one of with_grad, early, never"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import OrderedDict
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -10,7 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from gradconform.trees import as_tuple, equal, flattened, leaves, map_leaves, tensors
+from gradconform.trees import (
+    OpaqueOutputError,
+    as_tuple,
+    equal,
+    flattened,
+    in_key_order,
+    leaves,
+    map_leaves,
+    refuse_opaque,
+    tensors,
+)
 
 TREES: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.none(), st.integers(), st.text(max_size=3)),
@@ -81,3 +94,65 @@ def test_tensors_of_every_dtype_are_compared(dtype: torch.dtype) -> None:
     assert equal(one[0, 0], one[1, 1].clone())
     assert not equal(one, other)
     assert equal(one[:, 0], other[:, 0])
+
+
+class Pair(NamedTuple):
+    hidden: Any
+    extra: Any
+
+
+class Ordered(OrderedDict[str, Any]):
+    """Stands in for transformers' ModelOutput, which is an OrderedDict whose constructor drops a None."""
+
+    def __init__(self, **entries: Any) -> None:
+        super().__init__((key, value) for key, value in entries.items() if value is not None)
+
+
+def test_a_named_tuple_keeps_its_type() -> None:
+    mapped = map_leaves(lambda leaf: 10 * leaf, {"pair": Pair(1, [Pair(2, 3)])})
+    assert mapped == {"pair": Pair(10, [Pair(20, 30)])}
+    assert (type(mapped["pair"]), type(mapped["pair"].extra[0])) == (Pair, Pair)
+
+
+def test_what_torch_returns_by_name_keeps_its_type() -> None:
+    found = torch.ones(2, 3).max(dim=1)
+    mapped = map_leaves(torch.clone, found)
+    assert type(mapped) is type(found)
+    assert torch.equal(mapped.indices, found.indices)
+
+
+def test_a_subclass_of_dict_keeps_its_type_and_its_keys_also_for_none() -> None:
+    found = Ordered(logits=1, cache=2)
+    mapped = map_leaves(lambda leaf: None if leaf == 2 else leaf, found)
+    assert type(mapped) is Ordered
+    assert list(leaves(mapped)) == [("['logits']", 1), ("['cache']", None)]
+    assert list(leaves(found)) == [("['logits']", 1), ("['cache']", 2)]
+
+
+def test_the_order_of_keys_is_no_difference() -> None:
+    example = {"a": 0, "b": [{"c": 0, "d": 0}]}
+    other = {"b": [{"d": 4, "c": 3}], "a": 1}
+    assert flattened(in_key_order(other, example)) == [1, 3, 4]
+    assert flattened(in_key_order({"b": 2, "z": 1}, example)) == [2, 1]
+
+
+@dataclass
+class Record:
+    hidden: Any
+
+
+@pytest.mark.parametrize(
+    ("outputs", "told"),
+    [
+        (Record(torch.ones(1)), "the output is a Record, a dataclass; expected"),
+        ((torch.ones(1), MappingProxyType({"a": torch.ones(1)})), r"output \[1\] is a mappingproxy, a mapping that is"),
+    ],
+    ids=["dataclass", "mapping"],
+)
+def test_what_is_not_taken_apart_is_refused_by_name(outputs: Any, told: str) -> None:
+    with pytest.raises(OpaqueOutputError, match=told):
+        refuse_opaque(outputs)
+
+
+def test_what_is_taken_apart_is_not_refused() -> None:
+    refuse_opaque((torch.ones(1), Pair(None, Ordered(a=torch.ones(1))), "text"))

@@ -1,9 +1,10 @@
 """The blocks of the pages, and what the comments above them say of how each is run.
 
 ``<!-- test: WORDS -->`` above a block says: ``file PATH`` (it is written there), ``last PATH`` (it takes the place of
-the last line there), ``exit N ...`` (a line may end so; 0 otherwise), ``pytest`` (it is a file of tests), ``apart`` (it
-is run in a copy of the folder), ``compiles`` (no more than that), ``no: REASON`` (it is not run here), ``untyped: REASON``
-(its types are not checked), ``output`` (what the block before it prints, with an ``…`` for what is left out). One without is run as it is.
+the last line there), ``exit N ...`` (a line may end so; 0 otherwise), ``pytest`` (it is a file of tests), ``apart``
+(it is run in a copy of the folder), ``compiles`` (no more than that), ``no: REASON`` (it is not run here), ``untyped:
+REASON`` (its types are not checked), ``output`` (what the block before it prints, with an ``…`` for what is left out).
+One without is run as it is.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import pytest
 from gradconform import check_stage_backward, contract
 from gradconform.reference.faults import FAULTS, Fault
 from gradconform.reference.faults.alterations import Graph
+from gradconform.report.by_cause import cause
 from gradconform.results import Report
 
 Judge = Callable[..., Report]
@@ -21,7 +22,7 @@ PARTS = 5
 #: Of what kind the findings are that a fault of each topic may show; ``error`` only where the fault itself raises.
 KINDS = {
     "accumulation": {"mismatch", "changed"},
-    "afterwards": {"changed", "unexpected", "layout"},
+    "afterwards": {"changed", "requires_grad", "layout"},
     "aliasing": {"changed", "shared", "mismatch", "layout"},
     "by_hand": {"mismatch"},
     "calling": {"mismatch", "missing"},
@@ -39,13 +40,13 @@ KINDS = {
     "orders": {"mismatch", "missing", "not_repeatable"},
     "pairing": {"mismatch", "shape", "unexpected", "missing", "no_error", "changed"},
     "raising": {"no_error", "changed", "missing"},
-    "received": {"mismatch", "missing", "unexpected", "changed", "nonfinite"},
+    "received": {"mismatch", "missing", "unexpected", "requires_grad", "changed", "nonfinite"},
     "recomputed": {"changed", "mismatch", "missing", "unexpected"},
     "sharing": {"mismatch", "missing", "shape", "unexpected"},
     "stepping": {"mismatch", "missing", "unexpected"},
     "sizes": {"mismatch", "missing", "nonfinite", "shape"},
     "together": {"mismatch", "missing", "shape", "unexpected"},
-    "state": {"changed", "mismatch", "missing", "unexpected"},
+    "state": {"changed", "mismatch", "missing", "unexpected", "requires_grad"},
 }
 
 #: What the message on some faults has to say: one phrase per way of going wrong.
@@ -118,6 +119,8 @@ def test_a_fault_is_caught_by_every_check_one_would_name(fault: Fault, judge: Ju
     assert kinds <= KINDS[fault.topic] | ({"error"} if fault.raises else set())
     assert all(finding["where"] and finding["text"] for result in report for finding in result.findings)
     assert all(SAID.get(fault.name, "") in result.message for result in failed)
+    of_none = [result for result in failed if "None under" in cause(result) or "is None, a" in cause(result)]
+    assert all(str(result.findings[0]["text"]).startswith("expected ") for result in of_none)
 
 
 @pytest.mark.slow

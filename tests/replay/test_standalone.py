@@ -251,6 +251,7 @@ STEP: dict[str, Shown | str] = {
     "live_tensors": "growth is refused",
     "late": "a script waits for the device",
     "misplaced": "a script runs on one device, and reads tensors wherever they are",
+    "detached": "asked of an adapter by its pre-flight alone",
     "upstream": lambda step: {"is wrong:": step.upstream},
 }
 STATE: dict[str, Shown | str] = {
@@ -405,7 +406,7 @@ def test_what_a_trial_watches_is_written_or_refused(monkeypatch: pytest.MonkeyPa
     for what in sorted(watched):
         trial = replace(PLAIN, watch=frozenset({what}))
         if what in {"lifetime", "growth"}:
-            with pytest.raises(ScriptError, match=rf"watches what no script of torch alone can show \({what}\)"):
+            with pytest.raises(ScriptError, match=rf"watches what no script can show \({what}\)"):
                 replayed(trial).text()
         else:
             monkeypatch.setitem(COMPARED, everything, showable(trial))

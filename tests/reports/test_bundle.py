@@ -57,7 +57,7 @@ def files_of(report: Report, **sources: Any) -> Files:
 
 def records_of(report: Report) -> bytes:
     places = tuple(result.place for result in report.results)
-    lines = [header_of(replace(report, results=[]), places, {}).to_record(), *map(finished, report.results)]
+    lines = [header_of(replace(report, results=[]), places, {}, {}).to_record(), *map(finished, report.results)]
     return b"".join(map(as_line, [*lines, {"record": "end", "verdict": report.verdict}]))
 
 

@@ -67,6 +67,27 @@ def test_a_run_that_was_killed_is_gone_on_with_and_another_one_is_refused(
     assert "this would be another run: target.sha256 is '" in refused.err
 
 
+ENGINE = "def back(*given):\n    raise RuntimeError('no backward here')\n"
+STAGE = "import torch\n\nmade = torch.nn.Linear(5, 3)\nexample_args = (torch.zeros(2, 5),)\n"
+
+
+@pytest.mark.parametrize("changed", ["mine.py", "engine.py", "stage.py"])
+def test_a_run_is_not_resumed_with_a_changed_file_that_it_loads(changed: str, tmp_path: Path, judged: Judged) -> None:
+    (tmp_path / "mine.py").write_text("WHAT = 'a module that makes a device usable'\n", encoding="utf-8")
+    (tmp_path / "engine.py").write_text(ENGINE, encoding="utf-8")
+    (tmp_path / "target.py").write_text("from engine import back as stage_backward\n", encoding="utf-8")
+    (tmp_path / "stage.py").write_text(STAGE, encoding="utf-8")
+    words = ("target.py", "--device-plugin", "mine", "--stage", "stage.py:made", "--time-budget", "0.000001s")
+    assert judged(*words, "--ndjson", "run.ndjson").code == 5
+    goes_on = judged("--resume", "run.ndjson", "--time-budget", "0.000001s")
+    assert (goes_on.code, "another run" in goes_on.err) == (5, False)
+    (tmp_path / changed).write_text(f"{(tmp_path / changed).read_text(encoding='utf-8')}# changed\n", encoding="utf-8")
+    refused = judged("--resume", "run.ndjson")
+    assert (refused.code, refused.out) == (2, "")
+    assert "this would be another run: " in refused.err
+    assert f"{changed} has changed. Begin it anew" in " ".join(refused.err.split())
+
+
 @pytest.mark.parametrize("moments", [5, pytest.param(20, marks=pytest.mark.nightly)])
 def test_a_run_killed_at_some_moments_loses_nothing_and_does_nothing_twice(moments: int, tmp_path: Path) -> None:
     script = """

@@ -82,7 +82,7 @@ def test_constraints_name_values_that_there_are() -> None:
 #: What a value claims though the two micro-batches of a plain trial do not ask for it.
 _OTHERWISE = {
     "weight_order!=none", "clears_grads", "grads_on_param", "global_state=False", "hooks=with_grad", "hooks!=nowhere",
-    "weight_when=weight", "input_pass_touches_params=False",
+    "bias_hooks=as_weights", "weight_when=weight", "input_pass_touches_params=False",
 }  # fmt: skip
 
 

@@ -71,9 +71,10 @@ _OTHERS = (
     Dimension(name="outputs", says="what the stage puts out", values=(
         value("tensor", "one output"),
         value("one-element", "an output of one element", "view_output", exit="one element"),
-        value("tuple-of-one", "a tuple with one output", exit="tuple of one"),
+        value("tuple-of-one", "a tuple with one output", "tuple_of_one", exit="tuple of one"),
         value("named", "a named tuple of outputs", "multi_output", "nested_output", exit="named"),
-        value("dict", "a dict of outputs with None among them", "multi_output", "nested_output", exit="dict"),
+        value("dict", "a dict of outputs with None among them", "multi_output", "nested_output", "none_output",
+              exit="dict"),
         value("bools", "an output of bools", "multi_output", "nongrad_output", exit="bools"),
         value("scalar", "an output without dimensions", "multi_output", "scalar_output", exit="scalar"),
     )),
@@ -96,7 +97,7 @@ _OTHERS = (
         value("past-32768-elements", "a weight of 32,769 elements", size="32769"),
         value("65535-elements", "a weight of 65,535 elements", size="65535"),
         value("past-65536-elements", "a weight of 65,537 elements", size="65537"),
-        value("no-elements", "an argument and a weight without elements", size="0"),
+        value("no-elements", "an argument and a weight without elements", "empty_batch", size="0"),
     )),
     Dimension(name="dtype", says="which dtypes the parameters have", values=(
         value("one-dtype", "one dtype"),
@@ -156,7 +157,7 @@ _OTHERS = (
     Dimension(name="hooks", says="what hooks on the parameters do", values=(
         value("no-hooks", "no hooks"),
         value("scaled-by-hooks", "hooks that scale each gradient", "hooks=with_grad", "hooks!=nowhere",
-              "weight_when=weight", "input_pass_touches_params=False", altering="scale"),
+              "bias_hooks=as_weights", "weight_when=weight", "input_pass_touches_params=False", altering="scale"),
     )),
     Dimension(name="watched", says="what is looked at beside gradients", values=(
         value("unwatched", "nothing but gradients looked at"),

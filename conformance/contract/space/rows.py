@@ -18,7 +18,15 @@ from .triples import beyond
 ROWS, TRIPLES = (Path(__file__).with_name(name) for name in ("rows.json", "triples.json"))
 
 #: Claims that are one where rows are drawn: a target whose gradients are outside ``.grad`` may meet neither of them.
-_TOGETHER = dict.fromkeys(("clears_grads", "grads_on_param"), "grads_in_param_grad")
+#: A dict of outputs is the one value with None among them, hooks that scale the one that asks for hooks at all.
+_TOGETHER = {
+    **dict.fromkeys(("clears_grads", "grads_on_param"), "grads_in_param_grad"),
+    "none_output": "nested_output",
+    "bias_hooks=as_weights": "hooks=with_grad",
+}
+
+#: Claims of one value each: who withholds one loses the rows with that value, however the others are drawn.
+_OF_ONE_VALUE = {"tuple_of_one", "empty_batch"}
 
 
 def made_anew() -> dict[Path, dict[str, list[Words]]]:
@@ -37,7 +45,7 @@ def drawn(dimensions: Iterable[Dimension]) -> tuple[Dimension, ...]:
 
 
 def _together(claims: frozenset[str]) -> frozenset[str]:
-    return frozenset(_TOGETHER.get(claim, claim) for claim in claims)
+    return frozenset(_TOGETHER.get(claim, claim) for claim in claims - _OF_ONE_VALUE)
 
 
 def frozen_rows(file: Path = ROWS) -> dict[str, list[Words]]:

@@ -1,0 +1,78 @@
+"""Hooks on biases are claimed apart from those on weights, and neither claim excuses the other."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradconform import Capabilities, Report, check_stage_backward
+from gradconform.reference.autograd import AutogradSession, edge_of, pair_roots
+
+CHECKS = ("hooks.tensor*.*-split", "hooks.post*.*-split", "hooks.altered.*-split")
+
+
+class BiasesInI(AutogradSession):
+    """Accumulates biases in I and weights in W, each with its hooks."""
+
+    def backward_input(self, mb: int, output_grads: Any) -> tuple[Tensor | None, ...]:
+        args, outputs = self._forwards.pop(mb)
+        roots, grads = pair_roots(outputs, output_grads)
+        biases = [one for one in self._parameters.values() if one.requires_grad and one.dim() <= 1]
+        found = torch.autograd.grad(roots, args, grads, retain_graph=True)
+        if biases:
+            torch.autograd.backward(roots, grads, inputs=biases, retain_graph=True)
+        self._weight_roots[mb] = [edge_of(root) for root in roots], list(grads)
+        return found
+
+    def backward_weight(self, mb: int) -> None:
+        edges, starts = self._weight_roots.pop(mb)
+        self.weigh(edges, starts, [one for one in self._parameters.values() if one.requires_grad and one.dim() > 1])
+
+    def weigh(self, edges: Any, starts: Any, weights: list[torch.nn.Parameter]) -> None:
+        """Add the gradients of the weights through autograd, so that their hooks fire."""
+        torch.autograd.backward(edges, starts, inputs=weights)
+
+
+class WeightsSilent(BiasesInI):
+    """The same, but no hook on a weight ever fires."""
+
+    def weigh(self, edges: Any, starts: Any, weights: list[torch.nn.Parameter]) -> None:
+        for weight, grad in zip(weights, torch.autograd.grad(edges, weights, starts), strict=True):
+            weight.grad = grad if weight.grad is None else weight.grad + grad
+
+
+def judged(session: type[AutogradSession], **claims: Any) -> Report:
+    claimed = Capabilities(input_pass_touches_params=True, **claims)
+    adapter = SimpleNamespace(name="early", capabilities=claimed, open=session)
+    return check_stage_backward(adapter, checks=CHECKS)
+
+
+def blamed(report: Report) -> set[str]:
+    return {str(finding["where"]).rpartition(".")[2] for result in report.failures for finding in result.findings}
+
+
+def test_hooks_of_biases_in_i_fail_unless_they_are_claimed_so() -> None:
+    assert blamed(judged(BiasesInI)) == {"bias"}
+
+
+def test_with_the_claim_the_hooks_of_weights_are_judged_alone() -> None:
+    report = judged(BiasesInI, bias_hooks="early")
+    assert [(result.check, result.message) for result in report.failures] == []
+    passed = {result.check for result in report if result.status == "passed"}
+    assert {"hooks.tensor.mlp-split", "hooks.post_accumulate.mlp-split"} <= passed
+    altered = [result for result in report if result.check.startswith("hooks.altered")]
+    assert {"bias_hooks=as_weights" in result.unclaimed for result in altered} == {True}
+
+
+def test_the_claim_for_biases_excuses_no_weight() -> None:
+    assert blamed(judged(WeightsSilent, bias_hooks="early")) == {"weight"}
+
+
+@pytest.mark.parametrize("value", ["nowhere", "with_grad", True])
+def test_another_value_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"bias_hooks=.*; expected one of as_weights, early, never"):
+        Capabilities(bias_hooks=value)

@@ -1,0 +1,166 @@
+"""Scripts of adapters: they need torch, the adapter's file and gradconform.adapter, and say what the kit says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradconform.replay.script import Replayed, failing_trial
+from gradconform.run.options import RunOptions
+from gradconform.run.run import Run
+
+#: Plain autograd in an engine of its own, which reads named tuples by name and divides nothing; ``WRONG`` is put in.
+ADAPTER = '''
+import torch
+from gradconform.adapter import Capabilities, StageSpec, UnsupportedError
+
+FACTOR = 1.0
+
+class Adapter:
+    name = "mine"
+    capabilities = Capabilities(CLAIMS)
+
+    def open(self, stage, spec):
+        assert isinstance(spec, StageSpec) and len(spec.args_require_grad) == len(spec.example_args)
+        return Session(stage, spec)
+
+def flat(tree):
+    if isinstance(tree, (tuple, list)):
+        return [leaf for branch in tree for leaf in flat(branch)]
+    return [leaf for key in tree for leaf in flat(tree[key])] if isinstance(tree, dict) else [tree]
+
+class Session:
+    def __init__(self, stage, spec):
+        self.stage, self.spec, self.flying, self.waiting, self.done = stage, spec, {}, {}, False
+
+    def forward(self, mb, args, target=None):
+        if any(isinstance(arg, torch.Tensor) and arg.numel() == 0 for arg in args):
+            raise UnsupportedError("no batch without rows")
+        outputs = self.stage(*args)
+        if type(outputs) is not type(self.spec.example_outputs):
+            raise TypeError(f"{type(self.spec.example_outputs)} for {type(outputs)}")
+        loss = self.spec.loss_fn(outputs, target) if self.spec.loss_fn else None
+        self.flying[mb] = args, outputs, loss
+        return outputs
+
+    def roots(self, mb, grads):
+        args, outputs, loss = self.flying.pop(mb)
+        if loss is not None:
+            return args, [loss], [None]
+        if hasattr(outputs, "hidden") and grads.hidden is not grads[0]:
+            raise TypeError("no named tuple")
+        pairs = [(o, g) for o, g in zip(flat(outputs), flat(grads)) if isinstance(o, torch.Tensor) and o.requires_grad]
+        return args, [o for o, _ in pairs], [g for _, g in pairs]
+
+    def backward(self, mb, output_grads):
+        found = self.backward_input(mb, output_grads)
+        self.backward_weight(mb)
+        return found
+
+    def backward_input(self, mb, output_grads):
+        args, roots, grads = self.roots(mb, output_grads)
+        sought = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.requires_grad]
+        found = torch.autograd.grad(roots, sought, grads, retain_graph=True, allow_unused=True) if sought else ()
+        self.waiting[mb] = roots, grads
+        given = iter(found)
+        return tuple(next(given) if isinstance(a, torch.Tensor) and a.requires_grad else None for a in args)
+
+    def backward_weight(self, mb):
+        roots, grads = self.waiting.pop(mb)
+        sought = [p for p in self.stage.parameters() if p.requires_grad]
+        grads = [None if g is None else g * FACTOR for g in grads]
+        torch.autograd.backward(roots, grads, inputs=sought)
+
+    def finish(self):
+        if self.waiting or self.done:
+            raise RuntimeError("W is missing, or the step has ended")
+
+    def param_grads(self):
+        return {name: p.grad for name, p in self.stage.named_parameters()}
+
+    def close(self):
+        self.done = True
+'''
+
+#: One check of each kind of program, judge and stage that a script has a line of its own for.
+CHECKS = (
+    "full.gradients.mlp",
+    "split.gradients.dict-output",
+    "full.gradients.nontensor-inputs",
+    "space.full.frozen-later-1",
+    "full.loss.mlp",
+    "schedule.chain.two-tensors-last",
+    "hooks.post_accumulate.mlp-split",
+    "hooks.altered.scale-mlp-split",
+    "mode.gradients.autocast-mlp-split",
+    "state.params.batch-norm-split",
+    "accumulate.order.split-reversed",
+)
+
+
+def scripts_of(folder: Path, checks: tuple[str, ...], adapter: str, target: str = "mine.py:Adapter") -> list[str]:
+    (folder / "mine.py").write_text(adapter, encoding="utf-8")
+    run = Run(RunOptions.of(str(folder / target), profile="full", checks=checks))
+    items = [item for item in run.plan.items if item.check.id in checks]
+    assert sorted(item.check.id for item in items) == sorted(checks)
+    seed = run.options.seed
+    return [Replayed(failing_trial(run, item), run.target, item.dtype, item.device, seed).shortest() for item in items]
+
+
+def ran(folder: Path, text: str, tail: str = "") -> subprocess.CompletedProcess[str]:
+    (folder / "script.py").write_text(text + tail, encoding="utf-8")
+    command = [sys.executable, "script.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_script_of_a_right_adapter_says_that_it_is_right(check: str, tmp_path: Path) -> None:
+    (text,) = scripts_of(tmp_path, (check,), ADAPTER.replace("CLAIMS", ""))
+    done = ran(tmp_path, text)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("right: ")
+
+
+def test_the_script_of_a_wrong_adapter_says_what_is_wrong(tmp_path: Path) -> None:
+    wrong = ADAPTER.replace("CLAIMS", "").replace("FACTOR = 1.0", "FACTOR = 1.0  # wrong past the pre-flight's width")
+    wrong = wrong.replace("g * FACTOR", "g * (2.0 if len(sought) > 2 else 1.0)")
+    (text,) = scripts_of(tmp_path, ("split.gradients.mlp",), wrong)
+    done = ran(tmp_path, text)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "the gradient of 0.weight after W" in done.stdout
+    assert "WRONG: " in done.stdout
+
+
+def test_a_script_imports_no_more_of_the_kit_than_the_adapter_interface(tmp_path: Path) -> None:
+    (text,) = scripts_of(tmp_path, ("split.gradients.mlp",), ADAPTER.replace("CLAIMS", ""))
+    tell = text.replace("sys.exit(main())", "main(); print(sorted(n for n in sys.modules if n.startswith('gradconform')))")
+    done = ran(tmp_path, tell)
+    assert done.stdout.splitlines()[-1] == "['gradconform', 'gradconform.adapter', 'gradconform.version']"
+    assert "from gradconform.adapter import StageSpec" in text
+
+
+def test_gradients_that_come_early_or_at_the_finish_are_compared_when_they_are_due(tmp_path: Path) -> None:
+    late = ADAPTER.replace("CLAIMS", 'weight_when="finish", input_pass_touches_params=True')
+    late = late.replace("    def backward_weight(self, mb):", "    def backward_weight(self, mb):\n        self.queue = getattr(self, 'queue', []) + [mb]\n\n    def flush(self, mb):")
+    late = late.replace("        self.backward_weight(mb)\n        return found", "        self.flush(mb)\n        return found")
+    late = late.replace("    def finish(self):", "    def finish(self):\n        for mb in self.__dict__.pop('queue', []):\n            self.flush(mb)")
+    (text,) = scripts_of(tmp_path, ("split.gradients.mlp",), late)
+    assert ran(tmp_path, text).stdout.startswith("right: ")
+    (tmp_path / "mine.py").write_text(late.replace("self.flush(mb)\n\n", "self.flush(mb)\n\n").replace("1.0", "3.0"), encoding="utf-8")
+    assert ran(tmp_path, text).returncode == 1
+
+
+def test_the_command_writes_the_script_of_an_adapter(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ADAPTER.replace("CLAIMS", ""), encoding="utf-8")
+    words = ("replay", "full.gradients.mlp", "mine.py:Adapter", "--script", "x.py")
+    command = [sys.executable, "-m", "gradconform", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert " ".join(done.stdout.split()) == (
+        "x.py runs full.gradients.mlp with torch, gradconform.adapter and mine.py run it: python x.py"
+    )
+    (tmp_path / "away").mkdir()
+    assert "from gradconform.adapter import StageSpec" in (tmp_path / "x.py").read_text(encoding="utf-8")
