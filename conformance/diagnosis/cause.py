@@ -193,6 +193,7 @@ class Mistake(Enum):
     STANDING_CLEARED = "in {names}, a gradient that is already there is overwritten"
     ALL_CLEARED = "in {names}, all gradients are cleared first"
     ALL_MULTIPLIED = "in {names}, gradients are multiplied by {c.factors[0]:.3g}"
+    STARTS_MULTIPLIED = "in {names}, output gradients are multiplied by {c.factors[0]:.3g}"
     NOTHING_ADDED = "in {names}, no parameter gets a gradient"
     LAST_PARAMETER_SKIPPED = "in {names}, the last parameter gets no gradient"
     FIRST_PARAMETER_SKIPPED = "in {names}, the first parameter gets no gradient"

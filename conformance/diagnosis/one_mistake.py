@@ -42,6 +42,9 @@ def candidates(seen: FirstSight) -> Iterator[tuple[Cause, OneMistake]]:
     for factor in seen.factors:
         for at in (*_ADDED, *_RETURNED, *_WHOLE):
             yield Cause(Mistake.ALL_MULTIPLIED, names=_named(at), factors=(factor,)), OneMistake(at=at, factor=factor)
+        for at in _WHOLE:  # a loss has no output gradient, so this is another mistake
+            cause = Cause(Mistake.STARTS_MULTIPLIED, names=_named(at), factors=(factor,))
+            yield cause, OneMistake(at=at, starts=_multiplied(factor))
     for kind, (made, fits) in _OF_ADDED.items():
         if fits(seen):
             yield from ((Cause(kind, names=_named(at)), OneMistake(at=at, **made)) for at in _ADDED)
@@ -112,6 +115,10 @@ _OF_CONTEXTS: dict[Mistake, Picking] = {
     Mistake.NEWEST_CONTEXT_USED: lambda _, waiting: waiting[-1],
     Mistake.OLDEST_CONTEXT_USED: lambda _, waiting: waiting[0],
 }
+
+
+def _multiplied(factor: float) -> Starting:
+    return lambda grads: [factor * grad for grad in grads]
 
 
 def _last_of_each(grads: Sequence[Tensor]) -> list[Tensor | None]:

@@ -34,7 +34,7 @@ _AREAS = 12
 
 
 #: Beside a cause of many checks, one of a smaller part of them has a line, and so many such lines are shown.
-_FEW, _BRIEF = 0.02, 4
+_FEW, _BRIEF = 0.25, 4
 
 
 def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> list[Line]:
@@ -181,7 +181,8 @@ def _of_one_bug(  # noqa: PLR0913 (as _section, and what its causes are beside)
     lines = _section(section, full, report, width, detail) if full or not brief else []
     left = len(brief) - _BRIEF
     more = [Line(f"and {count(left, 'more cause')}; -v shows each", "faint")] if left > 0 else []
-    return [*lines, *brief[:_BRIEF], *more, *([Line()] if brief else [])]
+    # Forty lines are all that one bug gets, so the blank line is behind them.
+    return [*lines[:-1], *brief[:_BRIEF], *more, Line()] if brief else lines
 
 
 def _items(section: Section, width: int, detail: Detail) -> list[Line]:
