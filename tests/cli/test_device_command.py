@@ -35,7 +35,9 @@ def test_contract_operations_and_blocks_are_one_run_with_one_verdict(command: Co
     assert sorted(checks) == sorted(result["check"] for result in report["results"])
     areas = {check.partition(".")[0] for check in checks}
     assert areas > {"full", "split", "schedule", "ops", "blocks", "settings", "faults"}
-    beside = [check.partition(".")[0] for check in checks if check.startswith(("ops.", "blocks.", "settings.", "faults."))]
+    beside = [
+        check.partition(".")[0] for check in checks if check.startswith(("ops.", "blocks.", "settings.", "faults."))
+    ]
     assert checks[len(checks) - len(beside) :] == [one for one in checks if one.partition(".")[0] in beside]
     assert list(dict.fromkeys(beside)) == ["ops", "blocks", "settings", "faults"]
     assert done.last == f"cpu is right in all {len(checks)} checks that it can do in float32"
