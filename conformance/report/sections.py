@@ -208,11 +208,10 @@ def to_mend(report: Report) -> Section:
 
 
 def _mended(number: int, one: Culprit) -> str:
-    between = ""
-    if one.right is not None and one.wrong is not None:
-        between = f"; right with {one.right:,} hidden values, wrong with {one.wrong:,}"
+    size = "" if one.size is None else f"; wrong from {one.size:,} elements"
+    passes = f"; {one.passes} passes" if one.passes else ""
     where = ", ".join(one.places)
-    return f"{number}. {one.name}: {count(one.checks, 'check')} on {where}{between}; {one.text}"
+    return f"{number}. {one.name}: {count(one.checks, 'check')} on {where}{size}{passes}; {one.text}"
 
 
 #: All sections on results, in their order; one that is added here is told wherever a report is.
