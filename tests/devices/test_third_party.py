@@ -90,7 +90,7 @@ except ValueError as error:
         encoding="utf-8",
     )
     done = process("script")
-    assert done.stdout == "['passed'] 10\n4 device 'nowhere' cannot be used:\n", done.stderr
+    assert done.stdout == "['passed'] 11\n4 device 'nowhere' cannot be used:\n", done.stderr
 
 
 def test_a_device_that_comes_after_the_first_backward_is_refused_with_the_reason(
