@@ -284,10 +284,10 @@ def _doctor(one: argparse.ArgumentParser) -> None:
     """Show the devices, dtypes and targets that can be used here, and what each device gets wrong.
 
     Probe devices, each type in a process of its own with a time limit: which indices can be used, in which dtypes,
-    and which lines of the pre-flight hold; show the registered targets and whether they are installed. The exit
-    code is 4 where a device that is named cannot be used, or fails its pre-flight.
+    and which lines of the pre-flight hold; show the registered targets and whether they are installed. With --device
+    show only that device. The exit code is 4 where a device that is named cannot be used, or fails its pre-flight.
     """
-    one.add_argument("--device", **SEVERAL, metavar="DEVICE", help="only these, named as for run (default: all)")
+    one.add_argument("--device", **SEVERAL, metavar="DEVICE", help="show only these (default: all, and the targets)")
     add_option(one, "device_plugins")
     one.add_argument("--json", action="store_true", help="print JSON")
 

@@ -30,20 +30,24 @@ from .progress import waiting
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Print what was found out; 4 where a named device is of no use."""
-    with current_folder_first(), waiting("looking at devices and targets, in other processes"):
-        health = examine(arguments.device or ["all"], arguments.device_plugins or ())
+    named = arguments.device is not None
+    with (
+        current_folder_first(),
+        waiting(f"looking at {'devices' if named else 'devices and targets'}, in other processes"),
+    ):
+        health = examine(arguments.device or ["all"], arguments.device_plugins or (), targets=not named)
     if arguments.json:
         write_json(as_json(health))
     else:
         write(health_lines(health, width()))
         unknown = (what_an_unknown_device_needs(probe.device) for probe in health.devices if probe.unknown)
         write(wrapped_each(dict.fromkeys(unknown), width(), hanging=4, role="warning"))
-    useless = arguments.device is not None and any(probe.reason is not None or probe.faults for probe in health.devices)
+    useless = named and any(probe.reason is not None or probe.faults for probe in health.devices)
     return EXIT_ENVIRONMENT if useless else EXIT_CONFORMS
 
 
-def examine(devices: Iterable[object], plugins: Iterable[str] = ()) -> Health:
-    """Probe the devices that are named, with ``all`` the CPU as well, and look for the registered targets.
+def examine(devices: Iterable[object], plugins: Iterable[str] = (), *, targets: bool = True) -> Health:
+    """Probe the devices that are named, with ``all`` the CPU as well, and look for the registered ``targets``.
 
     Raises :class:`~gradconform.naming.SelectionError` for what is no name of a device.
     """
@@ -52,7 +56,7 @@ def examine(devices: Iterable[object], plugins: Iterable[str] = ()) -> Health:
     if any(name.discovers or name.is_cpu for name in names):
         requests.insert(0, Request(type="cpu"))
     found = {probe.device: probe for probes in cached_probes(requests, fresh=True) for probe in probes}
-    return Health(versions=_versions(), devices=tuple(found.values()), targets=tuple(_targets()))
+    return Health(versions=_versions(), devices=tuple(found.values()), targets=tuple(_targets()) if targets else ())
 
 
 def _versions() -> dict[str, str]:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gradconform.exits import EXIT_INTERRUPTED, RunStoppedError
+from gradconform.process.pipes import printed_afterwards
 from gradconform.process.waits import Waits
 from gradconform.records import Header, started
 from gradconform.report.sentences import crashed
@@ -58,7 +59,11 @@ def perform(
     at: dict[Place, None] = {}
     failed: set[Place] = set()
     stopped = None
-    with _shown(run.header) if shown else contextlib.nullcontext(lambda _: None) as show, _slow_checks(shown) as slow:
+    with (
+        printed_afterwards() if shown else contextlib.nullcontext(),
+        _shown(run.header) if shown else contextlib.nullcontext(lambda _: None) as show,
+        _slow_checks(shown) as slow,
+    ):
         for result in results.values():
             show(result)
 

@@ -233,7 +233,9 @@ def refuse_another_run(found: RecordedRun, header: Header) -> None:
 def _changed_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Return which files differ from those that the run was begun with; none where its records name no files."""
     changed = sorted(name for name in {**before, **now} if before and before.get(name) != now.get(name))
-    return [f"{name} {'has changed' if name in before and name in now else 'is loaded by one alone'}" for name in changed]
+    return [
+        f"{name} {'has changed' if name in before and name in now else 'is loaded by one alone'}" for name in changed
+    ]
 
 
 class InProcess:

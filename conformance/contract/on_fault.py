@@ -40,7 +40,7 @@ class OnFaults:
 def asked_of(patterns: Sequence[str], contract: Mapping[str, Check]) -> OnFaults:
     """Return the checks on the faults that ``patterns`` name: names, globs, or ``all``.
 
-    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names no fault, such as ``none`` beside others.
+    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names no fault.
     """
     return OnFaults(tuple(_check(fault, contract) for fault in chosen(patterns, FAULTS, "fault {} is none")))
 

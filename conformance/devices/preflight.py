@@ -80,6 +80,25 @@ def strided_is_read(device: Device) -> None:
     _want(device, whole[:, ::2] + 1, [[1.0, 3.0], [4.0, 6.0]])
 
 
+@register(PREFLIGHT, "preflight.conj_and_neg_views_are_read")
+def conj_and_neg_views_are_read(device: Device) -> None:
+    """A view with the conjugate or the negative bit MUST be read as what it stands for."""
+    whole = _put(device, torch.tensor([1.0 + 2.0j, 3.0 - 4.0j]))
+    conjugate, negative = whole.conj(), whole.conj().imag
+    seen = {
+        "a conjugate view that was copied": (conjugate, [1.0 - 2.0j, 3.0 + 4.0j]),
+        "a conjugate view that was resolved": (conjugate.resolve_conj(), [1.0 - 2.0j, 3.0 + 4.0j]),
+        "a product of a conjugate view": (conjugate * 1, [1.0 - 2.0j, 3.0 + 4.0j]),
+        "a negative view that was copied": (negative, [-2.0, 4.0]),
+        "a negative view that was resolved": (negative.resolve_neg(), [-2.0, 4.0]),
+        "a sum of a negative view": (negative + 1, [-1.0, 5.0]),
+    }
+    for what, (got, wanted) in seen.items():
+        found = device.to_cpu(got).tolist()
+        if found != wanted:
+            _wrong(f"{what}: expected {wanted}, got {found}")
+
+
 @register(PREFLIGHT, "preflight.clone_is_apart")
 def clone_is_apart(device: Device) -> None:
     """A clone MUST have memory of its own."""

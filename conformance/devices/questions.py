@@ -153,10 +153,11 @@ def _of_device(text: str, count: int, asker: Asker, flags: Mapping[str, str]) ->
         answer = asker.ask(question, call)
         if not answer.ok:
             return Probe(device=text, reason=answer.message)
+    dtypes = dict(_dtypes(device, text, asker))
     return Probe(
         device=text,
-        dtypes=dict(_dtypes(device, text, asker)),
-        preflight=tuple(_preflight(device, text, asker)),
+        dtypes=dtypes,
+        preflight=tuple(_preflight(device, text, asker, dtypes)),
         facts={"count": count, **_facts(device, text, asker), "numerics": _numerics(device, text, asker, flags)},
     )
 
@@ -197,11 +198,16 @@ def _dtypes(device: Device, name: str, asker: Asker) -> Iterator[tuple[str, str]
         yield dtype, answer.message
 
 
-def _preflight(device: Device, name: str, asker: Asker) -> Iterator[Line]:
-    from .preflight import PREFLIGHT, mixing_is_refused  # noqa: PLC0415 (as above)
+def _preflight(device: Device, name: str, asker: Asker, dtypes: Mapping[str, str]) -> Iterator[Line]:
+    """Yield the lines: of complex numbers only where the device has them, of two devices only beside the CPU."""
+    from .preflight import PREFLIGHT, conj_and_neg_views_are_read, mixing_is_refused  # noqa: PLC0415 (as above)
 
+    without_complex = bool(dtypes.get("complex64", "unknown"))
     for clause, line in PREFLIGHT.items():
-        if not (device.is_cpu and line is mixing_is_refused):
+        left_out = (device.is_cpu and line is mixing_is_refused) or (
+            without_complex and line is conj_and_neg_views_are_read
+        )
+        if not left_out:
             answer = asker.ask(f"{line.__name__} on {name}", partial(line, device))
             yield Line(requirement=clause.requirement.rstrip("."), held=answer.ok, message=answer.message)
 

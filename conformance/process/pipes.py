@@ -96,6 +96,36 @@ class Receiver:
         return found
 
 
+#: The most that is kept of what processes print while it is held back, in characters: the end of it.
+_MOST_HELD = 1 << 20
+
+_held: list[tuple[str, str]] | None = None
+
+
+@contextlib.contextmanager
+def printed_afterwards() -> Iterator[None]:
+    """Hold back what processes print until the block ends, so that it comes between no lines of a progress."""
+    global _held  # noqa: PLW0603 (one list for the threads that read the streams)
+    if _held is not None:
+        yield
+        return
+    _held = []
+    try:
+        yield
+    finally:
+        told, _held = _held, None
+        for name, text in told:
+            _print(name, text)
+
+
+def _print(name: str, text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # a reader that went away stops no process
+        # By name, at the last moment: a progress bar stands in for the stream while it is shown.
+        out = getattr(sys, name)
+        out.write(text)
+        out.flush()
+
+
 class Printed:
     """A stream of a process: ``tail`` is the end of it; passed on to the stream of the same name here by lines.
 
@@ -133,8 +163,9 @@ class Printed:
             self._pass_on(for_terminal(told))
 
     def _pass_on(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a reader that went away stops no process
-            # By name, at the last moment: a progress bar stands in for the stream while it is shown.
-            out = getattr(sys, self._name)
-            out.write(text)
-            out.flush()
+        if (held := _held) is None:
+            _print(self._name, text)
+            return
+        held.append((self._name, text))
+        while sum(len(one) for _, one in held) > _MOST_HELD:
+            held.pop(0)

@@ -73,8 +73,8 @@ def made(found: Any) -> Any:
 
 def not_due(steps: list[dict[str, Any]], lane: int) -> bool:
     """Tell whether some parameter gradients may have come already, or are left to a finish."""
-    tokens = [step["token"].lstrip("0123456789") for step in steps if step["lane"] == lane and not step["misuse"]]
-    if EARLY and Counter(t[1:] for t in tokens if t[0] == "I") != Counter(t[1:] for t in tokens if t[0] == "W"):
+    acts = [step["token"].lstrip("0123456789") for step in steps if step["lane"] == lane and not step["misuse"]]
+    if EARLY and Counter(act[1:] for act in acts if act[0] == "I") != Counter(act[1:] for act in acts if act[0] == "W"):
         return True
-    flushed = max((place for place, token in enumerate(tokens) if token == "finish"), default=-1)
-    return LATE and any(token[0] == "W" for token in tokens[flushed + 1 :])
+    flushed = max((place for place, act in enumerate(acts) if act[:6] == "finish"), default=-1)
+    return LATE and any(act[0] == "W" for act in acts[flushed + 1 :])

@@ -87,7 +87,9 @@ class Replayed:
         self._refuse()
         usual = self.device_name == "cpu" and self.dtype_name == "float32"
         head = tuple(self._paragraphs(self.check.trials[0], values="others than the check was given"))
-        return (usual and not self.of_adapter and Straight(self.check, self._where(), head, self.seed).text()) or self.text()
+        return (
+            usual and not self.of_adapter and Straight(self.check, self._where(), head, self.seed).text()
+        ) or self.text()
 
     @property
     def of_adapter(self) -> bool:
@@ -186,7 +188,6 @@ class Replayed:
         file = Path(self.target.file or self.target.text.partition(":")[0])
         _, colon, attribute = self.target.text.rpartition(":")
         return f"{file.stem}:{attribute}" if colon and attribute not in adapter.functions else file.stem
-
 
     def _text(self) -> str:
         """Return the target as a file or a module, and an object in it; a registered name stands for one."""

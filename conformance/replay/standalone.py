@@ -4,8 +4,8 @@ What a trial and its judge need of it goes into a script, below the names that i
 the stages), ARGS, OUTPUT_GRADS, HAND_GRADS and TARGETS (by stage and micro-batch), SEEDS, PROGRAM, COMPARED, LANES and
 TOLERANCE. The other names are known when it is written, and what they rule out is left out: see
 Replayed.known. What it imports from gradconform goes there as text too, so that a script needs nothing but torch and
-the standard library; one of an adapter imports gradconform.adapter. It is the one copy of gradconform.drive.driver, and tests/replay/test_standalone.py holds it
-against that.
+the standard library; one of an adapter imports gradconform.adapter. It is the one copy of gradconform.drive.driver, and
+tests/replay/test_standalone.py holds it against that.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ class InModes:
         return self.called("W", self.plain.backward_weight, *given)
 
     def __getattr__(self, name: str) -> Any:
+        """Return what a session has beside the calls that a mode is set for."""
         return getattr(self.plain, name)
 
     def called(self, kind: str, call: Callable[..., Any], *given: Any) -> Any:
@@ -433,9 +434,8 @@ def run(functions: Any) -> list[Step]:
             if RAISING and kind == "I" and int(mb) in RAISING:
                 lane.failed.add(int(mb))
         step |= {what: see(lane, kind, int(mb or 0)) for what, see in SEEN.items()}
-        if NOT_ALWAYS_DUE and not_due(steps, lane.number):
-            step.pop("the gradient of", None)
-            step.pop("requires_grad of what accumulates:", None)
+        if NOT_ALWAYS_DUE:
+            leave_out(step, steps)
         if CALLS_KEPT:
             lane.calls.clear()
         lane.stopped = step["raised"] is not None and not step["misuse"]
@@ -443,9 +443,19 @@ def run(functions: Any) -> list[Step]:
             for one in lanes:
                 one.stopped = lane.stopped
     if ADAPTER:
-        for one in lanes:
-            one.close()
+        close(lanes)
     return [*steps, the_end(lanes, steps)] if SEEN_LAST else steps
+
+
+def close(lanes: list[Lane]) -> None:
+    for lane in lanes:
+        lane.close()
+
+
+def leave_out(step: Step, steps: list[Step]) -> None:
+    if not_due(steps, step["lane"]):
+        step.pop("the gradient of", None)
+        step.pop("requires_grad of what accumulates:", None)
 
 
 def the_end(lanes: list[Lane], steps: list[Step]) -> Step:

@@ -12,7 +12,7 @@ from gradconform.results import Report, Result
 
 from .by_oracles import by_oracles
 from .lines import Line, count
-from .probed import devices
+from .probed import Device, devices
 from .to_mend import culprits
 
 
@@ -41,13 +41,24 @@ def device_verdict(report: Report, planned: Mapping[str, int]) -> DeviceVerdict:
     by_device = {**{name: [] for name in planned}, **_by_device(report)}
     lines = [_line(name, results, planned.get(name, len(results)), report) for name, results in by_device.items()]
     broken = any(probe.broken for probe in devices(report))
+    if len(report.results) < sum(planned.values()):  # of a run that was stopped it may be all that is known
+        lines = [
+            Line("; ".join([line.text, *_preflight(name, report)]), line.role)
+            for name, line in zip(by_device, lines, strict=True)
+        ]
     return DeviceVerdict(tuple(lines), broken or any(map(_accuses, report)))
 
 
 def standing_of_devices(report: Report) -> list[Line]:
     """Return of each device the verdict with what it rests on, and what is no matter of right and wrong."""
     found = []
-    for name, results in _by_device(report).items():
+    results_of = _by_device(report)
+    untried = [
+        one.name
+        for one in devices(report)
+        if not one.problem and not any(_is_of(one, name, report) for name in results_of)
+    ]
+    for name, results in {**results_of, **{name: [] for name in untried}}.items():
         line = _line(name, results, len(results), report)
         found.append(Line("; ".join([line.text, *_besides(name, results, report)]), line.role))
     return found
@@ -76,7 +87,7 @@ def _line(name: str, results: list[Result], planned: int, report: Report) -> Lin
     ]
     more = "".join(f"; {number} {what}" for number, what in rest if number)
     dtypes = ", ".join(dict.fromkeys(result.dtype for result in results))
-    broken = sum(len(probe.broken) for probe in devices(report) if probe.name == name)
+    broken = sum(len(probe.broken) for probe in devices(report) if _is_of(probe, name, report))
     if counts["wrong"] or broken:
         mend = [one for one in culprits(report) if any(result.device == name for result in one.results)]
         first = f"; mend {mend[0].name} first" if mend else ""
@@ -84,7 +95,8 @@ def _line(name: str, results: list[Result], planned: int, report: Report) -> Lin
         told = f"{name} is WRONG in {lines}{count(counts['wrong'], 'check')} of {len(results)} in {dtypes}{first}{more}"
         return Line(told, "bad")
     if not results:
-        return Line(f"{name}: no verdict: none of {planned} checks was run", "warning")
+        none = f"none of {planned} checks was run" if planned else "no check was run"
+        return Line(f"{name}: no verdict: {none}", "warning")
     if not counts["right"]:
         return Line(f"{name}: no verdict: nothing was judged in {dtypes}{more}", "warning")
     told = f"{name} is right in all {counts['right']} checks that it can do in {dtypes}{more}"
@@ -111,12 +123,23 @@ def _besides(name: str, results: list[Result], report: Report) -> Iterator[str]:
 
 
 def _found_out(name: str, results: list[Result], report: Report) -> Iterator[str]:
-    for probe in devices(report):
-        if probe.name == name and probe.lines:
-            yield f"pre-flight {probe.held} of {probe.lines}"
+    yield from _preflight(name, report)
     faults = [one for one in results if named_in(one.check, FAULTS) is not None and one.status != "unsupported"]
     if faults:
         yield f"{sum(one.status == 'passed' for one in faults)} of {len(faults)} known faults found"
+
+
+def _preflight(name: str, report: Report) -> Iterator[str]:
+    """Yield how many lines of its pre-flight hold on a device, index by index."""
+    for probe in devices(report):
+        if _is_of(probe, name, report) and probe.lines:
+            yield f"pre-flight {probe.held} of {probe.lines}"
+
+
+def _is_of(probe: Device, name: str, report: Report) -> bool:
+    """Tell whether a probe is of the device of that name, or of an index that stands for it."""
+    indices = (report.devices or {}).get("indices") or {}
+    return probe.name == name or probe.name in indices.get(name, ())
 
 
 def _imprecise(results: list[Result]) -> Iterator[str]:

@@ -30,7 +30,7 @@ class TargetState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What was found here."""
+    """What was found here; ``targets`` is empty where a device was named."""
 
     versions: dict[str, str]
     devices: tuple[Probe, ...]
@@ -52,7 +52,7 @@ def health_lines(health: Health, width: int) -> list[Line]:
     lines += [Line(), Line("devices", "heading")]
     for probe in health.devices:
         lines += _device(probe, width)
-    lines += [Line(), Line("targets", "heading")]
+    lines += [Line(), Line("targets", "heading")] if health.targets else []
     column = max((len(one.name) for one in health.targets), default=0)
     for target in health.targets:
         lines += _target(target, column, width)

@@ -25,6 +25,9 @@ from .undone import causes_of
 #: So many reasons why checks say nothing are shown where not everything is.
 _BRIEF = 3
 
+#: The most letters of a message in a line of a section; the report has all of it.
+_LETTERS = 400
+
 #: Of so many checks that one waiver meets the ids are written out, of more the count alone.
 _NAMED = 4
 
@@ -208,11 +211,10 @@ def to_mend(report: Report) -> Section:
 
 
 def _mended(number: int, one: Culprit) -> str:
-    between = ""
-    if one.right is not None and one.wrong is not None:
-        between = f"; right with {one.right:,} hidden values, wrong with {one.wrong:,}"
+    size = "" if one.size is None else f"; wrong from {one.size:,} elements"
+    passes = f"; {one.passes} passes" if one.passes else ""
     where = ", ".join(one.places)
-    return f"{number}. {one.name}: {count(one.checks, 'check')} on {where}{between}; {one.text}"
+    return f"{number}. {one.name}: {count(one.checks, 'check')} on {where}{size}{passes}; {one.text}"
 
 
 #: All sections on results, in their order; one that is added here is told wherever a report is.
@@ -243,7 +245,10 @@ def _counted(causes: Iterable[Cause]) -> str:
 def _by_message(results: Iterable[Result]) -> tuple[Item, ...]:
     """Return each message with how many results have it, the one of most first."""
     messages = Counter(" ".join(result.message.split()) for result in results).most_common()
-    return tuple(Item(text=message, number=number) for message, number in messages)
+    return tuple(
+        Item(text=message if len(message) <= _LETTERS else f"{message[:_LETTERS]} …", number=number)
+        for message, number in messages
+    )
 
 
 def _by_waiver(results: Iterable[Result]) -> tuple[Item, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,15 +21,15 @@ _KINDS = {*_OF_ONE, "operation_of_its_own", "operation_draws"}
 class Culprit:
     """An operation of a device, as torch's dispatcher names it, and the results that name it.
 
-    ``right`` is the most hidden values of a block up to which it was right, ``wrong`` the fewest of the same block with
-    which it was wrong; both None where no block shows both.
+    ``size`` is how many elements its largest argument had at least where it was wrong, None where no cause gives its
+    arguments. ``passes`` is the check on the next smaller size of a block that fails by it; empty where there is none.
     """
 
     name: str
     results: tuple[Result, ...]
     text: str
-    right: int | None = None
-    wrong: int | None = None
+    size: int | None = None
+    passes: str = ""
 
     @property
     def checks(self) -> int:
@@ -69,11 +71,19 @@ def operations_in(cause: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _culprit(name: str, some: list[tuple[Result, str]], report: Report) -> Culprit:
     results = tuple(result for result, _ in some)
-    for block in dict.fromkeys(filter(None, (_block(result) for result in results))):
-        right, wrong = _bounds(block, results, report)
-        if right is not None and wrong is not None:
-            return Culprit(name, results, some[0][1], right, wrong)
-    return Culprit(name, results, some[0][1])
+    sizes = [size for result in results for size in _sizes(name, result)]
+    blocks = dict.fromkeys(filter(None, (_block(result) for result in results)))
+    passes = next(filter(None, (_smaller(block, results, report) for block in blocks)), "")
+    return Culprit(name, results, some[0][1], min(sizes, default=None), passes)
+
+
+def _sizes(name: str, result: Result) -> Iterator[int]:
+    """Yield how many elements the largest argument of an operation had, of each cause that gives its arguments."""
+    for cause in (finding["cause"] for finding in result.findings if finding["cause"]):
+        names = tuple(map(str, cause.get("names", ())))
+        if cause["kind"] in _OF_ONE and names[:1] == (name,) and len(names) > 1:
+            shapes = re.findall(r"\(([\d, ]*)\)", names[1])
+            yield from [max(math.prod(map(int, re.findall(r"\d+", shape))) for shape in shapes)] if shapes else []
 
 
 def _block(result: Result) -> str | None:
@@ -82,12 +92,10 @@ def _block(result: Result) -> str | None:
     return None if name is None else name.rpartition(".")[0]
 
 
-def _bounds(block: str, wrong: tuple[Result, ...], report: Report) -> tuple[int | None, int | None]:
-    """Return up to how many hidden values all of a block passed, and from how many on something in it is wrong."""
+def _smaller(block: str, wrong: tuple[Result, ...], report: Report) -> str:
+    """Return the check on the largest size of a block that passed, of those below the smallest that failed."""
     sizes = {size.name: size.elements for size in rungs("full")}
-    of_block = [result for result in report if _block(result) == block]
-    failing = {sizes[result.check.rpartition(".")[2]] for result in wrong if _block(result) == block}
-    least = min(failing)
-    below = {sizes[one.check.rpartition(".")[2]] for one in of_block if one.status == "passed"}
-    right = [count for count in below if count < least]
-    return (max(right) if right else None), least
+    least = min(sizes[result.check.rpartition(".")[2]] for result in wrong if _block(result) == block)
+    passed = [one.check for one in report if _block(one) == block and one.status == "passed"]
+    below = {sizes[check.rpartition(".")[2]]: check for check in reversed(passed)}
+    return below[max(found)] if (found := [size for size in below if size < least]) else ""

@@ -79,11 +79,11 @@ _SLIPS = frozenset({"AttributeError", "IndexError", "KeyError", "NameError", "Ty
 def preflight(target: Target, evidence_of: Callable[[Trial], Evidence]) -> str | None:
     """Run some plain trials; return what an adapter got wrong, or None.
 
-    One micro-batch of one Linear, B or else I and W, has to be right, and its outputs have to require a gradient. Where it is wrong, and the same program on
-    parameters of no layer is right, the adapter is right as well: the implementation's layers are at fault, which an
-    adapter puts in the place of Linears, and the checks report them. In the other trials only the form is the
-    adapter's: the names and the number of what it returns, and that no line of its own file raises what wrong code
-    does. A wrong value there is the implementation's, and the checks report it.
+    One micro-batch of one Linear, B or else I and W, has to be right, and its outputs have to require a gradient. Where
+    it is wrong, and the same program on parameters of no layer is right, the adapter is right as well: the
+    implementation's layers are at fault, which an adapter puts in the place of Linears, and the checks report them. In
+    the other trials only the form is the adapter's: the names and the number of what it returns, and that no line of
+    its own file raises what wrong code does. A wrong value there is the implementation's, and the checks report it.
     """
     claims = target.capabilities
     if not (claims.full or claims.split):

@@ -128,8 +128,6 @@ class Runner:
         try:
             with one_thread(), tolerances_of(self._tolerances):
                 values = self._values(check, measured)
-        except TargetRefusedError as error:
-            values = self._refused_by_target(check, error)
         except RefusedError as error:
             values = self._refused(check, error)
         except UnsupportedError as error:
@@ -173,6 +171,26 @@ class Runner:
             return {"status": "unsupported", "unclaimed": tuple(unmet), "message": f"not claimed: {', '.join(unmet)}"}
         if self._adapter_problem and not self.place_unmet:  # a dtype or device that is not claimed may be refused
             return {"status": "error", "kind": "adapter", "message": self._adapter_problem}
+        tried, silent, readings = self._judged_trials(check, measured)
+        findings = samples.told(check, [(one.evidence.trial, one.findings) for one in tried])
+        if check.pooled is not None and not findings:
+            judged = list(check.pooled.judge(readings))
+            findings, silent = findings_in(judged), findings_in(judged)
+            measured.headrooms += headrooms_in(judged)
+        below = None if self._required is None else measured.below(self._required)
+        if below is not None:
+            return _off_device(self.device, *below)
+        return self._kit_error(findings) or (
+            _probed(unmet, findings, silent) if unmet else {"findings": findings, "undone": self._undone(check, tried)}
+        )
+
+    def _judged_trials(
+        self, check: Check, measured: Measurements
+    ) -> tuple[list[JudgedTrial], list[Finding], list[Any]]:
+        """Return the trials of a check as they were judged, the findings of those that refused nothing, and readings.
+
+        Raises :class:`TargetRefusedError` where the target refused a trial and no other trial is wrong.
+        """
         tried: list[JudgedTrial] = []
         silent: list[Finding] = []
         readings: list[Any] = []
@@ -199,17 +217,7 @@ class Runner:
                     break
         if refused is not None and not any(one.findings for one in tried):
             raise refused
-        findings = samples.told(check, [(one.evidence.trial, one.findings) for one in tried])
-        if check.pooled is not None and not findings:
-            judged = list(check.pooled.judge(readings))
-            findings, silent = findings_in(judged), findings_in(judged)
-            measured.headrooms += headrooms_in(judged)
-        below = None if self._required is None else measured.below(self._required)
-        if below is not None:
-            return _off_device(self.device, *below)
-        return self._kit_error(findings) or (
-            _probed(unmet, findings, silent) if unmet else {"findings": findings, "undone": self._undone(check, tried)}
-        )
+        return tried, silent, readings
 
     def _undone(self, check: Check, tried: Sequence[JudgedTrial]) -> tuple[dict[str, Any], ...]:
         return self._undoing.explained(check, samples.of_message(check, tried)) if self.puts_back else ()
@@ -222,18 +230,14 @@ class Runner:
                 return {"status": "error", "kind": "kit", "message": text}
         return None
 
-    def _refused_by_target(self, check: Check, error: TargetRefusedError) -> dict[str, Any]:
-        """Return the verdict where a session, or ``open``, raised :class:`UnsupportedError`: never a pass."""
-        if self._unmet(check):
-            return self._refused(check, error)
-        return {"status": "unsupported", "kind": REFUSED, "message": f"refused by {self.target.name}: {error}"}
-
     def _refused(self, check: Check, error: RefusedError) -> dict[str, Any]:
-        """Return the verdict where what was claimed is not there: of what is not claimed that is fine."""
+        """Return the verdict on a refusal: unsupported where the target raised it, else a claim that is not met."""
         unmet = self._unmet(check)
         if unmet:
             text = f"not claimed: {', '.join(unmet)}; tried, and refused"
             return {"status": "unsupported", "unclaimed": tuple(unmet), "message": text}
+        if isinstance(error, TargetRefusedError):
+            return {"status": "unsupported", "kind": REFUSED, "message": f"refused by {self.target.name}: {error}"}
         asked = ", ".join(sorted(check.needs)) or "nothing in particular"
         text = f"claimed, but refused: {error}; support it, or withdraw the claim to one of: {asked}"
         return {"status": "failed", "kind": "refused", "message": text}

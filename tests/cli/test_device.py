@@ -27,6 +27,13 @@ def test_doctor_says_what_a_device_needs_that_torch_does_not_know(command: Comma
     )
 
 
+def test_doctor_shows_a_device_that_is_named_and_nothing_else(command: Command) -> None:
+    done = command("doctor", "--device", "cpu")
+    assert done.code == 0
+    assert [line for line in done.out.splitlines() if line and not line.startswith(" ")][1:] == ["devices"]
+    assert "  cpu: can be used" in done.out
+
+
 def test_what_is_no_name_of_a_device_is_refused_at_once(command: Command) -> None:
     done = command("run", "autograd", "--device", "cpu:x")
     assert (done.code, done.out) == (2, "")

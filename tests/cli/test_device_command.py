@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 
 from gradconform import check_stage_backward
 from gradconform.report.device_verdict import device_verdict, standing_of_devices
+from gradconform.report.page.pages import report_page
+from gradconform.report.sections import to_mend
 from gradconform.report.to_mend import culprits
 from gradconform.results import Report, Result
 
@@ -35,7 +39,9 @@ def test_contract_operations_and_blocks_are_one_run_with_one_verdict(command: Co
     assert sorted(checks) == sorted(result["check"] for result in report["results"])
     areas = {check.partition(".")[0] for check in checks}
     assert areas > {"full", "split", "schedule", "ops", "blocks", "settings", "faults"}
-    beside = [check.partition(".")[0] for check in checks if check.startswith(("ops.", "blocks.", "settings.", "faults."))]
+    beside = [
+        check.partition(".")[0] for check in checks if check.startswith(("ops.", "blocks.", "settings.", "faults."))
+    ]
     assert checks[len(checks) - len(beside) :] == [one for one in checks if one.partition(".")[0] in beside]
     assert list(dict.fromkeys(beside)) == ["ops", "blocks", "settings", "faults"]
     assert done.last == f"cpu is right in all {len(checks)} checks that it can do in float32"
@@ -149,11 +155,60 @@ def test_what_most_checks_fail_by_is_to_be_mended_first_and_its_size_is_bounded(
     )
     mul, silu = culprits(report)
     assert (mul.name, mul.checks, mul.places) == ("aten::mul", 2, ("npu float32",))
-    assert (mul.right, mul.wrong) == (2**15, 2**15 + 64)
-    assert (silu.name, silu.right, silu.wrong) == ("aten::silu", None, None)
+    assert (mul.size, mul.passes) == (3, "blocks.full.rms-norm.at-2-15")
+    assert (silu.name, silu.size, silu.passes) == ("aten::silu", 3, "")
     told = device_verdict(report, {"npu": 6})
     assert told.wrong
     assert [str(line) for line in told.lines] == ["npu is WRONG in 3 checks of 6 in float32; mend aten::mul first"]
+
+
+def test_the_size_of_an_operation_is_that_of_its_own_arguments() -> None:
+    large = {**CAUSE, "names": ["aten::mul", "float32 (1, 513, 64), float32 ()", "…"]}
+    small = {**CAUSE, "names": ["aten::mul", "float32 (5, 7)", "…"]}
+    findings = tuple({**FINDING, "cause": cause} for cause in (large, small))
+    report = report_of(result("blocks.full.mlp.above-2-15", status="error", kind="device", findings=findings))
+    (mul,) = culprits(report)
+    assert (mul.size, mul.passes) == (35, "")
+    (item,) = to_mend(report).items
+    assert item.text == "1. aten::mul: 1 check on npu float32; wrong from 35 elements; aten::mul is wrong by itself"
+
+
+PROBED = {
+    "choice": [], "skipped": [], "indices": {"npu": ["npu:0"]},
+    "probes": [{"device": "npu:0", "reason": None, "dtypes": {}, "facts": {}, "limits": {}, "preflight": [
+        {"requirement": "A MUST", "held": True, "message": ""}, {"requirement": "B MUST", "held": True, "message": ""},
+    ]}],
+}  # fmt: skip
+
+
+def test_a_run_that_was_stopped_keeps_its_pre_flight_in_the_headline() -> None:
+    nothing = replace(report_of(), devices=PROBED)
+    assert [str(line) for line in device_verdict(nothing, {"npu": 5}).lines] == [
+        "npu: no verdict: none of 5 checks was run; pre-flight 2 of 2"
+    ]
+    assert [str(line) for line in standing_of_devices(nothing)] == [
+        "npu:0: no verdict: no check was run; pre-flight 2 of 2"
+    ]
+    part = replace(report_of(result("a.b.c")), devices=PROBED)
+    assert [str(line) for line in device_verdict(part, {"npu": 3}).lines] == [
+        f"{RIGHT}; 2 not tried; pre-flight 2 of 2"
+    ]
+
+
+def test_no_section_of_the_page_is_empty() -> None:
+    told = replace(report_of(wrong("a.b.c"), result("a.b.d")), devices=PROBED)
+    told = replace(
+        told, target={**told.target, "name": "reference-split"}, options={**told.options, "with_contract": True}
+    )
+    page = report_page(told)
+    assert "npu is WRONG in 1 check of 2 in float32; mend aten::mul first" in page
+    sections = re.findall(r"<h([23])[^>]*>(.*?)</h[23]>\s*(</?\w+)", page, re.DOTALL)
+    empty = [
+        text
+        for level, text, then in sections
+        if then in ({"<h2", "<h3", "</section", "</div"} if level == "3" else {"<h2", "</section"})
+    ]
+    assert empty == []
 
 
 def test_what_else_is_known_of_a_device_stands_beside_its_verdict() -> None:

@@ -17,6 +17,7 @@ from gradconform.devices.preflight import (
     PREFLIGHT,
     backward_raises,
     clone_is_apart,
+    conj_and_neg_views_are_read,
     copy_is_bitwise,
     draws_as_the_cpu,
     index_is_kept,
@@ -70,6 +71,7 @@ FAULTS: dict[Callable[[Device], None], Mapping[Any, Callable[..., Any]]] = {
     index_is_kept: {torch.ones: lambda f, *a, **o: f(*a, **{**o, "device": "meta"})},
     view_writes_through: {Tensor.__getitem__: lambda f, *a: f(*a).clone()},
     strided_is_read: {Tensor.contiguous: lambda _, x: x.as_strided(x.shape, (x.shape[1], 1))},
+    conj_and_neg_views_are_read: {Tensor.mul: lambda f, x, y: f(x.conj() if x.is_conj() else x, y)},
     clone_is_apart: {Tensor.clone: lambda _, x: x},
     second_backward_accumulates: {Tensor.backward: overwriting},
     requires_grad_survives: {Tensor.to: lambda f, *a: f(*a).detach()},
@@ -86,6 +88,19 @@ def test_a_line_holds_on_the_cpu_and_fails_on_its_fault(line: Callable[[Device],
         line(CPU)
     with Faulty(FAULTS[line]), pytest.raises((WrongAnswerError, RuntimeError)):  # torch itself may notice first
         line(CPU)
+
+
+@pytest.mark.parametrize(
+    ("replaced", "told"),
+    [
+        ({Tensor.resolve_conj: lambda _, x: x.conj()}, "a conjugate view that was resolved: expected"),
+        ({Tensor.resolve_neg: lambda _, x: -x}, "a negative view that was resolved: expected"),
+        ({Tensor.add: lambda f, x, y: f(-x if x.is_neg() else x, y)}, "a sum of a negative view: expected"),
+    ],
+)
+def test_a_lost_bit_of_a_view_is_named(replaced: Mapping[Any, Callable[..., Any]], told: str) -> None:
+    with Faulty(replaced), pytest.raises(WrongAnswerError, match=told):
+        conj_and_neg_views_are_read(CPU)
 
 
 def test_a_device_is_seeded_by_its_module_alone_and_the_cpu_beside_it() -> None:

@@ -13,7 +13,7 @@ from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 
 #: Plain autograd in an engine of its own, which reads named tuples by name and divides nothing; ``WRONG`` is put in.
-ADAPTER = '''
+ADAPTER = """
 import torch
 from gradconform.adapter import Capabilities, StageSpec, UnsupportedError
 
@@ -83,7 +83,7 @@ class Session:
 
     def close(self):
         self.done = True
-'''
+"""
 
 #: One check of each kind of program, judge and stage that a script has a line of its own for.
 CHECKS = (
@@ -136,7 +136,9 @@ def test_the_script_of_a_wrong_adapter_says_what_is_wrong(tmp_path: Path) -> Non
 
 def test_a_script_imports_no_more_of_the_kit_than_the_adapter_interface(tmp_path: Path) -> None:
     (text,) = scripts_of(tmp_path, ("split.gradients.mlp",), ADAPTER.replace("CLAIMS", ""))
-    tell = text.replace("sys.exit(main())", "main(); print(sorted(n for n in sys.modules if n.startswith('gradconform')))")
+    tell = text.replace(
+        "sys.exit(main())", "main(); print(sorted(n for n in sys.modules if n.startswith('gradconform')))"
+    )
     done = ran(tmp_path, tell)
     assert done.stdout.splitlines()[-1] == "['gradconform', 'gradconform.adapter', 'gradconform.version']"
     assert "from gradconform.adapter import StageSpec" in text
@@ -144,12 +146,23 @@ def test_a_script_imports_no_more_of_the_kit_than_the_adapter_interface(tmp_path
 
 def test_gradients_that_come_early_or_at_the_finish_are_compared_when_they_are_due(tmp_path: Path) -> None:
     late = ADAPTER.replace("CLAIMS", 'weight_when="finish", input_pass_touches_params=True')
-    late = late.replace("    def backward_weight(self, mb):", "    def backward_weight(self, mb):\n        self.queue = getattr(self, 'queue', []) + [mb]\n\n    def flush(self, mb):")
-    late = late.replace("        self.backward_weight(mb)\n        return found", "        self.flush(mb)\n        return found")
-    late = late.replace("    def finish(self):", "    def finish(self):\n        for mb in self.__dict__.pop('queue', []):\n            self.flush(mb)")
+    late = late.replace(
+        "    def backward_weight(self, mb):",
+        "    def backward_weight(self, mb):\n        self.queue = getattr(self, 'queue', []) + [mb]\n\n"
+        "    def flush(self, mb):",
+    )
+    late = late.replace(
+        "        self.backward_weight(mb)\n        return found", "        self.flush(mb)\n        return found"
+    )
+    late = late.replace(
+        "    def finish(self):",
+        "    def finish(self):\n        for mb in self.__dict__.pop('queue', []):\n            self.flush(mb)",
+    )
     (text,) = scripts_of(tmp_path, ("split.gradients.mlp",), late)
     assert ran(tmp_path, text).stdout.startswith("right: ")
-    (tmp_path / "mine.py").write_text(late.replace("self.flush(mb)\n\n", "self.flush(mb)\n\n").replace("1.0", "3.0"), encoding="utf-8")
+    (tmp_path / "mine.py").write_text(
+        late.replace("self.flush(mb)\n\n", "self.flush(mb)\n\n").replace("1.0", "3.0"), encoding="utf-8"
+    )
     assert ran(tmp_path, text).returncode == 1
 
 

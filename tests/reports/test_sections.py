@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from html import unescape
 
 import pytest
 
@@ -59,7 +60,10 @@ def test_every_layout_tells_every_section_by_its_heading(real: Report) -> None:
     # operation, imprecise, and mended in torch.
     assert len(found) == len(sections.SECTIONS) == len(changes) + 4
     for made in layouts(report):
-        assert [section.heading for section in found if section.heading not in made] == []
+        # The page leaves out a section of which the headline has said every line.
+        untold = [section for section in found if section.heading not in made]
+        assert [section.heading for section in untold if section.causes] == []
+        assert [item.text for section in untold for item in section.items if item.text not in unescape(made)] == []
 
 
 def test_a_section_that_is_added_is_told_by_every_layout(real: Report, monkeypatch: pytest.MonkeyPatch) -> None:

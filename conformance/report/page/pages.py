@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from string import ascii_uppercase
 from typing import Any
@@ -27,7 +27,16 @@ _LISTED = 50
 def report_page(report: Report) -> str:
     """Return one HTML page with all that the report says; it needs no other file and no network."""
     rows = rows_of([report])
-    return render("report.html.j2", **_of_one(report), **_listed(rows), plots=headroom_by_cell(report.results))
+    told = _of_one(report)
+    told["sections"] = _below(told["headline"], told["sections"])
+    return render("report.html.j2", **told, **_listed(rows), plots=headroom_by_cell(report.results))
+
+
+def _below(headline: Sequence[Line], found: Sequence[sections.Section]) -> list[sections.Section]:
+    """Return the sections without the lines that the headline has said, and none of which nothing is left."""
+    said = {line.text for line in headline}
+    left = [replace(one, items=tuple(item for item in one.items if item.text not in said)) for one in found]
+    return [one for one in left if one.causes or one.items]
 
 
 def _listed(rows: Sequence[Row]) -> dict[str, Any]:
