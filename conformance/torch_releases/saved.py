@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
@@ -22,15 +22,36 @@ ASKED_FIRST = Name("torch.utils.checkpoint", ("uuid",), _NEEDED)
 
 def saves_to_recompute(node: Node) -> bool:
     """Tell whether ``node`` has saved tensors that checkpointing computes again when they are unpacked."""
-    names = _saved_by(type(node))
-    if not names:
-        return False
-    if PACKED.there(_kept()):
-        (packed,) = PACKED.spellings
-        saved = (one for name in names for one in _each(getattr(node, f"_raw{name}")))
-        return any(type(getattr(one, packed)).__module__ == "torch.utils.checkpoint" for one in saved)
-    with _stopped_before_it_computes():
-        return any(_is_about_to_compute(node, name) for name in names)
+    return bool(recomputing([node]))
+
+
+def recomputing(nodes: Iterable[Node]) -> set[Node]:
+    """Return those of ``nodes`` that have saved tensors which checkpointing computes again when they are unpacked."""
+    if not PACKED.there(_kept()):
+        with _stopped_before_it_computes():
+            return {node for node in nodes if any(_is_about_to_compute(node, name) for name in _saved_by(type(node)))}
+    (packed,) = PACKED.spellings
+    found = set()
+    for node in nodes:
+        for name in _raw_by(type(node)):
+            saved = getattr(node, name)
+            if type(saved) is tuple:
+                if any(_is_to_compute(getattr(one, packed)) for one in saved):
+                    found.add(node)
+                    break
+            elif _is_to_compute(getattr(saved, packed)):
+                found.add(node)
+                break
+    return found
+
+
+def _is_to_compute(packed: Any) -> bool:
+    return type(packed).__module__ == "torch.utils.checkpoint"
+
+
+def saves_tensors(kind: type) -> bool:
+    """Tell whether nodes of a type may have saved tensors."""
+    return bool(_raw_by(kind))
 
 
 @lru_cache(maxsize=1)
@@ -44,8 +65,12 @@ def _each(saved: Any) -> tuple[Any, ...]:
 
 
 @lru_cache(maxsize=512)
-def _saved_by(kind: type[Node]) -> tuple[str, ...]:
-    return tuple(name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_"))
+def _raw_by(kind: type) -> tuple[str, ...]:
+    return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
+
+
+def _saved_by(kind: type) -> tuple[str, ...]:
+    return tuple(name.removeprefix("_raw") for name in _raw_by(kind))
 
 
 class _AboutToComputeError(Exception):
