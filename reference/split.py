@@ -23,7 +23,7 @@ from gradconform.torch_releases.edges import EDGE
 from gradconform.torch_releases.node_hooks import Watched
 from gradconform.torch_releases.products import engine_is_needed
 
-from .gradients import apart, below_loss, input_grads, match
+from .gradients import apart, below_loss, input_grads, match, places_of
 from .recomputed import Root, edge_of, input_pass, silenced, start_at
 from .use_plan import GroupPlan
 from .uses import Fallback, Reason, Uses, accumulated_into, uses_of
@@ -55,7 +55,7 @@ def stage_backward(
             value.grad = None
         if roots:
             torch.autograd.backward(roots, grads)  # type: ignore[arg-type] # torch takes both kinds in one list
-        return found if passed else apart(input_values, [value.grad for value in needing], grads)
+        return found if passed else apart(input_values, [value.grad for value in needing], places_of(grads))
     finally:
         for value, grad in zip(passed_on, before, strict=True):
             value.grad = grad
@@ -87,8 +87,11 @@ def stage_backward_input(
         uses.early = dict.fromkeys(kept.early, uses.plan.whole)
     else:
         given, kept = _computed(roots, grads, wanted, uses)
-    found = apart(input_values, given, [*grads, *kept.tensors()])
-    kept.copy({place_of(grad) for grad in grads if grad is not None})
+    of_caller = places_of(grads)
+    of_ours = kept.places()
+    found = apart(input_values, given, of_caller | of_ours)
+    if not of_caller.isdisjoint(of_ours):
+        kept.copy(of_caller)
     context = _groups(uses, kept)
     if explain:
         context[0]["explained"] = [Fallback(accumulated_into(node), reason) for node, reason in uses.early.items()]
@@ -125,10 +128,9 @@ class _Kept:
     outputs: list[tuple[GradientEdge, Tensor | None]] = field(default_factory=list)
     early: dict[Node, Tensor | None] = field(default_factory=dict)
 
-    def tensors(self) -> list[Tensor]:
-        """Return all gradients that are kept."""
-        outputs = (grad for _, grad in self.outputs)
-        return [grad for grad in (*outputs, *self.came.values(), *self.early.values()) if grad is not None]
+    def places(self) -> set[int]:
+        """Return the places in memory of all gradients that are kept."""
+        return places_of([*self.came.values(), *self.early.values(), *(grad for _, grad in self.outputs)])
 
     def copy(self, places: set[int]) -> None:
         """Copy what lies in one of ``places``, which belong to others."""
@@ -136,8 +138,6 @@ class _Kept:
         def own(grad: Tensor | None) -> Tensor | None:
             return grad.detach().clone() if grad is not None and place_of(grad) in places else grad
 
-        if places.isdisjoint(map(place_of, self.tensors())):
-            return
         self.came = {place: own(grad) for place, grad in self.came.items()}
         self.outputs = [(edge, own(grad)) for edge, grad in self.outputs]
         self.early = {node: own(grad) for node, grad in self.early.items()}
@@ -175,6 +175,9 @@ def _computed(
 
 def _ask_where_nothing_came(roots: Sequence[Root], grads: Sequence[Tensor | None], uses: Uses, kept: _Kept) -> None:
     """Compute the gradients of parameters to whose uses nothing came: a custom Function may give zeros for nothing."""
+    came = (*kept.came.values(), *(grad for _, grad in kept.outputs))
+    if all(grad is not None for grad in came):
+        return
     nothing = [group for group in uses.groups if kept.nothing_came(group)]
     for group in nothing:
         asked = dict.fromkeys(uses.accumulating(group), Reason.NO_GRADIENT)

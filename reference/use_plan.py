@@ -90,8 +90,8 @@ class UsePlan:
 
     ``groups`` come most uses first, ``others`` are those that are not in the ``batch``. ``edges`` has node and output of
     each edge at which a gradient comes to their uses, ``products`` the places of those that lead to a product which W
-    can start below. ``saving`` are the nodes that W would run for any group and that may have saved tensors. ``apart``
-    are the roots that lead to no input.
+    can start below. ``saving`` are the nodes that W would run for any group and that may have saved tensors, first the
+    products among them and then the others. ``apart`` are the roots that lead to no input.
     """
 
     whole: Reason | None
@@ -101,7 +101,7 @@ class UsePlan:
     others: tuple[GroupPlan, ...] = ()
     edges: tuple[tuple[int, int], ...] = ()
     products: tuple[int, ...] = ()
-    saving: tuple[int, ...] = ()
+    saving: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     apart: tuple[int, ...] = ()
 
 
@@ -231,7 +231,11 @@ def plan_of(shape: Shape) -> UsePlan:
     saving = dict.fromkeys(one for group in groups for parameter in group.parameters for one in parameter.saving)
     products = dict.fromkeys(place for group in groups if group.sides is not None for place in group.places)
     batch, others = _batch(groups)
-    return UsePlan(None, tuple(early), groups, batch, others, incoming, tuple(products), tuple(saving), apart)
+    by_kind = (
+        tuple(number for number in saving if edges.kinds[number].product),
+        tuple(number for number in saving if not edges.kinds[number].product),
+    )
+    return UsePlan(None, tuple(early), groups, batch, others, incoming, tuple(products), by_kind, apart)
 
 
 def _batch(groups: Sequence[GroupPlan]) -> tuple[Batch, tuple[GroupPlan, ...]]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
 
 from gradconform.torch_releases.edges import lies_over_ranks
-from gradconform.torch_releases.saved import recomputing
+from gradconform.torch_releases.saved import products_recomputing, recomputing
 
 from .graph_shape import Graph, walk
 from .use_plan import GroupPlan, Reason, UsePlan, plan_of
@@ -89,17 +89,18 @@ def uses_of(
     found = Uses(roots, nodes, plan, stand_ins, dict.fromkeys(stand_ins, Reason.RESHARDED))
     for one in plan.early:
         if one.reason is not None:
-            first = explain and one.reason is not Reason.TWO_DEPTHS and _again(nodes, one.saving)
+            first = explain and one.reason is not Reason.TWO_DEPTHS and _again(nodes, (), one.saving)
             found.early[nodes[one.accumulating]] = Reason.CHECKPOINT if first else one.reason
-    again = _again(nodes, plan.saving)
+    again = _again(nodes, *plan.saving)
     found.groups = plan.groups if not again else [one for one in map(partial(_left, found, again), plan.groups) if one]
     return found
 
 
-def _again(nodes: Sequence[Node], numbers: Iterable[int]) -> set[int]:
+def _again(nodes: Sequence[Node], products: Sequence[int], others: Sequence[int]) -> set[int]:
     """Return which nodes would be computed again under checkpointing; their shape does not show it."""
-    found = recomputing([nodes[number] for number in numbers])
-    return {number for number in numbers if nodes[number] in found} if found else set()
+    found = products_recomputing([nodes[number] for number in products])
+    found |= recomputing([nodes[number] for number in others])
+    return {number for number in (*products, *others) if nodes[number] in found} if found else set()
 
 
 def _left(found: Uses, again: set[int], group: GroupPlan) -> GroupPlan | None:

@@ -51,21 +51,20 @@ class _WeightPass:
     def run_batch(self, group: dict[str, Any]) -> None:
         """Do a group of uses that have nothing in common, each of which is let go of when it is done."""
         nodes, grads, params = group.pop("intermediates"), group.pop("grads"), group["params"]
-        sought = self._sought(params)
-        first = 0
-        for place, (sides, parameters) in enumerate(zip(group.pop("sides"), group.pop("parameters"), strict=True)):
-            node, (grad,), nodes[place], grads[place] = nodes[place], grads[place], None, None
-            own, first = params[first : first + parameters], first + parameters
+        sides, parameters = group.pop("sides"), group.pop("parameters")
+        sought = self._leaves = self._sought(params)
+        for place, (node, (grad,)) in enumerate(zip(nodes, grads, strict=True)):
+            nodes[place] = grads[place] = None
             if not sought or grad is None:
                 continue
-            if self._engine_is_needed or not self._add(node, grad, sides):
-                leaves = self._sought(own)
-                if leaves:
-                    accumulate([GradientEdge(node, 0)], [grad], leaves, retain_graph=self._retain_graph)
+            if self._engine_is_needed or not self._add(node, grad, sides[place]):
+                first = sum(parameters[:place])
+                own = self._sought(params[first : first + parameters[place]])
+                if own:
+                    accumulate([GradientEdge(node, 0)], [grad], own, retain_graph=self._retain_graph)
             elif self._bytes > _AT_ONCE:
-                self._leaves = sought
                 self.flush()
-        self._leaves = sought
+                self._leaves = sought
 
     def run(self, group: dict[str, Any]) -> None:
         """Do a group whose uses share their parameters."""

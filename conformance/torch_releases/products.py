@@ -7,6 +7,7 @@ formulas need it, there is no result, and the engine computes the gradients.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,23 +24,44 @@ LEVEL = Name("torch.autograd.forward_ad", ("_current_level",), _NEEDED)
 #: How many modes see torch's functions, such as that of ``torch.set_default_device``.
 MODES = Name("torch:_C", ("_len_torch_function_stack",), _NEEDED)
 
-#: The saved factors by the name of a node's type, in the order of the node's inputs.
+
+
+@dataclass(frozen=True, slots=True)
+class _Factor:
+    """One factor of a product: what its gradient needs, by the names of the node's attributes."""
+
+    #: The other factor, and where its gradient comes from: ``grad @ other`` for the first, ``other @ grad`` for the second.
+    other: str
+    is_first: bool
+    #: Its own sizes and strides; "" for a batch of factors, whose gradients torch lays out in one way.
+    sizes: str
+    strides: str
+
+
+def _factors(first: str, second: str, *, at: int, batched: bool = False) -> dict[int, _Factor]:
+    def factor(own: str, other: str, *, is_first: bool) -> _Factor:
+        layout = ("", "") if batched else (f"_saved_{own}_sym_sizes", f"_saved_{own}_sym_strides")
+        return _Factor(f"_saved_{other}", is_first, *layout)
+
+    return {at: factor(first, second, is_first=True), at + 1: factor(second, first, is_first=False)}
+
+
+#: The factors by the name of a node's type and their places among its inputs.
 _FACTORS = {
-    "MmBackward0": ("_saved_self", "_saved_mat2"),
-    "AddmmBackward0": ("_saved_mat1", "_saved_mat2"),
-    "BmmBackward0": ("_saved_self", "_saved_mat2"),
+    "MmBackward0": _factors("self", "mat2", at=0),
+    "AddmmBackward0": _factors("mat1", "mat2", at=1),
+    "BmmBackward0": _factors("self", "mat2", at=0, batched=True),
 }
+#: What is multiplied with a product and with what is added to it, before they are added.
+_SCALES = ("_saved_alpha", "_saved_beta")
 
 
 def is_product(kind: type) -> bool:
     """Tell whether nodes of a type of torch's own are products with all the names that the formulas need."""
-    factors = _FACTORS.get(kind.__name__, ())
-    needed = [*factors]
-    if kind.__name__ != "BmmBackward0":
-        needed += [f"{factor}_sym_{fact}" for factor in factors for fact in ("sizes", "strides")]
-    if kind.__name__ == "AddmmBackward0":
-        needed += ["_saved_alpha", "_saved_beta"]
-    return bool(needed) and all(hasattr(kind, name) for name in needed)
+    factors = _FACTORS.get(kind.__name__, {})
+    needed = [name for factor in factors.values() for name in (factor.other, factor.sizes, factor.strides) if name]
+    needed += _SCALES if 0 not in factors else ()
+    return bool(factors) and all(hasattr(kind, name) for name in needed)
 
 
 def engine_is_needed() -> bool:
@@ -62,47 +84,36 @@ def factor_grads(node: Node, grad: Tensor, places: Sequence[int]) -> list[Tensor
     Raises as the engine does if the node's tensors were freed or have changed since. Gradients are not recorded only if
     the caller has seen to it (``torch.no_grad``).
     """
-    if type(grad) is not Tensor or grad.layout is not torch.strided or not grad.dtype.is_floating_point:
+    if type(grad) is not Tensor or grad.layout is not torch.strided or not grad.is_floating_point():
         return None
-    name = type(node).__name__
-    formula, factors = (_batched if name == "BmmBackward0" else _product), _FACTORS[name]
-    if name == "AddmmBackward0":
-        if not node._saved_alpha == node._saved_beta == 1:  # type: ignore[attr-defined] # noqa: SLF001
+    factors = _FACTORS[type(node).__name__]
+    if 0 not in factors and not all(getattr(node, name) == 1 for name in _SCALES):
+        return None
+    found = []
+    for place in places:
+        factor = factors.get(place)
+        one = _added(node, grad) if factor is None else _factor_grad(node, grad, factor)
+        if one is None:
             return None
-        found = [_added(node, grad) if place == 0 else formula(node, grad, factors, place == 1) for place in places]
-    else:
-        found = [formula(node, grad, factors, place == 0) for place in places]
-    return None if any(one is None for one in found) else found  # type: ignore[return-value] # none is None
+        found.append(one)
+    return found
 
 
-def _factor(node: Node, name: str, grad: Tensor) -> Tensor | None:
-    """Return a saved factor if it is none of a subclass, strided, and of the gradient's dtype and device."""
-    saved = getattr(node, name)
-    fits = type(saved) is Tensor and saved.layout is torch.strided and saved.dtype is grad.dtype
-    return saved if fits and saved.device == grad.device else None
-
-
-def _product(node: Node, grad: Tensor, factors: tuple[str, str], first: bool) -> Tensor | None:  # noqa: FBT001
-    """Return the gradient of a factor of a product of matrices, laid out as ``mm_mat1_backward`` of torch does it."""
-    sought, other = factors if first else factors[::-1]
-    strides = getattr(node, f"{sought}_sym_strides")
-    if len(strides) != 2:  # noqa: PLR2004 (a sparse matrix has no strides)
+def _factor_grad(node: Node, grad: Tensor, factor: _Factor) -> Tensor | None:
+    """Return the gradient of a factor, laid out as torch's ``mm_mat1_backward`` and ``mm_mat2_backward`` do it."""
+    other = getattr(node, factor.other)
+    if type(other) is not Tensor or other.layout is not torch.strided:
         return None
-    factor = _factor(node, other, grad)
-    if factor is None:
+    if other.dtype is not grad.dtype or other.device != grad.device:
         return None
-    by_columns = strides[0] == 1 and strides[1] == getattr(node, f"{sought}_sym_sizes")[0]
-    if first:
-        return factor.mm(grad.t()).t() if by_columns else grad.mm(factor.t())
-    return grad.t().mm(factor).t() if by_columns else factor.t().mm(grad)
-
-
-def _batched(node: Node, grad: Tensor, factors: tuple[str, str], first: bool) -> Tensor | None:  # noqa: FBT001
-    """Return the gradient of a factor of a batch of products."""
-    factor = _factor(node, factors[first], grad)
-    if factor is None:
+    if not factor.strides:
+        return grad.bmm(other.transpose(1, 2)) if factor.is_first else other.transpose(1, 2).bmm(grad)
+    strides = getattr(node, factor.strides)
+    if not strides:  # a sparse matrix has none
         return None
-    return grad.bmm(factor.transpose(1, 2)) if first else factor.transpose(1, 2).bmm(grad)
+    if strides[0] == 1 and strides[1] == getattr(node, factor.sizes)[0]:
+        return other.mm(grad.t()).t() if factor.is_first else grad.t().mm(other).t()
+    return grad.mm(other.t()) if factor.is_first else other.t().mm(grad)
 
 
 def _added(node: Node, grad: Tensor) -> Tensor | None:

@@ -35,12 +35,27 @@ def recomputing(nodes: Iterable[Node]) -> set[Node]:
     for node in nodes:
         for name in _raw_by(type(node)):
             saved = getattr(node, name)
-            if type(saved) is tuple:
-                if any(_is_to_compute(getattr(one, packed)) for one in saved):
-                    found.add(node)
-                    break
-            elif _is_to_compute(getattr(saved, packed)):
+            if any(_is_to_compute(getattr(one, packed)) for one in (saved if type(saved) is tuple else (saved,))):
                 found.add(node)
+                break
+    return found
+
+
+def products_recomputing(nodes: Iterable[Node]) -> set[Node]:
+    """Return the same of products, of which one saved tensor is enough: checkpointing packs all or none of them.
+
+    A product saves a factor only if the other one needs a gradient.
+    """
+    if not PACKED.there(_kept()):
+        return recomputing(nodes)
+    (packed,) = PACKED.spellings
+    found = set()
+    for node in nodes:
+        for name in _raw_by(type(node)):
+            one = getattr(getattr(node, name), packed)
+            if one is not None:
+                if _is_to_compute(one):
+                    found.add(node)
                 break
     return found
 
