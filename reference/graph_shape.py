@@ -42,7 +42,7 @@ class Kind:
 _LEAVES = {
     (trained, vector): Kind(trained=trained, vector=vector) for trained in (True, False) for vector in (True, False)
 }
-#: Kinds by the type of a node. Types of custom Functions are not kept: each may hold on to what its author's code holds.
+#: Kinds by the type of a node. Types of custom Functions are not kept: a class may hold tensors of its author's.
 _OF_TORCH: dict[type, Kind] = {}
 
 
@@ -126,7 +126,7 @@ def walk(roots: Sequence[GradientEdge], inputs: Iterable[Node], trained: Mapping
             add(number)
             if output:
                 add(-1 - output)
-            if number == count:
+            if number == count and child is not None:
                 meet(child)
                 count += 1
     shape = Shape(

@@ -234,7 +234,7 @@ def _group(uses: Uses, kept: _Kept, group: GroupPlan) -> dict[str, Any]:
     """Return the parameters whose W starts at the same uses as a group of the context."""
     edges = [uses.plan.edges[place] for place in group.places]
     by_nodes, by_roots = group.keepers
-    found = {
+    found: dict[str, Any] = {
         "params": uses.accumulating(group),
         "intermediates": [uses.nodes[number] for number, _ in edges],
         "grads": [(None,) * edge[1] + (kept.came[place],) for place, edge in zip(group.places, edges, strict=True)],

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .graph_shape import Kind, Shape
+from .graph_shape import Shape
 
 
 class Reason(enum.Enum):
@@ -39,8 +39,8 @@ _Starts = frozenset[int | None]
 class ParameterPlan:
     """One parameter by the number of the node that accumulates into it.
 
-    ``saving`` are the nodes that W would run for it and that may have saved tensors. ``reason`` is None where W computes
-    its gradient.
+    ``saving`` are the nodes that W would run for it and that may have saved tensors. ``reason`` says why I computes its
+    gradient; None if W does.
     """
 
     accumulating: int
@@ -88,10 +88,10 @@ class Batch:
 class UsePlan:
     """What one shape tells. All nodes, outputs and roots are numbers.
 
-    ``groups`` come most uses first, ``others`` are those that are not in the ``batch``. ``edges`` has node and output of
-    each edge at which a gradient comes to their uses, ``products`` the places of those that lead to a product which W
-    can start below. ``saving`` are the nodes that W would run for any group and that may have saved tensors, first the
-    products among them and then the others. ``apart`` are the roots that lead to no input.
+    ``groups`` are sorted, most uses first; ``others`` are those outside the ``batch``. ``edges`` has node and output of
+    each edge at which a gradient arrives at a use, and ``products`` the places of those at products that W can start
+    below. ``saving`` are the nodes that W would run and that may have saved tensors: the products, then the others.
+    ``apart`` are the roots that lead to no input.
     """
 
     whole: Reason | None
@@ -225,15 +225,15 @@ def plan_of(shape: Shape) -> UsePlan:
         elif uses:
             kept.setdefault(frozenset(uses), []).append(ParameterPlan(number, saving))
             below.setdefault(frozenset(uses), set()).update(between)
-    starts = dict.fromkeys(use for some in kept for use in some if use is not OUTPUTS)
+    starts = dict.fromkeys(use for some in kept for use in sorted(use for use in some if use is not OUTPUTS))
     incoming = tuple((use, output) for use in starts for output in edges.outputs_of(use))
     groups = _groups(edges, kept, below, incoming, apart)
-    saving = dict.fromkeys(one for group in groups for parameter in group.parameters for one in parameter.saving)
+    asked = dict.fromkeys(one for group in groups for parameter in group.parameters for one in parameter.saving)
     products = dict.fromkeys(place for group in groups if group.sides is not None for place in group.places)
     batch, others = _batch(groups)
     by_kind = (
-        tuple(number for number in saving if edges.kinds[number].product),
-        tuple(number for number in saving if not edges.kinds[number].product),
+        tuple(number for number in asked if edges.kinds[number].product),
+        tuple(number for number in asked if not edges.kinds[number].product),
     )
     return UsePlan(None, tuple(early), groups, batch, others, incoming, tuple(products), by_kind, apart)
 

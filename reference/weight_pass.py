@@ -1,7 +1,7 @@
-"""What W does with its context: it computes gradients of factors side by side, and starts the engine once for many.
+"""What W does with its context: it computes the gradients of factors itself, and starts the engine once for many.
 
-Below the edges of a product that lead to its parameters no other use is met. So the engine can be started there for many
-uses at once, where it would run a use again if it were started at two of which one is below the other.
+The engine cannot start at two uses at once if one is below the other: it would run the lower one twice. The edges of a
+product that lead to its parameters lead to no other use. So the engine can start below many products at once.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _WeightPass:
             return False
         children = node.next_functions
         for side, one in zip(sides, found, strict=True):
-            self._edges.append(GradientEdge(*children[side]))
+            self._edges.append(GradientEdge(*children[side]))  # type: ignore[arg-type] # a side leads to a parameter
             self._grads.append(one)
             self._bytes += one.nbytes
         return True

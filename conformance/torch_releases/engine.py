@@ -18,8 +18,8 @@ def accumulate(
 ) -> None:
     """Run a backward from ``edges`` that accumulates into ``leaves`` alone.
 
-    The engine compares shape, dtype and device of each gradient with what its edge was made for, and sums those that are
-    to be summed. Where this torch has no such function, the public one does the same.
+    The engine compares shape, dtype and device of each gradient with what its edge expects. If this torch has no such
+    function, the public one runs.
     """
     if not RUN.there():
         torch.autograd.backward(list(edges), list(grads), inputs=list(leaves), retain_graph=retain_graph)

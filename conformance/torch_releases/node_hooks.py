@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,8 +13,13 @@ from torch.autograd.graph import Node
 
 from .names import Name
 
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11 on
+
 #: The hooks that stand at the same place as the one that a handle removes.
-BESIDE = Name("torch.utils.hooks:RemovableHandle", ("hooks_dict_ref",), "shows other hooks of a node", of_instances=True)
+BESIDE = Name(
+    "torch.utils.hooks:RemovableHandle", ("hooks_dict_ref",), "shows other hooks of a node", of_instances=True
+)
 #: Compiled autograd runs nodes of its own in the place of those of the graph, once somebody has imported it.
 _COMPILED_AUTOGRAD = "torch._dynamo.compiled_autograd"
 
@@ -34,7 +39,7 @@ class Watched:
         self._others: list[Callable[[], Any] | None] = []
         self._handles: list[Any] = []
 
-    def __enter__(self) -> Watched:
+    def __enter__(self) -> Self:
         """Put a hook at each node."""
         (beside,) = BESIDE.spellings
         for place, node in enumerate(self._nodes):

@@ -25,15 +25,14 @@ LEVEL = Name("torch.autograd.forward_ad", ("_current_level",), _NEEDED)
 MODES = Name("torch:_C", ("_len_torch_function_stack",), _NEEDED)
 
 
-
 @dataclass(frozen=True, slots=True)
 class _Factor:
     """One factor of a product: what its gradient needs, by the names of the node's attributes."""
 
-    #: The other factor, and where its gradient comes from: ``grad @ other`` for the first, ``other @ grad`` for the second.
+    #: The other factor, which the gradient is multiplied with: on its right side for the first factor.
     other: str
     is_first: bool
-    #: Its own sizes and strides; "" for a batch of factors, whose gradients torch lays out in one way.
+    #: Its own sizes and strides; "" for a batch of matrices, for which torch has one layout.
     sizes: str
     strides: str
 
@@ -75,7 +74,7 @@ def engine_is_needed() -> bool:
     if not (LEVEL.there(forward_ad) and MODES.there(torch._C)):  # noqa: SLF001 (named above)
         return True
     (level,), (modes,) = LEVEL.spellings, MODES.spellings
-    return getattr(forward_ad, level) >= 0 or getattr(torch._C, modes)() > 0  # noqa: SLF001 (named above)
+    return bool(getattr(forward_ad, level) >= 0 or getattr(torch._C, modes)() > 0)  # noqa: SLF001 (named above)
 
 
 def factor_grads(node: Node, grad: Tensor, places: Sequence[int]) -> list[Tensor] | None:
