@@ -57,8 +57,9 @@ class GroupPlan:
     Function's node lives by what is above it.
 
     ``sides`` has for each use the places of those of its edges that lead to the parameters, if all uses are products: W
-    can start below these edges as well, with the gradients of the factors. A group ``overlaps`` if another one shares a
-    use, and shares it ``again`` if that one comes later.
+    can start below these edges as well, with the gradients of the factors. They are ``direct`` if one of them ends at a
+    parameter of two dimensions or more. A group ``overlaps`` if another one shares a use, and shares it ``again`` if that
+    one comes later.
     """
 
     parameters: tuple[ParameterPlan, ...]
@@ -66,13 +67,14 @@ class GroupPlan:
     outputs: bool
     keepers: tuple[tuple[int, ...], tuple[int, ...]]
     sides: tuple[tuple[int, ...], ...] | None
+    direct: bool
     overlaps: bool
     again: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The groups of one product each that overlap no other, which W can do side by side.
+    """The groups of one product each that overlap no other and are not direct, which W can do side by side.
 
     By use: the ``places`` and ``sides`` of its group, and how many ``parameters`` it has. ``accumulating`` are the
     numbers of all their nodes, one use after the other.
@@ -194,6 +196,11 @@ class _Edges:
             found.append(tuple(place for place, (child, _) in enumerate(self.below[use]) if child in between))
         return tuple(found)
 
+    def is_direct(self, uses: Iterable[int], between: set[int]) -> bool:
+        """Tell whether an edge of a use ends at a parameter that is no vector."""
+        below = (child for use in uses for child, _ in self.below[use] if child in between)
+        return any(self.kinds[child].trained and not self.kinds[child].vector for child in below)
+
 
 #: Shapes whose plans are kept: those of all stages of a rank, and of the ways that their forwards take.
 _KEPT_PLANS = 128
@@ -240,7 +247,11 @@ def plan_of(shape: Shape) -> UsePlan:
 
 def _batch(groups: Sequence[GroupPlan]) -> tuple[Batch, tuple[GroupPlan, ...]]:
     """Return what W can do side by side, and the other groups."""
-    batched = [group for group in groups if group.sides is not None and len(group.places) == 1 and not group.overlaps]
+    batched = [
+        group
+        for group in groups
+        if group.sides is not None and len(group.places) == 1 and not (group.overlaps or group.direct)
+    ]
     batch = Batch(
         tuple(group.places[0] for group in batched),
         tuple(group.sides[0] for group in batched if group.sides is not None),
@@ -274,6 +285,7 @@ def _groups(
                     (*(one for _, roots in keepers for one in roots), *(apart if outputs else ())),
                 ),
                 None if outputs else edges.sides(uses, below[starts]),
+                edges.is_direct(uses, below[starts]),
                 again or any(starts & earlier for earlier in ordered[:place]),
                 again,
             )

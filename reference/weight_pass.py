@@ -37,6 +37,12 @@ def accumulate_groups(groups: Sequence[dict[str, Any]], trained: set[int], *, re
 _Starts = list[tuple[GradientEdge, Tensor]]
 
 
+def _is_copied(node: Node, sides: Sequence[int]) -> bool:
+    """Tell whether a large gradient would be copied: the engine copies those that it gets straight for a leaf."""
+    leaves = (getattr(node.next_functions[side][0], "variable", None) for side in sides)
+    return any(leaf is not None and leaf.nbytes > _AT_ONCE for leaf in leaves)
+
+
 class _WeightPass:
     """One W. Gradients of factors wait until the engine accumulates many of them at once."""
 
@@ -73,7 +79,10 @@ class _WeightPass:
         self.flush()
         if sides is not None and sought and not self._engine_is_needed:
             pairs = list(zip(group["intermediates"], group["grads"], sides, strict=True))
-            if all(grad is not None and self._add(node, grad, some) for node, (grad,), some in pairs):
+            if all(
+                grad is not None and not _is_copied(node, some) and self._add(node, grad, some)
+                for node, (grad,), some in pairs
+            ):
                 self._leaves = sought
                 self.flush(again=group["overlaps"])
                 sought = []
