@@ -25,8 +25,8 @@ from gradconform.torch_releases.products import engine_is_needed
 
 from .gradients import apart, below_loss, input_grads, match, places_of
 from .recomputed import Root, edge_of, input_pass, silenced, start_at
-from .use_plan import GroupPlan
-from .uses import Fallback, Reason, Uses, accumulated_into, uses_of
+from .use_plan import GroupPlan, plan_of
+from .uses import Fallback, LookUp, Reason, Uses, accumulated_into, uses_of
 from .weight_pass import accumulate_groups
 
 #: What these functions claim beyond what plain autograd does.
@@ -61,25 +61,26 @@ def stage_backward(
             value.grad = grad
 
 
-def stage_backward_input(
+def stage_backward_input(  # noqa: PLR0913 (torch has four of them)
     stage_outputs_or_loss: Sequence[Root | None],
     output_grads: Sequence[Tensor | None] | None,
     input_values: Sequence[Any],
     weights: Iterator[nn.Parameter],
     *,
     explain: bool = False,
+    look_up: LookUp = plan_of,
 ) -> tuple[tuple[Tensor | None, ...], list[dict[str, Any]]]:
     """Return one gradient per input value, and the context that ``stage_backward_weight`` needs.
 
     Parameters are left alone. Where ``explain``, ``context[0]["explained"]`` lists a
     :class:`~gradconform.reference.uses.Fallback` for each parameter whose gradient this pass computes and keeps for W,
-    whether asked or not. Raises as :func:`stage_backward` does.
+    whether asked or not. ``look_up`` gives the plan for the shape of a graph. Raises as :func:`stage_backward` does.
     """
     roots, grads = match(list(stage_outputs_or_loss), output_grads)
     trained = {id(weight): weight for weight in weights if weight.requires_grad}
     wanted = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
     inputs = [get_gradient_edge(value).node for value in wanted]
-    uses = uses_of([edge_of(root) for root in roots], inputs, trained, explain=explain)
+    uses = uses_of([edge_of(root) for root in roots], inputs, trained, explain=explain, look_up=look_up)
     if uses.plan.whole is not None:
         leaves = [*trained.values(), *map(accumulated_into, uses.stand_ins)]
         given, starts, held = input_pass(roots, grads, wanted, leaves)

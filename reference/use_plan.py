@@ -58,8 +58,7 @@ class GroupPlan:
 
     ``sides`` has for each use the places of those of its edges that lead to the parameters, if all uses are products: W
     can start below these edges as well, with the gradients of the factors. They are ``direct`` if one of them ends at a
-    parameter of two dimensions or more. A group ``overlaps`` if another one shares a use, and shares it ``again`` if that
-    one comes later.
+    matrix. A group ``overlaps`` if another one shares a use, and shares it ``again`` if that one comes later.
     """
 
     parameters: tuple[ParameterPlan, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -12,10 +12,14 @@ from torch.autograd.graph import GradientEdge, Node
 from gradconform.torch_releases.edges import lies_over_ranks
 from gradconform.torch_releases.saved import products_recomputing, recomputing
 
-from .graph_shape import Graph, walk
+from .graph_shape import Graph, Shape, walk
 from .use_plan import GroupPlan, Reason, UsePlan, plan_of
 
-__all__ = ["Fallback", "Reason", "Uses", "accumulated_into", "uses_of"]
+__all__ = ["Fallback", "LookUp", "Reason", "Uses", "accumulated_into", "uses_of"]
+
+
+#: What gives the plan for a shape.
+LookUp = Callable[[Shape], UsePlan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +80,21 @@ class Uses:
 
 
 def uses_of(
-    roots: Sequence[GradientEdge], inputs: Sequence[Node], trained: Mapping[int, Tensor], *, explain: bool = False
+    roots: Sequence[GradientEdge],
+    inputs: Sequence[Node],
+    trained: Mapping[int, Tensor],
+    *,
+    explain: bool = False,
+    look_up: LookUp = plan_of,
 ) -> Uses:
     """Return where W starts for each parameter, and for which of them I computes the gradient.
 
     The outputs are the ``roots``, ``inputs`` the nodes of the inputs that need a gradient; ``trained`` are the
     parameters by their ids. Where ``explain``, each reason is the first that holds; otherwise any that holds will do.
+    ``look_up`` gives the plan for a shape.
     """
     graph = walk(roots, inputs, trained)
-    plan, nodes = plan_of(graph.shape), graph.nodes
+    plan, nodes = look_up(graph.shape), graph.nodes
     stand_ins = _stand_ins(graph, inputs, trained)
     found = Uses(roots, nodes, plan, stand_ins, dict.fromkeys(stand_ins, Reason.RESHARDED))
     for one in plan.early:
