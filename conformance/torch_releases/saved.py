@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 from .names import Name
@@ -79,8 +80,13 @@ def _each(saved: Any) -> tuple[Any, ...]:
     return saved if isinstance(saved, tuple) else (saved,)
 
 
-@lru_cache(maxsize=512)
 def _raw_by(kind: type) -> tuple[str, ...]:
+    # A class of a custom Function may hold tensors of its author's: it is not kept.
+    return _raw_in(BackwardCFunction if issubclass(kind, BackwardCFunction) else kind)
+
+
+@lru_cache(maxsize=512)
+def _raw_in(kind: type) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
 
 
