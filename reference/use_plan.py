@@ -10,6 +10,7 @@ compute that parameter's gradient alone, unless the engine would meet the parame
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -246,18 +247,18 @@ def plan_of(shape: Shape) -> UsePlan:
 
 def _batch(groups: Sequence[GroupPlan]) -> tuple[Batch, tuple[GroupPlan, ...]]:
     """Return what W can do side by side, and the other groups."""
-    batched = [
-        group
-        for group in groups
-        if group.sides is not None and len(group.places) == 1 and not (group.overlaps or group.direct)
-    ]
+    batched: list[GroupPlan] = []
+    others: list[GroupPlan] = []
+    for group in groups:
+        alone = group.sides is not None and len(group.places) == 1 and not (group.overlaps or group.direct)
+        (batched if alone else others).append(group)
     batch = Batch(
         tuple(group.places[0] for group in batched),
         tuple(group.sides[0] for group in batched if group.sides is not None),
         tuple(len(group.parameters) for group in batched),
         tuple(parameter.accumulating for group in batched for parameter in group.parameters),
     )
-    return batch, tuple(group for group in groups if group not in batched)
+    return batch, tuple(others)
 
 
 def _groups(
@@ -268,16 +269,20 @@ def _groups(
     apart: tuple[int, ...],
 ) -> tuple[GroupPlan, ...]:
     ordered = sorted(kept, key=lambda starts: -len(starts))
+    places: dict[int, list[int]] = {}
+    for place, (use, _) in enumerate(incoming):
+        places.setdefault(use, []).append(place)
+    groups_of = Counter(use for starts in ordered for use in starts)
+    last = {use: number for number, starts in enumerate(ordered) for use in starts}
     found = []
-    for place, starts in enumerate(ordered):
-        again = any(starts & later for later in ordered[place + 1 :])
-        uses = [use for use in dict.fromkeys(use for use, _ in incoming) if use in starts]
+    for number, starts in enumerate(ordered):
+        uses = sorted((use for use in starts if use is not OUTPUTS), key=lambda use: places[use])
         keepers = [edges.keeper(use) for use in uses]
         outputs = OUTPUTS in starts
         found.append(
             GroupPlan(
                 tuple(kept[starts]),
-                tuple(number for number, (use, _) in enumerate(incoming) if use in starts),
+                tuple(place for use in uses for place in places[use]),
                 outputs,
                 (
                     tuple(one for nodes, _ in keepers for one in nodes),
@@ -285,8 +290,8 @@ def _groups(
                 ),
                 None if outputs else edges.sides(uses, below[starts]),
                 edges.is_direct(uses, below[starts]),
-                again or any(starts & earlier for earlier in ordered[:place]),
-                again,
+                any(groups_of[use] > 1 for use in starts),
+                any(last[use] > number for use in starts),
             )
         )
     return tuple(found)
