@@ -82,7 +82,8 @@ def _each(saved: Any) -> tuple[Any, ...]:
 
 def _raw_by(kind: type) -> tuple[str, ...]:
     # A class of a custom Function may hold tensors of its author's: it is not kept.
-    return _raw_in(BackwardCFunction if issubclass(kind, BackwardCFunction) else kind)
+    known: Any = BackwardCFunction if issubclass(kind, BackwardCFunction) else kind
+    return _raw_in(known)
 
 
 @lru_cache(maxsize=512)
