@@ -1,11 +1,14 @@
-"""A stage backward of our own, full and split: right by the whole contract, and as fast as torch's.
+"""A stage backward of our own, full and split: right by the whole contract, and faster than torch's.
 
 The functions have the signatures of ``torch.distributed.pipelining._backward``. ``stage_backward_input`` computes the
-gradients of the inputs and, on the way, takes what comes in where parameters are used; ``stage_backward_weight`` starts
-there, once per use, and asks for the parameters of that use alone. Where that would be wrong, the gradient of that one
-parameter is computed in I, and W but accumulates it; ``explain=True`` says for which, and why. Between the two nothing
-is kept of the outputs, and what held the output gradients may be received into. The weight context has torch's form, a
-list of ``param_groups``, and no group is made of two.
+gradients of the inputs and, on the way, takes what arrives where parameters are used. ``stage_backward_weight`` starts
+there, for the parameters of each use alone. It computes the gradients of a product's factors itself, and leaves other
+uses to the engine. Where that would be wrong, I computes the gradient of that one parameter and W accumulates it;
+``explain=True`` says for which, and why. Between I and W, nothing of the outputs is kept, and others may receive into
+the memory of the output gradients.
+
+The weight context has torch's form, a list of ``param_groups``: first what I has computed, then all products that W
+does side by side, then a group for each set of other uses.
 """
 
 from __future__ import annotations
