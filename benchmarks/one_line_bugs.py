@@ -1,6 +1,7 @@
 """How ten one-line bugs are reported: python benchmarks/one_line_bugs.py.
 
-Each bug is the kit's right split with one line changed, judged by `gradconform run backward.py` in an empty folder.
+Each bug is a right split (`reference/walked_twice.py`) with one line changed, judged by
+`gradconform run backward.py` in an empty folder.
 The table has the checks that fail, the causes before and after the largest mistake is undone, and the lines printed.
 It exits with 1 if a bug prints more than 40 lines.
 """
@@ -17,7 +18,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gradconform.reading.report import read_report
-from gradconform.reference import split
+from gradconform.reference import walked_twice
 from gradconform.report.sections import sections
 from gradconform.report.terminal import closing
 from gradconform.results import Report
@@ -25,8 +26,9 @@ from gradconform.results import Report
 #: What a run with one bug prints at most.
 MOST = 40
 
-_RUN = "torch.autograd.backward(edges, grads, inputs=sought, retain_graph=retain)"
-_SOUGHT = "if id(node.variable) in trained or node in stand_ins]"
+_RUN = "torch.autograd.backward(edges, grads, inputs=trainable, retain_graph=retain_graph)"
+_TRAINABLE = "trainable = [parameter for parameter in dict.fromkeys(parameters) if parameter.requires_grad]"
+_RETURNED = "    return found, [group]\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Bug:
 
     def source(self) -> str:
         """Return the module with the bug; raise ``ValueError`` if the line is not there once."""
-        right = Path(split.__file__).read_text(encoding="utf-8").replace("from .", "from gradconform.reference.")
+        right = Path(walked_twice.__file__).read_text(encoding="utf-8").replace("from .", "from gradconform.reference.")
         return self.into(right)
 
     def into(self, source: str) -> str:
@@ -55,33 +57,33 @@ BUGS = (
     Bug(
         "keeps-first",
         "W adds nothing where a gradient is",
-        _SOUGHT,
-        "if id(node.variable) in trained and node.variable.grad is None]",
+        "        if starts and trainable:\n",
+        "        if starts and (trainable := [one for one in trainable if one.grad is None]):\n",
     ),
     Bug(
         "overwrites",
         "W clears what was there",
-        "    if starts and sought:\n",
-        "    if starts and [setattr(one, 'grad', None) for one in sought]:\n",
+        "        if starts and trainable:\n",
+        "        if starts and [setattr(one, 'grad', None) for one in trainable]:\n",
     ),
     Bug("doubles-w", "W adds twice the gradient", _RUN, _RUN.replace("grads,", "[2 * one for one in grads],")),
     Bug(
         "drops-last",
         "W leaves out the last parameter",
-        "for parameter in parameters if parameter.requires_grad}",
-        "for parameter in parameters[:-1] if parameter.requires_grad}",
+        _TRAINABLE,
+        _TRAINABLE.replace("dict.fromkeys(parameters)", "list(dict.fromkeys(parameters))[:-1]"),
+    ),
+    Bug(
+        "drops-vectors",
+        "W leaves out parameters of one dimension",
+        _TRAINABLE,
+        f"{_TRAINABLE[:-1]} and parameter.dim() != 1]",
     ),
     Bug(
         "reverses-inputs",
         "I returns the input gradients in reverse order",
-        "(input_values, given,",
-        "(input_values, given[::-1],",
-    ),
-    Bug(
-        "one-use",
-        "the first use of a parameter counts alone",
-        "for start in starts for one",
-        "for start in sorted(starts, key=lambda use: -1 if use is None else use._sequence_nr())[:1] for one",
+        _RETURNED,
+        "    return found[::-1], [group]\n",
     ),
     Bug(
         "first-output",
@@ -92,9 +94,9 @@ BUGS = (
     Bug(
         "zeros-for-none",
         "I returns zeros in place of None",
-        "    return found, context\n",
+        _RETURNED,
         "    return tuple(torch.zeros_like(v) if g is None and isinstance(v, Tensor) else g "
-        "for g, v in zip(found, input_values)), context\n",
+        "for g, v in zip(found, input_values)), [group]\n",
     ),
     Bug(
         "rounds",
@@ -103,10 +105,10 @@ BUGS = (
         _RUN.replace("grads,", "[one if one.is_complex() else one.bfloat16().to(one.dtype) for one in grads],"),
     ),
     Bug(
-        "doubles-b",
-        "B starts from twice the output gradients",
-        "torch.autograd.backward(roots, grads)",
-        "torch.autograd.backward(roots, [one if one is None else 2 * one for one in grads])",
+        "doubles-i",
+        "I starts from twice the output gradients",
+        "found, _ = input_grads(roots, grads, input_values)",
+        "found, _ = input_grads(roots, [None if one is None else 2 * one for one in grads], input_values)",
     ),
 )
 

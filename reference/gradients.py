@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -86,18 +86,23 @@ def input_grads(
         allow_unused=True,
     )
     starts = list(found[len(wanted) :])
-    return apart(input_values, found[: len(wanted)], [*grads, *starts]), starts
+    return apart(input_values, found[: len(wanted)], places_of([*grads, *starts])), starts
+
+
+def places_of(grads: Iterable[Tensor | None]) -> set[int]:
+    """Return the places in memory of gradients."""
+    return {place_of(grad) for grad in grads if grad is not None}
 
 
 def apart(
-    input_values: Sequence[Any], found: Sequence[Tensor | None], output_grads: Sequence[Tensor | None]
+    input_values: Sequence[Any], found: Sequence[Tensor | None], taken: Collection[int]
 ) -> tuple[Tensor | None, ...]:
-    """Give every input value its entry of ``found``, in storage shared with no other entry and no output gradient.
+    """Give every input value its entry of ``found``, in memory shared with no other entry and at no place in ``taken``.
 
     ``x + y`` passes the output gradient on as it is, to both; whoever scales one of them in place would change all.
     """
     remaining = iter(found)
-    taken = {place_of(grad) for grad in output_grads if grad is not None}
+    taken = set(taken)
     result: list[Tensor | None] = []
     for value in input_values:
         grad = next(remaining) if isinstance(value, Tensor) and value.requires_grad else None

@@ -1,17 +1,20 @@
-"""A stage backward of our own, full and split: right by the whole contract, and as fast as torch's.
+"""A stage backward of our own, full and split: right by the whole contract, and faster than torch's.
 
 The functions have the signatures of ``torch.distributed.pipelining._backward``. ``stage_backward_input`` computes the
-gradients of the inputs and, on the way, takes what comes in where parameters are used; ``stage_backward_weight`` starts
-there, once per use, and asks for the parameters of that use alone. Where that would be wrong, the gradient of that one
-parameter is computed in I, and W but accumulates it; ``explain=True`` says for which, and why. Between the two nothing
-is kept of the outputs, and what held the output gradients may be received into. The weight context has torch's form, a
-list of ``param_groups``, and no group is made of two.
+gradients of the inputs and, on the way, takes what arrives where parameters are used. ``stage_backward_weight`` starts
+there, for the parameters of each use alone. It computes the gradients of a product's factors itself, and leaves other
+uses to the engine. Where that would be wrong, I computes the gradient of that one parameter and W accumulates it;
+``explain=True`` says for which, and why. Between I and W, nothing of the outputs is kept, and others may receive into
+the memory of the output gradients.
+
+The weight context has torch's form, a list of ``param_groups``: first what I has computed, then all products that W
+does side by side, then a group for each set of other uses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,10 +23,14 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from gradconform.devices.memory import place_of
 from gradconform.torch_releases.edges import EDGE
+from gradconform.torch_releases.node_hooks import Watched
+from gradconform.torch_releases.products import engine_is_needed
 
-from .gradients import apart, below_loss, input_grads, match, starts_of
+from .gradients import apart, below_loss, input_grads, match, places_of
 from .recomputed import Root, edge_of, input_pass, silenced, start_at
-from .uses import OUTPUTS, Fallback, Reason, Uses, accumulated_into, uses_of
+from .use_plan import GroupPlan, plan_of
+from .uses import Fallback, LookUp, Reason, Uses, accumulated_into, uses_of
+from .weight_pass import accumulate_groups
 
 #: What these functions claim beyond what plain autograd does.
 gradconform_capabilities = {"none_output_grad": True, "edge_roots": EDGE.there()}
@@ -51,40 +58,44 @@ def stage_backward(
             value.grad = None
         if roots:
             torch.autograd.backward(roots, grads)  # type: ignore[arg-type] # torch takes both kinds in one list
-        return found if passed else apart(input_values, [value.grad for value in needing], grads)
+        return found if passed else apart(input_values, [value.grad for value in needing], places_of(grads))
     finally:
         for value, grad in zip(passed_on, before, strict=True):
             value.grad = grad
 
 
-def stage_backward_input(
+def stage_backward_input(  # noqa: PLR0913 (torch has four of them)
     stage_outputs_or_loss: Sequence[Root | None],
     output_grads: Sequence[Tensor | None] | None,
     input_values: Sequence[Any],
     weights: Iterator[nn.Parameter],
     *,
     explain: bool = False,
+    look_up: LookUp = plan_of,
 ) -> tuple[tuple[Tensor | None, ...], list[dict[str, Any]]]:
     """Return one gradient per input value, and the context that ``stage_backward_weight`` needs.
 
     Parameters are left alone. Where ``explain``, ``context[0]["explained"]`` lists a
     :class:`~gradconform.reference.uses.Fallback` for each parameter whose gradient this pass computes and keeps for W,
-    whether asked or not. Raises as :func:`stage_backward` does.
+    whether asked or not. ``look_up`` gives the plan for the shape of a graph. Raises as :func:`stage_backward` does.
     """
     roots, grads = match(list(stage_outputs_or_loss), output_grads)
     trained = {id(weight): weight for weight in weights if weight.requires_grad}
     wanted = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
     inputs = [get_gradient_edge(value).node for value in wanted]
-    uses = uses_of([edge_of(root) for root in roots], inputs, trained)
-    if uses.whole is not None:
+    uses = uses_of([edge_of(root) for root in roots], inputs, trained, explain=explain, look_up=look_up)
+    if uses.plan.whole is not None:
         leaves = [*trained.values(), *map(accumulated_into, uses.stand_ins)]
         given, starts, held = input_pass(roots, grads, wanted, leaves)
-        early: dict[Node, Tensor | None] = {edge.node: grad for edge, grad in zip(starts, held, strict=True)}
-        kept, uses.early = _Kept({}, early), dict.fromkeys(early, uses.whole)
+        kept = _Kept(early={edge.node: grad for edge, grad in zip(starts, held, strict=True)})
+        uses.early = dict.fromkeys(kept.early, uses.plan.whole)
     else:
         given, kept = _computed(roots, grads, wanted, uses)
-    found = apart(input_values, given, [*grads, *kept.tensors()])
-    kept.copy({place_of(grad) for grad in grads if grad is not None})
+    of_caller = places_of(grads)
+    of_ours = kept.places()
+    found = apart(input_values, given, of_caller | of_ours)
+    if not of_caller.isdisjoint(of_ours):
+        kept.copy(of_caller)
     context = _groups(uses, kept)
     if explain:
         context[0]["explained"] = [Fallback(accumulated_into(node), reason) for node, reason in uses.early.items()]
@@ -105,39 +116,25 @@ def stage_backward_weight(
         msg = "this weight context was used before; call stage_backward_input again to get another"
         raise RuntimeError(msg)
     trained = {id(parameter) for parameter in parameters if parameter.requires_grad}
-    for group in param_groups:
-        _accumulate(group, trained, retain_graph=retain_graph)
+    accumulate_groups(param_groups, trained, retain_graph=retain_graph)
     return tuple(parameter.grad for parameter in parameters)
-
-
-def _accumulate(group: dict[str, Any], trained: set[int], *, retain_graph: bool) -> None:
-    """Run the backward of one group, and let go of what it holds."""
-    starts = starts_of(group)
-    kept = group.pop("edges", None)
-    stand_ins = group.get("stand_ins", ())
-    sought = [node.variable for node in group["params"] if id(node.variable) in trained or node in stand_ins]
-    if starts and sought:
-        edges, grads = zip(*starts, strict=True)
-        retain = retain_graph or group.get("again", False)
-        torch.autograd.backward(edges, grads, inputs=sought, retain_graph=retain)
-    del kept
-
-
-#: The gradient that came to each edge of a use.
-_Arrived = list[tuple[GradientEdge, Tensor | None]]
 
 
 @dataclass(slots=True)
 class _Kept:
-    """What I keeps for W: what came to each use, and the gradients of parameters that it has computed itself."""
+    """What I keeps for W: what came to the uses, and the gradients of parameters that it has computed itself."""
 
-    arrived: dict[Node | None, _Arrived]
-    early: dict[Node, Tensor | None]
+    #: What came to the edges of uses, by their places in the plan.
+    came: dict[int, Tensor | None] = field(default_factory=dict)
+    #: The places of products at which nobody's hooks take part.
+    untouched: set[int] = field(default_factory=set)
+    #: What W starts with at the outputs that lead to no input.
+    outputs: list[tuple[GradientEdge, Tensor | None]] = field(default_factory=list)
+    early: dict[Node, Tensor | None] = field(default_factory=dict)
 
-    def tensors(self) -> list[Tensor]:
-        """Return all gradients that are kept."""
-        came = [grad for arrived in self.arrived.values() for _, grad in arrived]
-        return [grad for grad in (*came, *self.early.values()) if grad is not None]
+    def places(self) -> set[int]:
+        """Return the places in memory of all gradients that are kept."""
+        return places_of([*self.came.values(), *self.early.values(), *(grad for _, grad in self.outputs)])
 
     def copy(self, places: set[int]) -> None:
         """Copy what lies in one of ``places``, which belong to others."""
@@ -145,28 +142,36 @@ class _Kept:
         def own(grad: Tensor | None) -> Tensor | None:
             return grad.detach().clone() if grad is not None and place_of(grad) in places else grad
 
-        self.arrived = {use: [(edge, own(grad)) for edge, grad in came] for use, came in self.arrived.items()}
+        self.came = {place: own(grad) for place, grad in self.came.items()}
+        self.outputs = [(edge, own(grad)) for edge, grad in self.outputs]
         self.early = {node: own(grad) for node, grad in self.early.items()}
+
+    def nothing_came(self, group: GroupPlan) -> bool:
+        """Tell whether no gradient came to any use of a group."""
+        outputs = [grad for _, grad in self.outputs] if group.outputs else []
+        return all(grad is None for grad in (*outputs, *(self.came[place] for place in group.places)))
 
 
 def _computed(
     roots: Sequence[Root], grads: Sequence[Tensor | None], wanted: Sequence[Tensor], uses: Uses
 ) -> tuple[tuple[Tensor | None, ...], _Kept]:
     """Run the backward for the inputs; return their gradients, and what is kept for W."""
-    kept = _Kept({}, {})
-    outputs: _Arrived = []
-    if OUTPUTS in uses.edges:
-        outputs = [(uses.roots[at], start_at(roots[at], grads[at])) for at in uses.apart]
-    sought: dict[Node | None, list[GradientEdge]] = {
-        use: edges for use, edges in uses.edges.items() if use is not OUTPUTS
-    }
-    if OUTPUTS in uses.edges and len(roots) == 1 and grads[0] is None:
-        sought[OUTPUTS] = [below_loss(uses.roots[0])]
-    edges = [edge for some in sought.values() for edge in some]
+    kept = _Kept()
+    if any(group.outputs for group in uses.groups):
+        kept.outputs = [(uses.roots[at], start_at(roots[at], grads[at])) for at in uses.plan.apart]
+    loss = [below_loss(uses.roots[0])] if kept.outputs and len(roots) == 1 and grads[0] is None else []
+    nodes, incoming, places = uses.nodes, uses.plan.edges, uses.places()
+    edges = [GradientEdge(nodes[number], output) for number, output in map(incoming.__getitem__, places)]
     early = [GradientEdge(node, 0) for node in uses.early]
-    given = _grads(roots, grads, [*wanted, *edges, *early], uses.early)
+    products = () if engine_is_needed() else uses.products()
+    with Watched([nodes[incoming[place][0]] for place in products]) as watched:
+        given = _grads(roots, grads, [*wanted, *edges, *loss, *early], uses.early)
     came = iter(given[len(wanted) :])
-    kept.arrived = {OUTPUTS: outputs, **{use: [(edge, next(came)) for edge in some] for use, some in sought.items()}}
+    kept.came = dict(zip(places, came))  # noqa: B905 (what came to the loss and to parameters follows)
+    untouched = watched.untouched([kept.came[place] for place in products])
+    kept.untouched = {place for place, alone in zip(products, untouched, strict=True) if alone}
+    if loss:
+        kept.outputs = [(loss[0], next(came))]
     kept.early = dict(zip(uses.early, came, strict=True))
     _ask_where_nothing_came(roots, grads, uses, kept)
     return given[: len(wanted)], kept
@@ -174,12 +179,17 @@ def _computed(
 
 def _ask_where_nothing_came(roots: Sequence[Root], grads: Sequence[Tensor | None], uses: Uses, kept: _Kept) -> None:
     """Compute the gradients of parameters to whose uses nothing came: a custom Function may give zeros for nothing."""
-    none = {use for use, came in kept.arrived.items() if all(grad is None for _, grad in came)}
-    for starts in [starts for starts in uses.kept if starts <= none]:
-        asked = dict.fromkeys(uses.kept.pop(starts), Reason.NO_GRADIENT)
+    came = (*kept.came.values(), *(grad for _, grad in kept.outputs))
+    if all(grad is not None for grad in came):
+        return
+    nothing = [group for group in uses.groups if kept.nothing_came(group)]
+    for group in nothing:
+        asked = dict.fromkeys(uses.accumulating(group), Reason.NO_GRADIENT)
         found = _grads(roots, grads, [GradientEdge(node, 0) for node in asked], asked)
         uses.early.update(asked)
         kept.early.update(zip(asked, found, strict=True))
+    if nothing:
+        uses.groups = [group for group in uses.groups if group not in nothing]
 
 
 def _grads(
@@ -205,16 +215,39 @@ def _groups(uses: Uses, kept: _Kept) -> list[dict[str, Any]]:
     groups: list[dict[str, Any]] = [{"params": nodes, "intermediates": nodes, "grads": [(grad,) for _, grad in early]}]
     if uses.stand_ins:
         groups[0]["stand_ins"] = uses.stand_ins
-    waiting = list(uses.kept)
-    for number, starts in enumerate(waiting):
-        came = [one for start in starts for one in kept.arrived[start]]
-        groups.append(
-            {
-                "params": uses.kept[starts],
-                "intermediates": [edge.node for edge, _ in came],
-                "grads": [(None,) * edge.output_nr + (grad,) for edge, grad in came],
-                "edges": [keeper for start in starts for keeper in uses.keepers.get(start, ())],
-                "again": any(starts & later for later in waiting[number + 1 :]),
-            }
-        )
-    return groups
+    batch = uses.plan.batch
+    if uses.is_as_planned() and kept.untouched.issuperset(batch.places):
+        groups += [_batched(uses, kept)] if batch.places else []
+        return groups + [_group(uses, kept, group) for group in uses.plan.others]
+    return groups + [_group(uses, kept, group) for group in uses.groups]
+
+
+def _batched(uses: Uses, kept: _Kept) -> dict[str, Any]:
+    """Return what W does side by side as one group: each use has parameters and sides of its own."""
+    batch, nodes, edges, came = uses.plan.batch, uses.nodes, uses.plan.edges, kept.came
+    return {
+        "params": [nodes[number] for number in batch.accumulating],
+        "intermediates": [nodes[edges[place][0]] for place in batch.places],
+        "grads": [(came[place],) for place in batch.places],
+        "sides": batch.sides,
+        "parameters": batch.parameters,
+    }
+
+
+def _group(uses: Uses, kept: _Kept, group: GroupPlan) -> dict[str, Any]:
+    """Return the parameters whose W starts at the same uses as a group of the context."""
+    edges = [uses.plan.edges[place] for place in group.places]
+    by_nodes, by_roots = group.keepers
+    found: dict[str, Any] = {
+        "params": uses.accumulating(group),
+        "intermediates": [uses.nodes[number] for number, _ in edges],
+        "grads": [(None,) * edge[1] + (kept.came[place],) for place, edge in zip(group.places, edges, strict=True)],
+        "edges": [*(uses.nodes[number] for number in by_nodes), *(uses.roots[place] for place in by_roots)],
+        "again": group.again,
+    }
+    if group.outputs:
+        found["intermediates"] += [edge.node for edge, _ in kept.outputs]
+        found["grads"] += [(None,) * edge.output_nr + (grad,) for edge, grad in kept.outputs]
+    if group.sides is not None and kept.untouched.issuperset(group.places):
+        found.update(sides=group.sides, overlaps=group.overlaps)
+    return found

@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from gradconform.torch_releases.edges import held_from_above
 
-from .gradients import apart, below_loss, input_grads, match, starts_of
+from .gradients import apart, below_loss, input_grads, match, places_of, starts_of
 from .recomputed import Root, edge_of, input_pass, recomputes, runs_once, start_at
 from .split import gradconform_capabilities, stage_backward
 
@@ -40,7 +40,7 @@ def stage_backward_input(
     if recomputes(roots) or runs_once(roots):
         wanted = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
         given, edges, starts = input_pass(roots, grads, wanted, parameters)
-        found = apart(input_values, given, grads)
+        found = apart(input_values, given, places_of(grads))
     elif output_grads is None and len(roots) == 1:
         top = edge_of(roots[0])
         edges = [below_loss(top)]

@@ -19,7 +19,7 @@ def lasting_edge(output: Tensor) -> GradientEdge:
     Without :data:`EDGE`, the edge of a view does, where the output is a custom Function's: its node is torch's own.
     """
     edge = get_gradient_edge(output)
-    if EDGE.there() or not held_from_above(edge.node):
+    if not held_from_above(edge.node) or EDGE.there():
         return edge
     with torch.enable_grad():
         return get_gradient_edge(output.view_as(output))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 from .names import Name
@@ -22,15 +23,51 @@ ASKED_FIRST = Name("torch.utils.checkpoint", ("uuid",), _NEEDED)
 
 def saves_to_recompute(node: Node) -> bool:
     """Tell whether ``node`` has saved tensors that checkpointing computes again when they are unpacked."""
-    names = _saved_by(type(node))
-    if not names:
-        return False
-    if PACKED.there(_kept()):
-        (packed,) = PACKED.spellings
-        saved = (one for name in names for one in _each(getattr(node, f"_raw{name}")))
-        return any(type(getattr(one, packed)).__module__ == "torch.utils.checkpoint" for one in saved)
-    with _stopped_before_it_computes():
-        return any(_is_about_to_compute(node, name) for name in names)
+    return bool(recomputing([node]))
+
+
+def recomputing(nodes: Iterable[Node]) -> set[Node]:
+    """Return those of ``nodes`` that have saved tensors which checkpointing computes again when they are unpacked."""
+    if not PACKED.there(_kept()):
+        with _stopped_before_it_computes():
+            return {node for node in nodes if any(_is_about_to_compute(node, name) for name in _saved_by(type(node)))}
+    (packed,) = PACKED.spellings
+    found = set()
+    for node in nodes:
+        for name in _raw_by(type(node)):
+            saved = getattr(node, name)
+            if any(_is_to_compute(getattr(one, packed)) for one in (saved if type(saved) is tuple else (saved,))):
+                found.add(node)
+                break
+    return found
+
+
+def products_recomputing(nodes: Iterable[Node]) -> set[Node]:
+    """Return the same of products, of which one saved tensor is enough: checkpointing packs all or none of them.
+
+    A product saves a factor only if the other one needs a gradient.
+    """
+    if not PACKED.there(_kept()):
+        return recomputing(nodes)
+    (packed,) = PACKED.spellings
+    found = set()
+    for node in nodes:
+        for name in _raw_by(type(node)):
+            one = getattr(getattr(node, name), packed)
+            if one is not None:
+                if _is_to_compute(one):
+                    found.add(node)
+                break
+    return found
+
+
+def _is_to_compute(packed: Any) -> bool:
+    return type(packed).__module__ == "torch.utils.checkpoint"
+
+
+def saves_tensors(kind: type) -> bool:
+    """Tell whether nodes of a type may have saved tensors."""
+    return bool(_raw_by(kind))
 
 
 @lru_cache(maxsize=1)
@@ -43,9 +80,19 @@ def _each(saved: Any) -> tuple[Any, ...]:
     return saved if isinstance(saved, tuple) else (saved,)
 
 
+def _raw_by(kind: type) -> tuple[str, ...]:
+    # A class of a custom Function may hold tensors of its author's: it is not kept.
+    known: Any = BackwardCFunction if issubclass(kind, BackwardCFunction) else kind
+    return _raw_in(known)
+
+
 @lru_cache(maxsize=512)
-def _saved_by(kind: type[Node]) -> tuple[str, ...]:
-    return tuple(name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_"))
+def _raw_in(kind: type) -> tuple[str, ...]:
+    return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
+
+
+def _saved_by(kind: type) -> tuple[str, ...]:
+    return tuple(name.removeprefix("_raw") for name in _raw_by(kind))
 
 
 class _AboutToComputeError(Exception):

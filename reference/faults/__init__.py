@@ -27,6 +27,7 @@ from . import (  # noqa: F401 (each registers its faults)
     state,
     stepping,
     together,
+    walks,
 )
 from .registry import FAULTS, Fault
 

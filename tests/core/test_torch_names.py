@@ -24,7 +24,19 @@ from gradconform.devices.flags import flags_set
 from gradconform.reference import split
 from gradconform.reference.recomputed import recomputes
 from gradconform.target.functions import FunctionsAdapter
-from gradconform.torch_releases import accelerator, dispatch, edges, pipelining, precision, private_use, saved, settings
+from gradconform.torch_releases import (
+    accelerator,
+    dispatch,
+    edges,
+    engine,
+    node_hooks,
+    pipelining,
+    precision,
+    private_use,
+    products,
+    saved,
+    settings,
+)
 from gradconform.torch_releases.names import Name, UnavailableError
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +62,7 @@ APART = {
     *precision.PRECISIONS.values(), accelerator.MEMORY, accelerator.LOST, accelerator.SLEEP, dispatch.MODE,
     saved.PACKED, saved.ASKED_FIRST, *private_use.IN_PYTHON, *private_use.IN_CPP, private_use.HAS_KERNEL,
     pipelining.EVALUATION, pipelining.WAIT_FOR_ALL, pipelining.CONNECTS, pipelining.VOTES, settings.TOP, settings.POP,
-    edges.EDGE,
+    edges.EDGE, engine.RUN, node_hooks.BESIDE, products.LEVEL, products.MODES,
 }  # fmt: skip
 
 
@@ -305,7 +317,9 @@ def test_stages_that_gloo_cannot_connect_are_unavailable_where_they_do_not_vote(
 
 
 def test_every_name_is_taken_away_by_a_test() -> None:
-    modules = (accelerator, dispatch, edges, pipelining, precision, private_use, saved, settings)
+    modules = (
+        accelerator, dispatch, edges, engine, node_hooks, pipelining, precision, private_use, products, saved, settings
+    )  # fmt: skip
     values = [value for module in modules for value in vars(module).values()]
     flat = [one for value in values for one in (value.values() if isinstance(value, dict) else [value])]
     declared = {name for one in flat for name in (one if isinstance(one, tuple) else [one]) if isinstance(name, Name)}

@@ -47,6 +47,7 @@ KINDS = {
     "sizes": {"mismatch", "missing", "nonfinite", "shape"},
     "together": {"mismatch", "missing", "shape", "unexpected"},
     "state": {"changed", "mismatch", "missing", "unexpected", "requires_grad"},
+    "walks": {"mismatch", "missing", "unexpected", "shape"},
 }
 
 #: What the message on some faults has to say: one phrase per way of going wrong.

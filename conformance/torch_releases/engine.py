@@ -1,0 +1,35 @@
+"""The engine of autograd, started below ``torch.autograd.backward``, which looks at each of many gradients first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from .names import Name
+
+RUN = Name("torch.autograd.graph", ("_engine_run_backward",), "runs a backward")
+
+
+def accumulate(
+    edges: Sequence[GradientEdge], grads: Sequence[Tensor], leaves: Sequence[Tensor], *, retain_graph: bool
+) -> None:
+    """Run a backward from ``edges`` that accumulates into ``leaves`` alone.
+
+    The engine compares shape, dtype and device of each gradient with what its edge expects. If this torch has no such
+    function, the public one runs.
+    """
+    if not RUN.there():
+        torch.autograd.backward(list(edges), list(grads), inputs=list(leaves), retain_graph=retain_graph)
+        return
+    RUN.find()(
+        tuple(edges),
+        tuple(grads),
+        retain_graph,
+        False,  # noqa: FBT003 (create_graph, which torch passes by its place)
+        tuple(leaves),
+        allow_unreachable=True,
+        accumulate_grad=True,
+    )

@@ -1,0 +1,97 @@
+"""Faults of walks: what was found of one graph is used for another, which is not the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from gradconform.adapter import StageSpec
+from gradconform.reference import split as by_uses
+from gradconform.reference.graph_shape import Kind, Shape
+from gradconform.reference.use_plan import UsePlan, plan_of
+from gradconform.target.functions import FunctionsSession
+from gradconform.target.resolve import Target
+
+from .alterations import Context, Functions, Passed, per_session, with_session
+from .registry import fault
+
+_BY_USES = Functions(by_uses.stage_backward, by_uses.stage_backward_input, by_uses.stage_backward_weight)
+
+
+def _with_plans_by(key: Callable[[Shape], Hashable], plans: dict[Hashable, UsePlan]) -> Functions:
+    """Return functions that look plans up by ``key``, and take the first one that was made for it."""
+
+    def look_up(shape: Shape) -> UsePlan:
+        return plans.setdefault(key(shape), plan_of(shape))
+
+    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]) -> Passed:
+        return by_uses.stage_backward_input(outputs, grads, inputs, weights, look_up=look_up)
+
+    return replace(_BY_USES, input_pass=input_pass)
+
+
+@fault("steps.frozen.between-split", raises=True)
+def walk_of_the_first_graph_kept() -> Target:
+    """A stage is walked once, and what was found is used for every graph that it makes, changed or not."""
+    return per_session(lambda _: _with_plans_by(lambda _: None, {}))
+
+
+@fault("steps.frozen.in-flight-split", cause=("missing", "never_accumulated"))
+def walk_kept_for_other_trained_parameters() -> Target:
+    """What was found of a graph is looked up by its nodes and edges, whichever of its parameters are trained."""
+
+    def key(shape: Shape) -> Hashable:
+        kinds = (replace(one, trained=None) if isinstance(one, Kind) else one for one in shape.code)
+        return tuple(repr(one) for one in kinds), shape.roots, shape.inputs
+
+    return per_session(lambda _: _with_plans_by(key, {}))
+
+
+@fault("steps.opened_late.split", raises=True)
+def walk_looked_up_by_the_number_of_parameters() -> Target:
+    """What was found of a graph is looked up by its number of parameters, whichever way the forward has taken.
+
+    It is kept as long as a session is open.
+    """
+    plans: dict[Hashable, UsePlan] = {}
+    opened: list[FunctionsSession] = []
+
+    class Session(FunctionsSession):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            opened.append(self)
+
+        def close(self) -> None:
+            super().close()
+            opened.remove(self)
+            if not opened:
+                plans.clear()
+
+    def key(shape: Shape) -> Hashable:
+        return sum(isinstance(one, Kind) and bool(one.trained) for one in shape.code)
+
+    return with_session(Session, _with_plans_by(key, plans))
+
+
+@fault("steps.params.rebind-split", cause=("never_accumulated", "missing"))
+def parameters_of_the_first_graph_kept() -> Target:
+    """Which parameters W accumulates into is found once for a stage, and kept though others are put in their places."""
+
+    def make(_: StageSpec) -> Functions:
+        first: list[list[Any]] = []
+
+        def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]) -> Passed:
+            context: Context
+            found, context = by_uses.stage_backward_input(outputs, grads, inputs, weights)
+            first.extend([group["params"] for group in context] if not first else ())
+            if [len(group["params"]) for group in context] == [len(params) for params in first]:
+                for group, params in zip(context, first, strict=True):
+                    group["params"] = params
+            return found, context
+
+        return replace(_BY_USES, input_pass=input_pass)
+
+    return per_session(make)
