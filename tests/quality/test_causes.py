@@ -171,6 +171,8 @@ SAID = {
     "backward-left-out-without-grad-mode": "it was called under no_grad, and may be left out there",
     "contexts-of-the-thread": "it was called from another thread than its F",
     "backward-of-another-thread-left-out": "it was called from another thread than its F",
+    "walk-kept-for-other-trained-parameters": "never accumulated|micro-batch \\d+ missing",
+    "parameters-of-the-first-graph-kept": "never accumulated|micro-batch \\d+ missing",
     "forwards-dropped-by-an-error": "B2 raised and added nothing",
     "sums-in-memory-never-written-to": "deterministic mode fills it with NaN",
     "inputs-copied-once-per-tensor": "an argument is copied when it is first passed",

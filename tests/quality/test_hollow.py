@@ -24,7 +24,7 @@ from gradconform.target.resolve import resolve
 CHECKS = contract.checks_of()
 #: What a claim that is withheld says; every other one is False then.
 WITHHELD = {"weight_order": "none", "backward_order": "fifo", "hooks": "never", "global_state": True,
-            "weight_when": "finish", "input_pass_touches_params": True}  # fmt: skip
+            "weight_when": "finish", "input_pass_touches_params": True, "bias_hooks": "never"}  # fmt: skip
 
 NEARLY_ALL = """
 import torch

@@ -94,7 +94,6 @@ def test_a_script_is_written_where_it_was_asked_for(tmp_path: Path, capsys: pyte
         (("{report}#2",), "has 1 failures, no number 2"),
         (("{report}#full.gradients.lstm",), "has no result of 'full.gradients.lstm'; nearest: full.gradients.mlp"),
         ((CHECK, "torch", "--script", "no/folder/x.py"), "there is no folder"),
-        ((CHECK, "autograd", "--script", "x.py"), "is an adapter, which needs gradconform"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused(
