@@ -44,6 +44,7 @@ def process(tmp_path: Path) -> Process:
 
     def run(module: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "GRADCONFORM"))}
+        kept["GRADCONFORM_WAIT_SECONDS"] = "3600"  # on a slow machine no line about a wait
         return subprocess.run(
             [sys.executable, "-m", module, *arguments],
             cwd=tmp_path,

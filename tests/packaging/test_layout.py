@@ -101,7 +101,11 @@ MAY_IMPORT = {
     ),
 }
 MORE = {
-    "conformance/__init__.py": ("gradconform.plugins.pytest.options.parametrize_checks",),
+    "conformance/__init__.py": (
+        "gradconform.plugins.pytest.fixture_values.BuiltStage",
+        "gradconform.plugins.pytest.fixture_values.OutputGrads",
+        "gradconform.plugins.pytest.options.parametrize_checks",
+    ),
     "fixtures/strategies.py": ("gradconform.adapter", "gradconform.trial.random_trials", "gradconform.trial.trial"),
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +13,13 @@ import torch
 from gradconform import contract
 from gradconform.devices import memory
 from gradconform.fixtures.random_stages.recipe import RecipeModule
-from gradconform.reference import gradients, recomputed, split, uses
+from gradconform.reference import gradients, graph_shape, recomputed, split, use_plan, uses, weight_pass
 from gradconform.replay.script import Replayed, ScriptError, failing_trial
 from gradconform.replay.source import Source, add_stage
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run, check_stage_backward
 from gradconform.target.resolve import resolve
-from gradconform.torch_releases import edges, names, saved, storage
+from gradconform.torch_releases import edges, engine, names, node_hooks, products, saved, storage
 from gradconform.trees import leaves
 
 CHECKS = contract.checks_of()
@@ -71,14 +72,17 @@ def run_without_kit(*scripts: tuple[str, tuple[str, ...]], folder: Path) -> list
     return [(code, told) for code, told in json.loads(done.stdout)]
 
 
-#: What the correct split has of the kit, as a package that has nothing of it writes that.
+#: The modules of the correct split, and what it has of the kit.
+OF_THE_SPLIT = (
+    split, edges, engine, gradients, graph_shape, memory, names, node_hooks, products, recomputed, saved, storage,
+    use_plan, uses, weight_pass,
+)  # fmt: skip
+
+#: How a package that has nothing of the kit writes that.
 WITHOUT_KIT = {
-    "from gradconform.torch_releases.saved import": "from .saved import",
-    "from gradconform.adapter import UnsupportedError": "UnsupportedError = RuntimeError",
-    "from gradconform.torch_releases.edges import": "from .edges import",
-    "from gradconform.exits import EXIT_ENVIRONMENT": "EXIT_ENVIRONMENT = 4",
-    "from gradconform.devices.memory import": "from .memory import",
-    "from gradconform.torch_releases.storage import": "from .storage import",
+    r"from gradconform\.(torch_releases|devices)\.(\w+) import": r"from .\2 import",
+    r"from gradconform\.adapter import UnsupportedError": "UnsupportedError = RuntimeError",
+    r"from gradconform\.exits import EXIT_ENVIRONMENT": "EXIT_ENVIRONMENT = 4",
 }
 
 
@@ -87,13 +91,12 @@ def right_split(tmp_path: Path) -> Path:
     """A folder with the kit's correct split backward as the package ``right_split``, which needs nothing of the kit."""
     package = tmp_path / "right_split"
     package.mkdir()
-    own = {"__init__": split, "uses": uses, "gradients": gradients, "recomputed": recomputed}
-    own |= {"edges": edges, "saved": saved, "names": names, "memory": memory, "storage": storage}
-    for name, module in own.items():
-        text = Path(module.__file__).read_text()
+    for module in OF_THE_SPLIT:
+        name = "__init__" if module is split else module.__name__.rpartition(".")[2]
+        text = Path(module.__file__).read_text(encoding="utf-8")
         for line, instead in WITHOUT_KIT.items():
-            text = text.replace(line, instead)
-        (package / f"{name}.py").write_text(text)
+            text = re.sub(line, instead, text)
+        (package / f"{name}.py").write_text(text, encoding="utf-8")
     return tmp_path
 
 
