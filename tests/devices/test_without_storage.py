@@ -71,7 +71,7 @@ def test_the_quick_profile_passes_but_for_what_the_device_cannot_do(tmp_path: Pa
     crashed = [result for result in errors if result["kind"] == "environment"]
     assert crashed
     assert all(result["message"].startswith(ended) for result in crashed)
-    # Two stages with parameters that share one memory: plain autograd itself computes another forward there.
+    # Two parameters lie on one memory there. Why the forward differs is not known: torch_xla has it right.
     assert {result["check"] for result in errors if result not in crashed} <= {"space.full.ragged-mb-1"}
 
 
