@@ -122,12 +122,13 @@ class BoundCheck:
 def _skip_reason(result: Result) -> str:
     """Return why a check is skipped. pytest shows one line per reason, so one of several capabilities stands for all.
 
-    It is the first in the order of :class:`~gradconform.adapter.Capabilities`; the report has all of them.
+    It is the first in the order of :class:`~gradconform.adapter.Capabilities`, before them a dtype or a device; the
+    report has all of them.
     """
     if not result.unclaimed:
         return result.message
-    order = [field.name for field in fields(Capabilities)]
-    return f"not claimed: {min(result.unclaimed, key=lambda need: order.index(capability_of(need)))}"
+    order = {field.name: number for number, field in enumerate(fields(Capabilities))}
+    return f"not claimed: {min(result.unclaimed, key=lambda need: order.get(capability_of(need), -1))}"
 
 
 def properties(result: Result) -> list[tuple[str, object]]:

@@ -78,6 +78,25 @@ def test_what_is_not_claimed_is_one_line_per_capability(pytester: pytest.Pyteste
     assert not any("," in name for name in named)
 
 
+def test_a_dtype_that_is_not_claimed_is_the_reason(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import gradconform
+        from gradconform.reference.autograd import AutogradAdapter
+
+        class Adapter(AutogradAdapter):
+            capabilities = {"dtypes": ("float64",), "split": False}
+
+        @gradconform.parametrize_checks(Adapter(), checks="split.gradients.mlp")
+        def test_conformance(check):
+            check()
+        """
+    )
+    result = pytester.runpytest("-ra")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*: not claimed: dtype float32"])
+
+
 def test_a_junit_message_begins_with_the_cause(pytester: pytest.Pytester) -> None:
     options = ("--gradconform=torch", "--gradconform-checks=property.mixed.02", "--junitxml=junit.xml")
     pytester.runpytest(*options)
