@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 from .options import RunOptions
@@ -52,10 +53,11 @@ def _origin(module: str) -> Path | None:
 
 
 def _imported_from(folders: Iterable[Path]) -> Iterator[Path]:
-    known = set(folders)
-    for module in list(sys.modules.values()):
+    """Yield the files of modules in ``folders``; each folder of the many modules that there are is resolved once."""
+    known, resolved = {str(folder) for folder in folders}, cache(os.path.realpath)
+    for module in list(sys.modules.values()) if known else ():
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.endswith(".py") and Path(file).resolve().parent in known:
+        if isinstance(file, str) and file.endswith(".py") and resolved(os.path.dirname(file)) in known:  # noqa: PTH120 (a path object for each module takes longer than the rest)
             yield Path(file).resolve()
 
 
