@@ -98,6 +98,11 @@ class Bench:
         return [outcome for outcome in self.outcomes if outcome.judged]
 
     @property
+    def complete(self) -> bool:
+        """Whether every defect that was asked for could be judged here."""
+        return len(self.judged) == len(self.planned)
+
+    @property
     def good(self) -> bool:
         """Whether every outcome that was judged is what its record says."""
         return all(outcome.as_recorded for outcome in self.judged)

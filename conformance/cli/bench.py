@@ -47,8 +47,7 @@ def bench(arguments: argparse.Namespace) -> int:
     judged = _judged(defects, arguments.workers or os.cpu_count() or 1)
     code = _exit_code(judged)
     files: dict[str, tuple[str, str]] = {}
-    complete = judged.whole and len(judged.judged) == len(judged.outcomes)
-    if arguments.write is not None and complete:
+    if arguments.write is not None and judged.complete:
         files[arguments.write] = ("page", bench_page(judged))
     if arguments.json not in {None, "-"}:
         files[arguments.json] = ("bench as JSON", json.dumps(judged.to_dict(), indent=2) + "\n")
@@ -59,7 +58,7 @@ def bench(arguments: argparse.Namespace) -> int:
         lines = bench_lines(judged, width())
         left = len(judged.planned) - len(judged.outcomes)
         stopped = [Line(f"The bench was interrupted: {left} defects are left", "warning")] if left else []
-        if arguments.write is not None and not complete:
+        if arguments.write is not None and not judged.complete:
             stopped.append(Line(f"{arguments.write} is not written: not all of its defects were judged", "warning"))
         write([*lines[:-1], *stopped, *(notes or []), lines[-1]])
     return EXIT_ENVIRONMENT if notes is None else code
@@ -70,7 +69,7 @@ def _exit_code(bench: Bench) -> int:
         return EXIT_INTERRUPTED
     if not bench.good:
         return EXIT_DOES_NOT
-    return EXIT_CONFORMS if len(bench.judged) == len(bench.outcomes) else EXIT_INCOMPLETE
+    return EXIT_CONFORMS if bench.complete else EXIT_INCOMPLETE
 
 
 def chosen_defects(patterns: Sequence[str]) -> list[Defect]:
