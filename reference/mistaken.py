@@ -61,17 +61,26 @@ class OneMistake:
     keeps_forward: bool = False
 
 
-class _Copies:
+class Copies:
     """A copy of each tensor as it was when it was first met. It holds the tensors, so that no id is used again."""
 
     def __init__(self) -> None:
+        """Begin without copies."""
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def of(self, value: Any) -> Any:
+    def of(self, tensor: Tensor) -> Tensor:
+        """Return the copy of a tensor."""
+        return self._copies.setdefault(id(tensor), (tensor, tensor.detach().clone()))[1]
+
+    def of_floats(self, value: Any) -> Any:
         """Return the copy of a tensor of floats that is no parameter; anything else as it is."""
-        if not isinstance(value, Tensor) or isinstance(value, nn.Parameter) or not value.is_floating_point():
-            return value
-        return self._copies.setdefault(id(value), (value, value.detach().clone()))[1]
+        copied = isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and value.is_floating_point()
+        return self.of(value) if copied else value
+
+    def in_graph(self, value: Any) -> Any:
+        """Return a value as it was when it was first met, in its own graph; see :meth:`of_floats`."""
+        held = self.of_floats(value)
+        return value if held is value or torch.equal(held, value) else value * 0.0 + held
 
 
 class MistakenSession(AutogradSession):
@@ -82,25 +91,20 @@ class MistakenSession(AutogradSession):
         super().__init__(stage, spec)
         self._mistake = mistake
         self._used: dict[int, Context] = {}
-        self._copies = _Copies()
+        self._copies = Copies()
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
         """Run the stage, and the loss where the spec has one."""
         first = self._forwards.get(mb) if self._mistake.keeps_forward else None
         copied = self._mistake.copies == "arguments"
-        outputs = super().forward(mb, tuple(map(self._as_first_passed, args)) if copied else args, target)
+        outputs = super().forward(mb, tuple(map(self._copies.in_graph, args)) if copied else args, target)
         self._forwards[mb] = first or (args, self._forwards[mb][1])
         return outputs
-
-    def _as_first_passed(self, arg: Any) -> Any:
-        """Return an argument with the values that it had when it was first passed, in the same graph."""
-        held = self._copies.of(arg)
-        return arg if held is arg or torch.equal(held, arg) else arg * 0.0 + held
 
     def backward(self, mb: int, output_grads: Tree) -> Grads:
         """Return the gradients of the arguments, and add those of the parameters."""
         if self._mistake.copies == "output gradients":
-            output_grads = map_leaves(self._copies.of, output_grads)
+            output_grads = map_leaves(self._copies.of_floats, output_grads)
         if self._mistake.at.isdisjoint({FULL_INPUT, FULL_WEIGHT}):
             return super().backward(mb, output_grads)
         found = self._returned(mb, output_grads, FULL_INPUT, FULL_WEIGHT)
@@ -110,7 +114,7 @@ class MistakenSession(AutogradSession):
     def backward_input(self, mb: int, output_grads: Tree) -> Grads:
         """Return the gradients of the arguments."""
         if self._mistake.copies == "output gradients":
-            output_grads = map_leaves(self._copies.of, output_grads)
+            output_grads = map_leaves(self._copies.of_floats, output_grads)
         return self._returned(mb, output_grads, INPUT, WEIGHT)
 
     def backward_weight(self, mb: int) -> None:

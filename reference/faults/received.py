@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gradconform.reference import split as by_uses
 from gradconform.reference import walked_twice as split
+from gradconform.reference.mistaken import Copies
 from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
 from gradconform.trees import map_leaves, tensors
@@ -33,31 +34,14 @@ from .alterations import (
 from .registry import fault
 
 
-class _Copies:
-    """A copy of each tensor as it was when it was first met. It holds the tensors, so that no id is used again."""
-
-    def __init__(self) -> None:
-        self._copies: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def of(self, tensor: Tensor) -> Tensor:
-        return self._copies.setdefault(id(tensor), (tensor, tensor.detach().clone()))[1]
-
-
 @fault("space.*.inputs-refilled-*", cause="arguments_copied_once", takes="received=inputs-refilled")
 @alters(with_session)
 class InputsCopiedOncePerTensor(FunctionsSession):
     """F takes a copy of each argument, which it keeps by the tensor: one that is filled again is not copied again."""
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
-        copies = vars(self).setdefault("copies", _Copies())
-
-        def taken(arg: Any) -> Any:
-            if not isinstance(arg, Tensor) or not arg.is_floating_point() or isinstance(arg, nn.Parameter):
-                return arg
-            held = copies.of(arg)
-            return arg if torch.equal(held, arg) else arg * 0.0 + held
-
-        outputs = super().forward(mb, tuple(map(taken, args)), target)
+        copies = vars(self).setdefault("copies", Copies())
+        outputs = super().forward(mb, tuple(map(copies.in_graph, args)), target)
         self._forwards[mb] = args, self._forwards[mb][1]
         return outputs
 
@@ -72,7 +56,7 @@ class OutputGradientsCopiedOncePerTensor(Backwards):
     """A copy of each output gradient is kept by the tensor: one that is filled again is not copied again."""
 
     def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
-        copies = vars(self).setdefault("copies", _Copies())
+        copies = vars(self).setdefault("copies", Copies())
         return backward(
             mb, map_leaves(lambda grad: copies.of(grad) if isinstance(grad, Tensor) else grad, output_grads)
         )
