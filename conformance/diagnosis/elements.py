@@ -178,8 +178,13 @@ def clipped(wrong: WrongTensor) -> Cause | None:
     return Cause(Mistake.CLIPPED, factors=(limit,)) if stands and wrong.explained_by(cut, fitted=1) else None
 
 
-def nonfinite(got: Tensor, expected: Tensor, differs: Tensor) -> Cause | None:
-    """Return what became of NaN and inf where they differ, or None where it is not one thing."""
+def nonfinite(got: Tensor, expected: Tensor, differs: Tensor, *, fills: bool) -> Cause | None:
+    """Return what became of NaN and inf where they differ, or None where it is not one thing.
+
+    ``fills``: memory that nobody has written holds NaN, as in deterministic mode.
+    """
+    if fills and bool(torch.isnan(got).all()):
+        return Cause(Mistake.UNWRITTEN)
     one, other = got[differs], expected[differs]
     if bool((torch.isfinite(other) & torch.isnan(one)).all()):
         return Cause(Mistake.NAN_SPREAD)

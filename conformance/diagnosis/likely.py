@@ -30,8 +30,6 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> C
     """
     if evidence.trial.hand_grads:
         return misread(evidence, step)
-    if got is not None and "deterministic" in evidence.trial.modes and bool(torch.isnan(got).all()):
-        return Cause(Mistake.UNWRITTEN)
     if got is None:
         cause = absent.of_param(evidence, name, step)
         unexplained = cause.kind is Mistake.NEVER_ACCUMULATED and cause.why is None

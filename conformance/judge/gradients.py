@@ -128,6 +128,7 @@ def compare_in(  # noqa: PLR0913, PLR0917 (as compare)
         spread=evidence.spread.get(id(expected), 0.0),
         zeros_for_none=evidence.zeros_for_none,
         run_in=evidence.materials.dtype,
+        fills=sort == "parameter gradient" and "deterministic" in evidence.trial.modes,
     )
 
 

@@ -56,13 +56,14 @@ def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, how m
     spread: float = 0.0,
     zeros_for_none: bool = False,
     run_in: torch.dtype | None = None,
+    fills: bool = False,
 ) -> Judged:
     """Yield how near one tensor came and what is wrong with it; what is bit-equal to plain autograd is right.
 
     ``action`` is what prints as the action behind which it was seen. ``explain`` is asked for the likely cause of a
     tensor that is wrong, missing, of another shape, or not wanted. The bound is ``factor`` times that of the rule,
     ``spread`` is how far two runs of plain autograd are apart, and zeros may stand where it has None if
-    ``zeros_for_none``. ``run_in`` is the dtype of the run.
+    ``zeros_for_none``. ``run_in`` is the dtype of the run. ``fills``: memory that nobody has written holds NaN.
     """
     if same_bits(got, expected):
         yield BIT_EQUAL
@@ -93,7 +94,7 @@ def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, how m
         yield Finding("mismatch", where, label, text, cause=_cause(explain, got), sort=sort)
         return
     judged, exact = _by_the_rule(got, expected, reference, spread=spread, factor=factor, run_in=run_in)
-    yield from _nonfinite(sort, where, label, got, expected, within=(exact, judged.bound), explain=explain)
+    yield from _nonfinite(sort, where, label, got, expected, within=(exact, judged.bound), fills=fills)
     yield Measured(judged.headroom)
     if not judged.passed:
         text, cause = _numbers(got, expected, judged), _cause(explain, got)
@@ -157,7 +158,7 @@ def _nonfinite(  # noqa: PLR0913 (a tensor, where it was seen, and what it is he
     expected: Tensor,
     *,
     within: tuple[Tensor | None, float],
-    explain: Explain | None,
+    fills: bool,
 ) -> Iterator[Finding]:
     differs = (torch.isnan(got) != torch.isnan(expected)) | (torch.isinf(got) != torch.isinf(expected))
     if got.is_floating_point():
@@ -167,9 +168,7 @@ def _nonfinite(  # noqa: PLR0913 (a tensor, where it was seen, and what it is he
     if count:
         worst = tuple(int(i) for i in differs.nonzero()[0])
         text = f"at {list(worst)}: expected {describe(expected[worst])}, got {describe(got[worst])} ({count} elements)"
-        whole = _cause(explain, got) if bool(torch.isnan(got).all()) else None
-        unwritten = whole is not None and whole.kind is Mistake.UNWRITTEN
-        cause = whole if unwritten else elements.nonfinite(got, expected, differs)
+        cause = elements.nonfinite(got, expected, differs, fills=fills)
         yield Finding("nonfinite", f"{where}{NONFINITE}", action, text, cause=cause, sort=sort)
 
 
