@@ -8,7 +8,7 @@ from functools import partial
 
 from gradconform.reading.comparison import DEFAULT, NAMES, Expression
 from gradconform.version import CONTRACT_VERSION
-from gradconform.waivers.waiver import DEFAULT_FILE
+from gradconform.waivers.waiver import DEFAULT_FILE, current_day
 
 from .parsing import (
     EXIT_CODES,
@@ -216,7 +216,7 @@ def _text_given(text: str) -> str:
 
 def _last_day_given(text: str) -> dt.date:
     """Return the last day of a waiver; refuse what is no day, or is over."""
-    today = dt.datetime.now(dt.timezone.utc).date()
+    today = current_day()
     try:
         day = dt.date.fromisoformat(text)
     except ValueError as error:

@@ -14,7 +14,7 @@ from gradconform.contract.frozen import frozen
 from gradconform.results import Place, Report, Result
 from gradconform.trial.program import without_programs
 
-from .waiver import Waiver, WaiverError, Waivers, kinds, read_tables, read_waivers
+from .waiver import SAID, Waiver, WaiverError, Waivers, current_day, kinds, read_tables, read_waivers
 
 _HEADER = re.compile(r"\s*\[\[\s*waiver\s*\]\]")
 _OPENING = "# Failures that are expected: see 'gradconform waivers --help'.\n"
@@ -26,7 +26,7 @@ USUAL_DAYS = 90
 
 def usual_expiry() -> dt.date:
     """Return the last day of an entry for which nobody names one."""
-    return dt.datetime.now(dt.timezone.utc).date() + dt.timedelta(days=USUAL_DAYS)
+    return current_day() + dt.timedelta(days=USUAL_DAYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Filled:
     @property
     def missing(self) -> list[str]:
         """The names of what is left to be filled in."""
-        return [name for name in ("reason", "issue", "owner") if not getattr(self, name)]
+        return [name for name in SAID if not getattr(self, name)]
 
 
 def added(path: str, report: Report, filled: Filled) -> tuple[str, int]:
@@ -86,7 +86,7 @@ def _block(check: str, results: Sequence[Result], report: Report, filled: Filled
         "[[waiver]]",
         f"check = {json.dumps(check)}",
         f"verdict = {json.dumps(pinned[0] if len(pinned) == 1 else list(pinned))}",
-        *(f"{name} = {json.dumps(getattr(filled, name), ensure_ascii=False)}" for name in ("reason", "issue", "owner")),
+        *(f"{name} = {json.dumps(getattr(filled, name), ensure_ascii=False)}" for name in SAID),
         f"expires = {filled.expires.isoformat()}",
         f"when = {{ adapter = {json.dumps(report.target['name'], ensure_ascii=False)} }}",
     ]

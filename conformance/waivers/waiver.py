@@ -159,7 +159,9 @@ DEFAULT_FILE = "gradconform-waivers.toml"
 #: How many entries an error tells of.
 _TOLD = 20
 
-_TEXTS = ("check", "reason", "issue", "owner")
+#: What an entry says in words, beside what it is for.
+SAID = ("reason", "issue", "owner")
+_TEXTS = ("check", *SAID)
 _NAMES = (*_TEXTS, "verdict", "expires", "when")
 
 
@@ -174,6 +176,11 @@ def verdicts() -> tuple[str, ...]:
     return (*known, "refused", "crash", "hang", "memory", "device_lost")
 
 
+def current_day() -> dt.date:
+    """Return the day on which entries are held against their last one, in UTC."""
+    return dt.datetime.now(dt.timezone.utc).date()
+
+
 def read_waivers(path: str | Path, *, today: dt.date | None = None) -> Waivers:
     """Read a waiver file.
 
@@ -181,7 +188,7 @@ def read_waivers(path: str | Path, *, today: dt.date | None = None) -> Waivers:
     verdict that no finding has, a range of versions or a date that is none, and an entry that has expired.
     """
     content, tables = read_tables(Path(path))
-    day = today or dt.datetime.now(dt.timezone.utc).date()
+    day = today or current_day()
     problems = [
         f"entry {number} ({table.get('check', '?')}): {problem}"
         for number, table in enumerate(tables, 1)
