@@ -25,7 +25,7 @@ _AT_ONCE = 8 * 2**20
 
 @torch.no_grad()
 def accumulate_groups(groups: Sequence[dict[str, Any]], trained: set[int], *, retain_graph: bool) -> None:
-    """Accumulate what a weight context holds into the parameters whose ids are ``trained``, and let go of it."""
+    """Accumulate what a weight context holds into the parameters whose ids are ``trained``, and free it."""
     weight_pass = _WeightPass(trained, retain_graph=retain_graph)
     for group in groups:
         run = weight_pass.run_batch if "parameters" in group else weight_pass.run
@@ -55,7 +55,7 @@ class _WeightPass:
         self._bytes = 0
 
     def run_batch(self, group: dict[str, Any]) -> None:
-        """Do a group of uses that have nothing in common, each of which is let go of when it is done."""
+        """Do a group of uses that have nothing in common, each of which is freed when it is done."""
         nodes, grads, params = group.pop("intermediates"), group.pop("grads"), group["params"]
         sides, parameters = group.pop("sides"), group.pop("parameters")
         sought = self._leaves = self._sought(params)

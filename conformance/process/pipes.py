@@ -120,7 +120,7 @@ def printed_afterwards() -> Iterator[None]:
 
 def _print(name: str, text: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # a reader that went away stops no process
-        # By name, at the last moment: a progress bar stands in for the stream while it is shown.
+        # By name, at the last moment: a progress bar replaces the stream while it is shown.
         out = getattr(sys, name)
         out.write(text)
         out.flush()

@@ -36,7 +36,7 @@ def recomputing(nodes: Iterable[Node]) -> set[Node]:
     for node in nodes:
         for name in _raw_by(type(node)):
             saved = getattr(node, name)
-            if any(_is_to_compute(getattr(one, packed)) for one in (saved if type(saved) is tuple else (saved,))):
+            if any(_is_to_compute(getattr(one, packed)) for one in _each(saved)):
                 found.add(node)
                 break
     return found

@@ -155,4 +155,6 @@ def test_what_is_not_taken_apart_is_refused_by_name(outputs: Any, told: str) -> 
 
 
 def test_what_is_taken_apart_is_not_refused() -> None:
-    refuse_opaque((torch.ones(1), Pair(None, Ordered(a=torch.ones(1))), "text"))
+    outputs = (torch.ones(1), Pair(None, Ordered(a=torch.ones(1))), "text")
+    refuse_opaque(outputs)
+    assert len(tensors(outputs)) == 2
