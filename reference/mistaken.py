@@ -30,7 +30,7 @@ Grads = tuple[Tensor | None, ...]
 Context = tuple[Sequence[GradientEdge], Sequence[Tensor]]
 #: Returns other gradients to start from, one per output that has one; None drops an output.
 Starting = Callable[[Sequence[Tensor]], Sequence[Tensor | None]]
-#: Returns other gradients of the arguments that need one: ``returning(args, grads)``.
+#: Returns other gradients of arguments: ``returning(args, grads)``.
 Returning = Callable[[Sequence[Tensor], Sequence[Tensor | None]], Sequence[Tensor | None]]
 #: Whether a parameter gets a gradient: ``choosing(place, count, parameter)``, of ``count`` parameters.
 Choosing = Callable[[int, int, nn.Parameter], bool]
@@ -44,7 +44,8 @@ class OneMistake:
 
     ``factor`` multiplies gradients. ``clears`` says which ``.grad`` are cleared before gradients are added: ``all``, or
     those of parameters at which one is ``arriving``. ``use`` is
-    the use of a parameter that counts alone: 0 for the first of the forward, -1 for the last. ``copies`` says which
+    the use of a parameter that counts alone: 0 for the first of the forward, -1 for the last. ``returns`` changes the
+    gradients of the arguments that need one, ``orders`` the order of those of all arguments. ``copies`` says which
     tensors are copied when they are first passed, and never again. ``keeps_forward``: a second forward of a
     micro-batch runs, and the backward takes the graph of the first.
     """
@@ -53,6 +54,7 @@ class OneMistake:
     factor: float = 1.0
     starts: Starting | None = None
     returns: Returning | None = None
+    orders: Returning | None = None
     chooses: Choosing | None = None
     picks: Picking | None = None
     clears: Literal["all", "arriving"] | None = None
@@ -148,6 +150,8 @@ class MistakenSession(AutogradSession):
         found = (
             tuple(None if grad is None else grad * mistake.factor for grad in found) if mistake.factor != 1.0 else found
         )
+        if mistake.orders is not None:
+            found = tuple(mistake.orders(args, found))
         return found if mistake.returns is None else _placed(args, found, mistake.returns)
 
     def _again(self, args: tuple[Any, ...], outputs: Tree, output_grads: Tree) -> Grads:

@@ -61,6 +61,9 @@ def _of_gradients(seen: FirstSight) -> Iterator[tuple[Cause, OneMistake]]:
     for kind, starts in _OF_STARTS.items() if seen.outputs > 1 else ():
         for at in (*_ADDED, *_RETURNED, *_WHOLE):
             yield Cause(kind, names=_named(at)), OneMistake(at=at, starts=starts)
+    for kind, (orders, fits) in _OF_ORDER.items():
+        if fits(seen):
+            yield from ((Cause(kind, names=_named(at)), OneMistake(at=at, orders=orders)) for at in _RETURNED)
     for kind, (returns, fits) in _OF_RETURNED.items():
         if fits(seen):
             yield from ((Cause(kind, names=_named(at)), OneMistake(at=at, returns=returns)) for at in _RETURNED)
@@ -146,17 +149,36 @@ _OF_STARTS: dict[Mistake, Starting] = {
 }
 
 
+def _reversed(_: object, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    return grads[::-1]
+
+
+def _swapped(_: object, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    return [*grads[:2][::-1], *grads[2:]]
+
+
+def _shifted(_: object, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    return [*grads[1:], *grads[:1]]
+
+
 def _zeros(args: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tensor | None]:
     return [torch.zeros_like(arg) if grad is None else grad for arg, grad in zip(args, grads, strict=True)]
 
 
 #: What may be returned by mistake.
 _OF_RETURNED: dict[Mistake, tuple[Returning, Fits]] = {
-    Mistake.INPUTS_REVERSED: (lambda _, grads: grads[::-1], _of_several),
-    Mistake.INPUTS_SWAPPED: (lambda _, grads: [*grads[:2][::-1], *grads[2:]], _of_many),
-    Mistake.INPUTS_SHIFTED: (lambda _, grads: [*grads[1:], *grads[:1]], _of_many),
+    Mistake.INPUTS_REVERSED_NOT_NONE: (_reversed, _of_several),
+    Mistake.INPUTS_SWAPPED_NOT_NONE: (_swapped, _of_many),
+    Mistake.INPUTS_SHIFTED_NOT_NONE: (_shifted, _of_many),
     Mistake.NOTHING_RETURNED: (lambda _, grads: [None for _ in grads], _not_returned),
     Mistake.FIRST_INPUT_ALONE: (lambda _, grads: [*grads[:1], *(None for _ in grads[1:])], _not_returned),
     Mistake.LAST_INPUT_SKIPPED: (lambda _, grads: [*grads[:-1], *(None for _ in grads[-1:])], _not_returned),
     Mistake.ZEROS_RETURNED: (_zeros, lambda seen: seen.returned_for_none),
+}
+
+#: In which other order the gradients of all arguments may be returned, None among them.
+_OF_ORDER: dict[Mistake, tuple[Returning, Fits]] = {
+    Mistake.INPUTS_REVERSED: (_reversed, _of_several),
+    Mistake.INPUTS_SWAPPED: (_swapped, _of_many),
+    Mistake.INPUTS_SHIFTED: (_shifted, _of_many),
 }

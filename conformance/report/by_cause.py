@@ -109,7 +109,7 @@ class Cause:
     @property
     def smallest(self) -> Result:
         """The first of :attr:`by_size`."""
-        return min(self.results, key=_size)
+        return smallest_of(self.results)
 
 
 def _size(result: Result) -> tuple[bool, float, int, str]:
@@ -122,9 +122,14 @@ def _size(result: Result) -> tuple[bool, float, int, str]:
     return (drawn, actions or math.inf, len(result.requirement), result.place.name)
 
 
+def smallest_of(results: Iterable[Result]) -> Result:
+    """Return the result that is the quickest to read; see :attr:`Cause.by_size`."""
+    return min(results, key=_size)
+
+
 def by_cause(results: Iterable[Result]) -> list[Cause]:
     """Group what results found by cause, the cause of most checks first; a result is in the group of each finding."""
-    causes = [_cause_of(group) for group in groups(results).values()]
+    causes = [cause_of(group) for group in groups(results).values()]
     return sorted(causes, key=lambda group: (-len(group.checks), group.results[0].check))
 
 
@@ -147,7 +152,7 @@ def _parts(result: Result) -> dict[tuple[str, ...], Result]:
     return {key: result.of_findings(findings) for key, findings in found.items()}
 
 
-def _cause_of(group: list[Result]) -> Cause:
+def cause_of(group: list[Result]) -> Cause:
     """Return the cause of results that have what they found in common."""
     findings = [finding for result in group for finding in result.findings]
     return Cause(_said(group, findings), tuple(group), _likely(group, findings), needed(findings))

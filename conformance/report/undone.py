@@ -12,7 +12,7 @@ from typing import Any
 
 from gradconform.results import Place, Result
 
-from .by_cause import Cause, Gone, by_cause, groups
+from .by_cause import Cause, Gone, by_cause, cause_of, groups, smallest_of
 
 #: In so many checks a mistake explains something, at least.
 _LEAST = 2
@@ -43,12 +43,15 @@ def causes_of(level: str, failed: Sequence[Result]) -> list[Cause]:
 
 
 def _as_cause(one: _Undone, level: str) -> Cause:
+    """Return a mistake as a cause; it says what the first finding of its smallest result says, which readers see."""
     own = [result for result in one.results if result.level == level]
-    largest = by_cause(own)[0]
-    others = {result.check for result in own} - set(largest.checks)
+    smallest = smallest_of(own)
+    first = groups([smallest.of_findings(smallest.findings[:1])])
+    shown = cause_of([part for key, parts in groups(own).items() if key in first for part in parts])
+    others = {result.check for result in own} - set(shown.checks)
     should = {result.check for result in one.results} - {result.check for result in own}
     gone = Gone(one.gone, len(others), len(should))
-    return replace(largest, results=tuple(own), likely=one.text, needs="", gone=gone)
+    return replace(shown, results=tuple(own), likely=one.text, needs="", gone=gone)
 
 
 def _mistakes(failed: Sequence[Result]) -> tuple[list[_Undone], list[Result]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -43,17 +43,17 @@ Judge = Callable[..., Report]
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Judge:
     """Return what reports on a module with some of the bugs, each once."""
-    known: dict[tuple[str, ...], Report] = {}
+    known: dict[tuple[tuple[str, ...], Sequence[str]], Report] = {}
 
-    def report(*names: str) -> Report:
-        if names not in known:
+    def report(*names: str, checks: Sequence[str] = _CHECKS) -> Report:
+        if (names, checks) not in known:
             source = _BUGS[names[0]].source()
             for name in names[1:]:
                 source = _BUGS[name].into(source)
             file = tmp_path_factory.mktemp("bugs") / "backward.py"
             file.write_text(source, encoding="utf-8")
-            known[names] = check_stage_backward(str(file), checks=_CHECKS)
-        return known[names]
+            known[names, checks] = check_stage_backward(str(file), checks=checks)
+        return known[names, checks]
 
     return report
 
@@ -84,6 +84,22 @@ def test_one_bug_is_one_cause_on_forty_lines(judged: Judge, bug: str, mistake: s
     assert set(cause.checks) == {result.check for result in report.failures if result.level == "MUST"}
     lines = [*opening(report, [("cpu", "float32")], 80), *([tally_line("area", report.results, 1)] * _AREAS)]
     assert len([*lines, *closing(report, 80)]) <= 40
+
+
+def test_an_order_of_all_gradients_explains_none_in_a_wrong_place(judged: Judge) -> None:
+    report = judged(
+        "reverses-inputs", checks=("split.loss.integer-input", "split.gradients.*input*", "accumulate.reused_input.*")
+    )
+    assert {"missing", "unexpected", "shape"} <= {one["kind"] for result in report for one in result.findings}
+    (cause,) = causes(report)
+    assert cause.likely == "in I, the input gradients are returned in reverse order"
+
+
+def test_a_mistake_is_reported_under_what_its_smallest_check_shows(judged: Judge) -> None:
+    (cause,) = causes(judged("reverses-inputs", checks=("split.loss.integer-input", "accumulate.reused_input.*")))
+    assert cause.smallest.check == "accumulate.reused_input.two-inputs-split"
+    assert cause.smallest.findings[0]["kind"] == "shape"
+    assert cause.said == "after I, an input gradient has a wrong shape"
 
 
 def test_the_smallest_check_that_shows_the_bug_comes_first(judged: Judge) -> None:
