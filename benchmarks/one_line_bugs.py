@@ -93,7 +93,7 @@ BUGS = (
     ),
     Bug(
         "zeros-for-none",
-        "I returns zeros in place of None",
+        "I returns zeros instead of None",
         _RETURNED,
         "    return tuple(torch.zeros_like(v) if g is None and isinstance(v, Tensor) else g "
         "for g, v in zip(found, input_values)), [group]\n",

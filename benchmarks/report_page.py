@@ -37,7 +37,7 @@ def report_of(results: int, failing: float) -> Report:
 
 
 def _failed(result: Result) -> Result:
-    text = "worst at [3, 0]: expected -0.126321614, got -0.339948356; error 0.214, bound 9.54e-07, headroom 3.12e+05"
+    text = "worst at [3, 0]: expected -0.126321614, got -0.339948356; error 0.214, bound 9.54e-07, error/bound 3.12e+05"
     finding = {"kind": "mismatch", "where": "layers.0.weight", "action": "W0", "text": text, "error": 0.214}
     finding |= {
         "bound": 9.54e-07,

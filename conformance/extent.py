@@ -84,7 +84,7 @@ class Lack:
     def __str__(self) -> str:
         """Say it."""
         if self.kind == "core":
-            return f"of the core, which no claim can withhold, {', '.join(self.checks)} did not pass on {self.place}"
+            return f"core checks did not pass on {self.place}: {', '.join(self.checks)}"
         if self.kind == "area":
             return f"no MUST of {self.area} passed on {self.place}"
         return (
@@ -118,15 +118,17 @@ class Extent:
     @property
     def left_out(self) -> str:
         """What was not judged and why, in words that follow a number of checks; empty where all was."""
-        ways = f"{' and '.join(self.ways)} only" if self.ways else "neither full nor split"
-        without = [_WORDS.get(claim, claim) for claim in self.withheld]
-        without += [f"{self.impossible} that plain autograd cannot do here"] * bool(self.impossible)
-        told = [] if self.ways == WAYS else [ways]
+        missing = [way for way in WAYS if way not in self.ways]
+        told = [f"{' and '.join(missing)} backward not tested"] if missing else []
         if self.options:
-            told += [f"{self.options} {'asks' if self.options == 1 else 'ask'} for options that it need not have"]
+            told.append(f"{self.options} optional {'check' if self.options == 1 else 'checks'} skipped")
         if self.refused:
             told.append(f"{self.refused} refused by UnsupportedError")
-        return "".join(f", {words}" for words in [*told, *([f"without {', '.join(without)}"] if without else [])])
+        if self.withheld:
+            told.append(f"not claimed: {', '.join(_WORDS.get(claim, claim) for claim in self.withheld)}")
+        if self.impossible:
+            told.append(f"{self.impossible} that plain autograd cannot run here")
+        return "".join(f"; {words}" for words in told)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""

@@ -14,7 +14,7 @@ def finding_line(finding: Mapping[str, Any]) -> str:
     place = f"{finding['where']}, after {finding['action']}" if finding["action"] else finding["where"]
     why = f"; likely cause: {finding['cause']['text']}" if finding["cause"] else ""
     needs = needed([finding])
-    return f"{place}: {finding['text']}{why}{f'; needs: {needs}' if needs else ''}"
+    return f"{place}: {finding['text']}{why}{f'; only with: {needs}' if needs else ''}"
 
 
 def needed(findings: Iterable[Mapping[str, Any]]) -> str:

@@ -140,8 +140,9 @@ class Result:
 
     @property
     def preamble(self) -> list[str]:
-        """The lines of the message that stand before those on its findings; of one without findings all of them."""
-        return self.message.removesuffix("\n".join(map(finding_line, self.findings))).splitlines()
+        """The lines of the message before those on its findings; all of them if there are no findings."""
+        lines = self.message.splitlines()  # counted, since an older kit wrote the same findings in other words
+        return lines[: len(lines) - sum(len(finding_line(one).splitlines()) for one in self.findings)]
 
     def of_findings(self, findings: Sequence[Mapping[str, Any]]) -> Result:
         """Return the result as if it had these of its findings alone."""

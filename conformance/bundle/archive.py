@@ -68,7 +68,7 @@ def statement(report: Report) -> str:
     counts, target = report.summary, report.target
     name = " ".join(str(target[key]) for key in ("name", "version") if target.get(key))
     cells = ", ".join(dict.fromkeys(f"{result.device} {result.dtype}" for result in report.results))
-    waived = f", {counts['waived']} are waived" if counts["waived"] else ""
+    waived = f", {counts['waived']} waived" if counts["waived"] else ""
     asked, left_out = (report.manifest, "") if report.extent is None else (report.extent.asked, report.extent.left_out)
     should = f"; {counts['failed_should']} SHOULD failed" if counts["failed_should"] else ""
     return (

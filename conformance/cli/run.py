@@ -144,7 +144,9 @@ def _how_to_go_on(file: RecordFile | None, stop: Stop) -> str:
     """Return how what is left of a run that ended early can be run."""
     if file is not None:
         return f"; go on with {shlex.join(['gradconform', 'run', '--resume', file.path])}"
-    return "; a run with --ndjson FILE can be gone on with" if stop.exit_code == EXIT_INTERRUPTED else ""
+    return (
+        "; a run with --ndjson FILE can be continued with --resume FILE" if stop.exit_code == EXIT_INTERRUPTED else ""
+    )
 
 
 def _execution(

@@ -101,7 +101,7 @@ def handed_on(wrong: WrongTensor) -> Cause | None:
 
 
 def stale(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> Cause | None:
-    """Say that what W returns for a parameter is what stood before this W."""
+    """Say that what W returns for a parameter is the value from before this W."""
     before = step_before(evidence, step)
     held = None if before is None else before.param_grads.get(name)
     if got is None or held is None:

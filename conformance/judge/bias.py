@@ -93,16 +93,14 @@ def _judge_series(sort: Sort, where: str, errors: Sequence[Errors], draws: Seque
     yield Measured(headroom)
     if headroom > 1.0:
         cause = Cause(Mistake.RELATIVE_ERROR, factors=(error,))
-        text = (
-            f"off by {error:+.3g} of its value in the mean {over}, bound {bound:.3g}; single errors are within theirs"
-        )
+        text = f"the mean error {over} is {error:+.3g} of its value, bound {bound:.3g}; each single error is within its bound"
         yield Finding("mismatch", where, "", text, abs(error), bound, headroom, cause, sort=sort)
     if _is_exact(dtype):  # how far plain autograd errs is not known there; what cancels errs by any part of its value
         return
     error, bound, headroom = judge_spread(len(draws), errors, dtype)
     yield Measured(headroom)
     if headroom > 1.0:
-        text = f"a root mean squared error of {error:.3g} of its value {over}, bound {bound:.3g}"
+        text = f"the root mean squared error {over} is {error:.3g} of its value, bound {bound:.3g}"
         yield Finding("mismatch", where, "", text, error, bound, headroom, sort=sort)
 
 

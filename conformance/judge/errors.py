@@ -34,8 +34,8 @@ def surfaces(evidence: Evidence) -> Iterator[Finding]:
         raised = [one.raised for one in own if one.raised is not None]
         if own and not any(step.raised.type in one.chain for one in raised):
             asked = " and ".join(str(one.action) for one in own)
-            instead = f"raised {raised[0]}, behind which nothing shows it" if raised else "raised nothing"
-            yield Finding("no_error", "the action", asked, f"{instead}; under plain autograd {step.raised} surfaces")
+            instead = f"raised {raised[0]} without it" if raised else "raised no error"
+            yield Finding("no_error", "the action", asked, f"{instead}; plain autograd raises {step.raised}")
 
 
 @by_numeric_rule
@@ -53,7 +53,7 @@ def left_whole(evidence: Evidence) -> Judged:
             for name, grad in step.param_grads.items():
                 stood = held.get(name)
                 if not any(near(grad, one) for one in (stood, _sum(stood, own[name]))):
-                    text = "is neither as it stood before the action that raised nor has all that it would have added"
+                    text = "is neither unchanged nor complete after the action that raised"
                     yield Finding("changed", name, str(step.action), text, sort="parameter gradient")
         before[lane] = step.param_grads
 

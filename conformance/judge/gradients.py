@@ -138,7 +138,7 @@ def returned_values(evidence: Evidence, step: Step, wanted: Step) -> Judged:
     yield from _misplaced(step, wanted)
     if step.outputs is not None and wanted.outputs is not None:
         if len(step.outputs) != len(wanted.outputs):
-            text = f"{len(step.outputs)} outputs were returned, the stage has {len(wanted.outputs)}"
+            text = f"expected {len(wanted.outputs)} outputs, got {len(step.outputs)}"
             yield Finding("shape", "the returned outputs", str(step.action), text)
         for index, (got, output) in enumerate(zip(step.outputs, wanted.outputs, strict=False)):
             if same_bits(got, output):
@@ -162,8 +162,8 @@ def _late(evidence: Evidence, step: Step, wanted: Step) -> Iterator[Finding]:
     for sort, where in own:
         if sort != "parameter gradient" or due(evidence, step):
             text = (
-                f"another stream still writes it when {step.action} returns: the caller's stream reads other values "
-                "than once the device is waited for. Let the caller's stream wait before returning: "
+                f"another stream is still writing it when {step.action} returns, so the caller's stream reads wrong "
+                "values. Make the caller's stream wait before returning: "
                 "torch.accelerator.current_stream().wait_stream(side)"
             )
             yield Finding("race", where, str(step.action), text, sort=sort)
@@ -174,7 +174,7 @@ def _misplaced(step: Step, wanted: Step) -> Iterator[Finding]:
     if step.misplaced != wanted.misplaced:
         for (sort, where), device in step.misplaced.items():
             if wanted.misplaced.get((sort, where)) != device:
-                text = f"sits on {device}, not on the device of the stage, as it does under plain autograd"
+                text = f"is on {device}; plain autograd leaves it on the device of the stage"
                 yield Finding("device", where, str(step.action), text, sort=sort)
 
 
@@ -182,7 +182,7 @@ def _recorded(step: Step, wanted: Step) -> Iterator[Finding]:
     """Yield accumulated gradients that require a gradient themselves."""
     for name, begins in step.recorded.items():
         if name not in wanted.recorded:
-            text = "requires a gradient itself, as plain autograd's do not"
+            text = "requires a gradient itself (plain autograd: no)"
             cause = Cause(Mistake.HISTORY, names=(begins,)) if begins else Cause(Mistake.MARKED)
             yield Finding("requires_grad", name, str(step.action), text, cause=cause, sort="parameter gradient")
 
@@ -292,11 +292,11 @@ def _sum_of(evidence: Evidence, name: str, step: Step) -> Reference:
 
 def _input_grads(evidence: Evidence, step: Step, wanted: Step) -> Judged:
     for slot in step.tracked:
-        text = "requires a gradient itself, as plain autograd's do not: it holds the graph it came from"
+        text = "requires a gradient itself (plain autograd: no), so it keeps its graph alive"
         yield Finding("requires_grad", f"input {slot}", str(step.action), text, sort="input gradient")
     got, expected = step.input_grads or (), wanted.input_grads or ()
     if len(got) != len(expected):
-        text = f"{len(got)} input gradients were returned, expected {len(expected)}, one per argument"
+        text = f"expected {len(expected)} input gradients, one per argument, got {len(got)}"
         yield Finding("shape", "the returned tuple", str(step.action), text)
         return
     if all(one is other is None or same_bits(one, other) for one, other in zip(got, expected, strict=True)):

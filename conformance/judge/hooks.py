@@ -35,7 +35,7 @@ def fire_as_often(evidence: Evidence, kind: str) -> Iterator[Finding]:
             continue
         for name in {**wanted, **got}:
             if got[name] != wanted[name] and name not in excused:
-                text = f"the {_LABELS[kind]} was called {got[name]} times, under plain autograd {wanted[name]}"
+                text = f"the {_LABELS[kind]} was called {got[name]} times; plain autograd calls it {wanted[name]} times"
                 yield _of_hook(kind, name, str(step.action), text)
         got, wanted = Counter(), Counter()
 
@@ -63,8 +63,8 @@ def given_the_gradient(evidence: Evidence, kind: str) -> Iterator[Finding]:
                 continue
             for call, wanted in zip(calls, _wanted_calls(evidence, step, kind, name), strict=False):
                 if not near(call.grad, wanted.grad):
-                    seen = f"{_shown(call.grad)}, expected {_shown(wanted.grad)}"
-                    text = f"the {_LABELS[kind]} was not given the gradient: {seen}"
+                    seen = f"expected {_shown(wanted.grad)}, got {_shown(call.grad)}"
+                    text = f"the {_LABELS[kind]} received a wrong gradient: {seen}"
                     yield _of_hook(kind, name, str(step.action), text)
 
 

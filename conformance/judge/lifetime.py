@@ -35,7 +35,7 @@ def released(evidence: Evidence) -> Iterator[Finding]:
                 if count > allowed and (mb, what) not in told:
                     told.add((mb, what))
                     why = "only the garbage collector would free them" if step is last else "the graph is kept"
-                    seen = f"{count} {text} alive, under plain autograd {allowed}; {why}"
+                    seen = f"{count} {text} are still alive; plain autograd keeps {allowed}; {why}"
                     yield Finding("alive", f"micro-batch {mb}", str(step.action), seen, sort="micro-batch")
 
 
@@ -45,7 +45,7 @@ def outputs_released_by_input_pass(evidence: Evidence) -> Iterator[Finding]:
     for step in evidence.observation.steps:
         if step.action.kind == "drop" and step.alive[step.action.mb].outputs:
             count = step.alive[step.action.mb].outputs
-            text = f"{count} outputs alive between I and W although nobody outside holds them"
+            text = f"{count} outputs alive between I and W although the caller holds none"
             yield Finding("alive", f"micro-batch {step.action.mb}", str(step.action), text, sort="micro-batch")
 
 
@@ -59,7 +59,7 @@ def released_once_sent(evidence: Evidence) -> Iterator[Finding]:
                 evidence.oracle_step(step).alive[step.action.mb].outputs,
             )
             if alive > allowed:
-                text = f"{alive} outputs alive although they were sent and let go of; under plain autograd {allowed}"
+                text = f"{alive} outputs alive although the caller sent and freed them; plain autograd keeps {allowed}"
                 yield Finding("alive", f"micro-batch {step.action.mb}", str(step.action), text, sort="micro-batch")
 
 
@@ -72,4 +72,4 @@ def no_growth(evidence: Evidence) -> Iterator[Finding]:
         growth, usual = counts[-1] - counts[0], allowed[-1] - allowed[0]
         if growth > max(usual, 0) + SLACK:
             text = f"{growth} more live tensors after the last micro-batch than after the twentieth"
-            yield Finding("alive", "the session", "", f"{text}; under plain autograd {usual}")
+            yield Finding("alive", "the session", "", f"{text}; plain autograd has {usual}")

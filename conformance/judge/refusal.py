@@ -25,7 +25,7 @@ def refused(evidence: Evidence) -> Iterator[Finding]:
     for observation in evidence.observations:
         for step in observation.steps:
             if step.action.misuse and step.raised is None:
-                yield Finding("no_error", "the action", str(step.action), "was accepted in silence; expected an error")
+                yield Finding("no_error", "the action", str(step.action), "raised no error; expected one")
             if step.action.misuse and step.raised is not None:
                 yield from left_behind(observation, step)
 
@@ -79,7 +79,7 @@ def left_behind(observation: Observation, step: Step) -> Iterator[Finding]:
     if before.state and step.state:
         for name, flag in step.state.requires_grad.items():
             if before.state.requires_grad.get(name, flag) != flag:
-                text = f"requires_grad became {flag} though the action raised"
+                text = f"requires_grad became {flag} although the action raised"
                 yield Finding("changed", name, str(step.action), text, sort="requires_grad flag")
 
 
@@ -88,7 +88,7 @@ def _changes(
 ) -> Iterator[Finding]:
     for name in {**before, **after}:
         if not same(before.get(name), after.get(name)):
-            text = "changed though the action raised" if step.raised else "changed"
+            text = "changed although the action raised" if step.raised else "changed"
             yield Finding("changed", f"{prefix} {name}", str(step.action), text, sort=sort)
 
 

@@ -75,7 +75,7 @@ def _differing(
         for name, got, expected in _entries(sort, getattr(step.state, what), getattr(wanted, what)):
             if name not in told and not alike(got, expected):
                 told.add(name)
-                text = f"is not as under plain autograd{_numbers(got, expected)}"
+                text = f"differs from plain autograd{_numbers(got, expected)}"
                 yield Finding("changed", name, str(step.action), text, sort=sort)
 
 
@@ -115,7 +115,7 @@ def params_untouched_by_input_pass(evidence: Evidence) -> Iterator[Finding]:
         if before is not None and step.action.kind == "I":
             for name, grad in step.param_grads.items():
                 if not same(before.param_grads.get(name), grad):
-                    yield _of_stored(name, step, "was changed by the input pass")
+                    yield _of_stored(name, step, "was changed by I")
         before = step
 
 
@@ -200,7 +200,7 @@ def stored_as_laid_out(evidence: Evidence) -> Iterator[Finding]:
                 continue
             if grad.stride() != expected.stride():
                 told.add(name)
-                text = f"has strides {grad.stride()}, under plain autograd {expected.stride()}"
+                text = f"expected strides {expected.stride()}, got {grad.stride()}"
                 yield Finding("layout", name, str(step.action), text, sort="parameter gradient")
 
 
@@ -231,7 +231,7 @@ def weight_result(evidence: Evidence) -> Judged:
         names = list(step.param_grads)
         result = step.weight_result or ()
         if len(result) != len(names):
-            text = f"{len(result)} entries, expected {len(names)}, one per parameter"
+            text = f"expected {len(names)} entries, one per parameter, got {len(result)}"
             yield Finding("shape", "the tuple W returns", str(step.action), text)
             continue
         own = evidence.reference(step.action.stage, step.action.mb, step.position).params
@@ -252,7 +252,7 @@ def bit_equal(evidence: Evidence) -> Iterator[Finding]:
     for count, observation in enumerate(evidence.observations):
         yield from raised(observation)
         for sort, where, action in _differences(evidence.observation, observation):
-            text = f"repeat {count} of {len(evidence.observations)} differs from the first in its bits"
+            text = f"repeat {count} of {len(evidence.observations)} differs from the first bit by bit"
             yield Finding("not_repeatable", where, action, text, sort=sort)
             return
 

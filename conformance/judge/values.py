@@ -71,11 +71,11 @@ def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, how m
     label = str(action)
     if not isinstance(expected, Tensor):
         if isinstance(got, Tensor) and not (zeros_for_none and not got.any()):
-            text = f"expected None as from plain autograd, got {_summary(got)}"
+            text = f"expected None, got {_summary(got)}"
             yield Finding("unexpected", where, label, text, cause=_cause(explain, got), sort=sort)
         return
     if not isinstance(got, Tensor):
-        kind = "nothing" if got is None else f"{got!r}"
+        kind = "None" if got is None else f"{got!r}"
         cause = _cause(explain, None) if got is None else None
         yield Finding("missing", where, label, f"expected {_summary(expected)}, got {kind}", cause=cause, sort=sort)
         return
@@ -90,7 +90,7 @@ def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, how m
             yield BIT_EQUAL
             return
     if not (got.is_floating_point() or got.is_complex()):
-        text = f"expected the integers of plain autograd, {int((got != expected).sum())} elements differ"
+        text = f"expected plain autograd's integers; {int((got != expected).sum())} elements differ"
         yield Finding("mismatch", where, label, text, cause=_cause(explain, got), sort=sort)
         return
     judged, exact = _by_the_rule(got, expected, reference, spread=spread, factor=factor, run_in=run_in)
@@ -113,7 +113,7 @@ def _rounded(  # noqa: PLR0913 (as _nonfinite, and how much room it has)
     narrow = gone_through(got, expected) if factor == 1.0 and sort in _COMPUTED else None
     if narrow is not None:
         name = str(narrow).removeprefix("torch.")
-        text = f"each element is a {name}, plain autograd's are not; expected the precision of {got.dtype}"
+        text = f"every element is exactly a {name}; expected the precision of {got.dtype}"
         yield Finding("mismatch", where, action, text, cause=Cause(Mistake.ROUNDED, names=(name,)), sort=sort)
 
 
@@ -216,10 +216,10 @@ def _numbers(got: Tensor, expected: Tensor, judged: Judgement) -> str:
     return (
         f"worst at {list(judged.worst)}: expected {describe(one, other)}, got {describe(other, one)}; "
         f"error {judged.error:.3g}, bound {judged.bound:.3g}, "
-        f"headroom {judged.headroom:.3g}"
+        f"error/bound {judged.headroom:.3g}"
     )
 
 
 def _summary(tensor: Tensor) -> str:
     largest = float(tensor.to_dense().abs().max()) if tensor.numel() and tensor.dtype != torch.bool else 0.0
-    return f"a tensor of shape {tuple(tensor.shape)}, largest element {largest:.3g}"
+    return f"a tensor of shape {tuple(tensor.shape)} with largest element {largest:.3g}"

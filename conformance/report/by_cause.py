@@ -18,15 +18,15 @@ from .lines import count
 #: What a kind of finding says of a tensor, where the finding's own text is all numbers.
 _OF_TENSORS = {
     "mismatch": "has a wrong value",
-    "nonfinite": "has NaN or inf where plain autograd has none, or the other way round",
-    "missing": "is None, a tensor under plain autograd",
-    "unexpected": "is a tensor, None under plain autograd",
-    "requires_grad": "requires a gradient itself, plain autograd's does not",
+    "nonfinite": "has NaN or inf where plain autograd has none, or the reverse",
+    "missing": "is None (plain autograd: a tensor)",
+    "unexpected": "is a tensor (plain autograd: None)",
+    "requires_grad": "requires a gradient itself (plain autograd: no)",
     "shape": "has a wrong shape",
     "dtype": "has a wrong dtype",
     "device": "is on a wrong device",
     "layout": "has a wrong layout",
-    "race": "is still being written on another stream",
+    "race": "is still being written by another stream",
 }
 
 #: Those that say which of two is None, as a text does that begins with what was expected.
@@ -35,12 +35,12 @@ _OF_NONE = {"missing", "unexpected"}
 #: What any other kind of finding says where the results of a cause do not say it in the same words.
 _IN_GENERAL = {
     "error": "raised",
-    "no_error": "was accepted where an error was expected",
+    "no_error": "raised no error; expected one",
     "changed": "changed",
     "shared": "shares storage",
-    "alive": "is kept alive",
+    "alive": "is still alive",
     "hooks": "has hooks that were not called as under plain autograd",
-    "not_repeatable": "is not the same in every run",
+    "not_repeatable": "differs between runs",
 }
 
 
@@ -64,8 +64,9 @@ class Gone:
         causes = "1 more cause disappears" if self.causes == 1 else f"{self.causes} more causes disappear"
         causes = causes if self.causes else "parts of other causes disappear"
         of = [f"{self.checks} of these checks"] if self.checks else []
-        of += [f"{count(self.should, 'check')} of SHOULD"] if self.should else []
-        return f"{causes} with it{': ' if of else ''}{' and '.join(of)}"
+        of += [count(self.should, "SHOULD check")] if self.should else []
+        shown = f" ({' and '.join(of)})" if of else ""
+        return f"{causes} with it{shown}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Cause:
     def text(self) -> str:
         """All of it in one line."""
         why = f"; likely cause: {self.likely}" if self.likely else ""
-        needs = f"; needs: {self.needs}" if self.needs else ""
+        needs = f"; only with: {self.needs}" if self.needs else ""
         return f"{self.said}{why}{needs}{f'; {self.gone}' if self.gone else ''}"
 
     @property

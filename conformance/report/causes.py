@@ -39,7 +39,7 @@ def cause_head(number: int, cause: Cause, width: int) -> list[Line]:
     """Return the lines that say what a cause is, of how many checks, why, and what it needs."""
     lead = f"[{number}] {count(len(cause.checks), 'check')}: "
     lines = wrapped(lead + _short(cause.said), width, hanging=4, role="heading")
-    for label, told in (("likely cause", cause.likely), ("needs", cause.needs)):
+    for label, told in (("likely cause", cause.likely), ("only with", cause.needs)):
         lines += wrapped(f"{label}: {_short(told)}", width, indent=4, hanging=2, role="heading") if told else []
     return lines + (wrapped(str(cause.gone), width, indent=4, hanging=2, role="heading") if cause.gone else [])
 

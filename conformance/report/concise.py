@@ -67,7 +67,7 @@ def _title(one: Cause) -> str:
 
 def _message(report: Report, one: Cause) -> str:
     again = command_again(report, one.smallest)
-    return "\n".join([one.text, one.smallest.message, *([f"again: {again}"] if again else [])])
+    return "\n".join([one.text, one.smallest.message, *([f"reproduce: {again}"] if again else [])])
 
 
 def _annotation(level: str, file: str, title: str, message: str) -> str:

@@ -79,7 +79,7 @@ def _accuses(result: Result) -> bool:
 def _line(name: str, results: list[Result], planned: int, report: Report) -> Line:
     counts = Counter(map(_standing, results))
     rest = [
-        (counts["not done"], "not done there"),
+        (counts["not done"], "unsupported"),
         (counts["withheld"], "withheld"),
         (counts["nothing"], _NO_CASE),
         (counts["not judged"], "could not be judged"),
@@ -90,7 +90,7 @@ def _line(name: str, results: list[Result], planned: int, report: Report) -> Lin
     broken = sum(len(probe.broken) for probe in devices(report) if _is_of(probe, name, report))
     if counts["wrong"] or broken:
         mend = [one for one in culprits(report) if any(result.device == name for result in one.results)]
-        first = f"; mend {mend[0].name} first" if mend else ""
+        first = f"; fix {mend[0].name} first" if mend else ""
         lines = f"{count(broken, 'line')} of its pre-flight and " if broken else ""
         told = f"{name} is WRONG in {lines}{count(counts['wrong'], 'check')} of {len(results)} in {dtypes}{first}{more}"
         return Line(told, "bad")
@@ -99,7 +99,7 @@ def _line(name: str, results: list[Result], planned: int, report: Report) -> Lin
         return Line(f"{name}: no verdict: {none}", "warning")
     if not counts["right"]:
         return Line(f"{name}: no verdict: nothing was judged in {dtypes}{more}", "warning")
-    told = f"{name} is right in all {counts['right']} checks that it can do in {dtypes}{more}"
+    told = f"{name} is right in all {counts['right']} checks that it supports in {dtypes}{more}"
     return Line(told, "warning" if any(number for number, what in rest if what != _NO_CASE) else "good")
 
 
@@ -148,7 +148,7 @@ def _imprecise(results: list[Result]) -> Iterator[str]:
         worst[operation] = max(eps, worst.get(operation, 0.0))
     if worst:
         most = max(worst, key=lambda operation: worst[operation])
-        yield f"{count(len(worst), 'operation')} imprecise, by up to {worst[most]:.0f} eps ({most})"
+        yield f"{count(len(worst), 'operation')} imprecise by up to {worst[most]:.0f} eps ({most})"
 
 
 def _repeated(results: list[Result]) -> Iterator[str]:
@@ -161,19 +161,19 @@ def _repeated(results: list[Result]) -> Iterator[str]:
     if not twice:
         return
     if not apart and not other:
-        yield f"two runs from one seed bit-equal in all {count(len(twice), 'check')} that ran twice"
+        yield f"two runs with one seed are bit-equal in all {count(len(twice), 'check')} that ran twice"
         return
-    far = f", apart by up to {max(apart):.2g} of the largest element" if apart else ""
-    yield f"two runs from one seed differ in {len(apart) + other} of {len(twice)} checks{far}"
+    far = f", by up to {max(apart):.2g} of the largest element" if apart else ""
+    yield f"two runs with one seed differ in {len(apart) + other} of {len(twice)} checks{far}"
 
 
 def _executed(results: list[Result]) -> Iterator[str]:
     """Yield what was left to the host, and how much memory the device took."""
     left = [one.off_device_share for one in results if one.off_device_share]
     if left:
-        yield f"{count(len(left), 'check')} left operations to the host, up to {max(left):.0%} of them"
+        yield f"{count(len(left), 'check')} used the CPU fallback, for up to {max(left):.0%} of their operations"
     elif any(one.off_device_share is not None for one in results):
-        yield "nothing was left to the host"
+        yield "no CPU fallback"
     ratios = {one.check: one.memory["peak"] / one.memory["plain_autograd"] for one in results if one.memory}
     if ratios:
         most = max(ratios, key=lambda check: ratios[check])

@@ -45,6 +45,6 @@ def devices(report: Report) -> list[Device]:
 
 
 def left_out(report: Report) -> list[str]:
-    """Return which devices and dtypes were found and left out, and why."""
+    """Return which devices and dtypes were found but not used, and why."""
     skipped = (report.devices or {}).get("skipped", ())
     return [f"{' '.join(filter(None, (one['device'], one['dtype'])))}: {one['reason']}" for one in skipped]

@@ -82,7 +82,7 @@ def _texts(lines: Iterable[Line]) -> tuple[Item, ...]:
 
 def _device_faults(report: Report) -> Section:
     causes = tuple(by_cause(result for result in _with_status(report.failures, "error") if result.kind == "device"))
-    note = f"They are not charged to {report.target['name']}, of which these checks say nothing."
+    note = f"They say nothing about {report.target['name']}."
     heading = f"device faults: {_counted(causes)}"
     return Section(heading=heading, role="bad", note=note, causes=causes, spares_target=True, kind="device")
 
@@ -112,7 +112,7 @@ def _waived(report: Report) -> Section:
 def _passed_and_waived(report: Report) -> Section:
     results = _with_status(report.results, "unexpectedly_passed")
     return Section(
-        heading=f"passed, and waived: {count(len(results), 'result')}{_aside(report)}",
+        heading=f"passed although waived: {count(len(results), 'result')}{_aside(report)}",
         role="bad" if report.strict else "warning",
         note="Expected to fail; remove the waiver." if report.strict else "Expected to fail.",
         causes=tuple(by_cause(results)),
@@ -128,7 +128,7 @@ def _unsupported(report: Report) -> Section:
     results = [result for result in _with_status(report.results, "unsupported") if result.kind not in _LISTED]
     return Section(
         heading=f"unsupported: {count(len(results), 'check')}, neither passed nor failed",
-        note="The target does not claim what they need, refuses it, or plain autograd cannot do it.",
+        note="The target does not claim or support them, or plain autograd cannot run them.",
         causes=tuple(by_cause(results)),
         items=_by_message(results),
         brief=_BRIEF,
@@ -137,7 +137,7 @@ def _unsupported(report: Report) -> Section:
 
 def _withheld(report: Report) -> Section:
     results = [result for result in report if result.kind == WITHHELD]
-    heading = f"withheld: {count(len(results), 'check')} that a list leaves out"
+    heading = f"withheld: {count(len(results), 'check')} on a skip list"
     return Section(
         heading=heading, role="warning", causes=tuple(by_cause(results)), items=_by_message(results), brief=_BRIEF
     )
@@ -154,9 +154,9 @@ def _right_split(report: Report) -> Section:
     runtimes = [result.check for result in report if result.of_runtime]
     own = [result.check for result in report if result.of_runtime is False]
     kinds = (
-        (gone, "wrong with torch as it is, and right with the right split"),
-        (runtimes, "wrong with plain autograd in the place of I and W as well: of torch's runtime, not of the split"),
-        (own, "wrong with the right split alone, and right with plain autograd in the place of I and W"),
+        (gone, "wrong with torch, right with the right split"),
+        (runtimes, "also wrong with plain autograd as I and W, a fault of torch's runtime"),
+        (own, "wrong with the right split, right with plain autograd as I and W"),
     )
     told = any(result.as_it_is is not None for result in report)
     items = (
@@ -207,7 +207,7 @@ def to_mend(report: Report) -> Section:
     found = culprits(report)
     several = count(len(found), "operation")
     items = tuple(Item(text=_mended(number, one)) for number, one in enumerate(found, start=1))
-    return Section(heading=f"to be mended on the device: {several}, the worst first", role="bad", items=items)
+    return Section(heading=f"fix on the device: {several}, worst first", role="bad", items=items)
 
 
 def _mended(number: int, one: Culprit) -> str:
@@ -229,7 +229,7 @@ def _with_status(results: Iterable[Result], status: str) -> list[Result]:
 
 
 def _aside(report: Report) -> str:
-    return "" if report.strict else " (told, but only --strict lets them decide)"
+    return "" if report.strict else " (they decide only with --strict)"
 
 
 def _counted(causes: Iterable[Cause]) -> str:
@@ -237,9 +237,9 @@ def _counted(causes: Iterable[Cause]) -> str:
     groups = list(causes)
     results = {result.place for group in groups for result in group.results}
     checks = len({place.check for place in results})
-    times = f", {len(results)} results," if len(results) > checks else ""
-    by = f" by {count(len(groups), 'cause')}" if len(groups) < checks else ""
-    return f"{count(checks, 'check')}{times}{by}".rstrip(",")
+    times = f", {len(results)} results" if len(results) > checks else ""
+    by = f", {count(len(groups), 'cause')}" if len(groups) < checks else ""
+    return f"{count(checks, 'check')}{times}{by}"
 
 
 def _by_message(results: Iterable[Result]) -> tuple[Item, ...]:
@@ -319,7 +319,7 @@ def idle_waivers(report: Report) -> list[str]:
     """Return which waivers met no result in a whole run of profile ``full``."""
     told: Mapping[str, Any] = report.waivers or {}
     return [
-        f"{told['file']}: entry {position + 1} ({told['entries'][position]['check']}) met no result that was judged in "
-        "this whole run; remove it"
+        f"{told['file']}: entry {position + 1} ({told['entries'][position]['check']}) matched no result of this "
+        "whole run; remove it"
         for position in report.idle_waivers
     ]

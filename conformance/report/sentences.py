@@ -63,12 +63,12 @@ def _verdict(report: Report) -> str:
         alone = "a run of its own decides" if report.with_contract else "was not run"
         return f"{name}: {told}; no verdict on contract {report.contract}, which {alone}"
     if report.verdict == "does not conform":
-        part = "" if report.whole else ", and not all of the contract was run"
+        part = "" if report.whole else "; the contract was not run in full"
         return f"{name} does NOT conform: {failed} failed{part}"
     but = f"; {failed} failed" if failed else ""
     extent = report.extent
     if extent is not None and report.verdict.startswith("conforms"):
-        held = f", {counts['waived']} are waived" if counts["waived"] else ""
+        held = f", {counts['waived']} waived" if counts["waived"] else ""
         return (
             f"{name} conforms{'' if extent.whole else ' in part'} to contract {report.contract} in profile "
             f"{report.profile}{' with waivers' if report.rests_on_waivers else ''}: {counts['passed']} of "
@@ -191,7 +191,7 @@ def _off_device(results: Sequence[Result]) -> str:
         return ""
     worst = _worst(shares, lambda result: result.off_device_share)
     if not worst.off_device_share:
-        return f"all operations of the {len(shares)} checks that were recorded ran on the device"
+        return f"all operations of the {len(shares)} recorded checks ran on the device"
     number = sum(bool(result.off_device_share) for result in shares)
     return (
         f"{number} of the {len(shares)} recorded checks ran operations off the device, "
@@ -205,7 +205,7 @@ def _memory(results: Sequence[Result]) -> str:
 
 def _deferred(results: Sequence[Result]) -> str:
     split = [r for r in results if r.memory is not None and r.memory["undeferred"] != r.memory["plain_autograd"]]
-    return _largest(split, "undeferred", "what plain autograd takes where no weight gradient is deferred")
+    return _largest(split, "undeferred", "plain autograd without deferred weight gradients")
 
 
 def _largest(results: Sequence[Result], measure: str, words: str) -> str:
@@ -223,8 +223,8 @@ def _spread(results: Sequence[Result]) -> str:
         return ""
     worst = _worst(spreads, lambda result: result.oracle_spread)
     return (
-        f"plain autograd does not repeat itself bit by bit in {count(len(spreads), 'check')}: its runs are up to "
-        f"{worst.oracle_spread:.1e} of the largest element apart ({worst.check}), by which bounds are wider there"
+        f"plain autograd differs between two runs in {count(len(spreads), 'check')}, by up to "
+        f"{worst.oracle_spread:.1e} of the largest element ({worst.check}); bounds are wider there by as much"
     )
 
 

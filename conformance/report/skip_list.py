@@ -143,7 +143,7 @@ def _full_name(name: str) -> str:
 def _dtype_of(name: str, dtype: str) -> str | None:
     """Return the dtype of an operation's samples in a run in ``dtype``, of a few the complex one.
 
-    None for one that the operation has nowhere: that it is not done there is no matter of a device.
+    None for one that the operation has nowhere: that it is unsupported is no matter of a device.
     """
     import torch  # noqa: PLC0415 (it is slow to import)
 

@@ -42,7 +42,7 @@ def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> lis
     file, text = report.target.get("file"), report.target["text"]
     named = "" if text == report.target["name"] else f", named as {text}"
     where = ", ".join(f"{_device(device)} {dtype}" for device, dtype in cells)
-    probed = ", what is not claimed is tried too" if report.profile == "full" else ""
+    probed = ", unclaimed capabilities are tried too" if report.profile == "full" else ""
     waived = waiver_file(report)
     return [
         *wrapped(f"gradconform {KIT_VERSION} judges {title(report)}{named}", width, hanging=4, role="heading"),
@@ -125,7 +125,7 @@ def _around_the_verdict(report: Report, width: int, *, short: bool) -> list[Line
     on_the_cpu = all(result.device == "cpu" for result in report)  # of a device they say what it is judged by
     return [
         *_preflights(devices(report), width),
-        *listed("found and left out", left_out(report), width),
+        *listed("found but not used", left_out(report), width),
         *(() if short and on_the_cpu else wrapped_each(numbers(report), width, role="faint")),
     ]
 
@@ -166,8 +166,15 @@ def _section(
         tell = _fault if section.spares_target else _cause
         lines += [*tell(number, cause, report, width, detail), Line()]
     left = len(numbered) - len(shown)
-    more = f"and {count(left, 'more cause')}" if shown else count(left, "cause")
-    return [*lines, *([Line(f"{more}, in the summary; -v shows each", "faint"), Line()] if left else [])]
+    more = count(left, "more cause" if shown else "cause")
+    return [
+        *lines,
+        *(
+            [Line(f"{more} {'is' if left == 1 else 'are'} in the summary; -v shows each", "faint"), Line()]
+            if left
+            else []
+        ),
+    ]
 
 
 def _of_one_bug(  # noqa: PLR0913 (as _section, and what its causes are beside)
@@ -215,7 +222,7 @@ def _cause(number: int, cause: Cause, report: Report, width: int, detail: Detail
 
 def _again(report: Report, first: Result, width: int) -> list[Line]:
     """Return the lines on the command that runs a check again, and on that which writes it as a script."""
-    told = {"again": command_again(report, first), "script": command_of_script(report, first)}
+    told = {"reproduce": command_again(report, first), "script": command_of_script(report, first)}
     return [line for what, command in told.items() if command for line in command_lines(what, command, width, indent=4)]
 
 

@@ -44,10 +44,10 @@ def test_contract_operations_and_blocks_are_one_run_with_one_verdict(command: Co
     ]
     assert checks[len(checks) - len(beside) :] == [one for one in checks if one.partition(".")[0] in beside]
     assert list(dict.fromkeys(beside)) == ["ops", "blocks", "settings", "faults"]
-    assert done.last == f"cpu is right in all {len(checks)} checks that it can do in float32"
+    assert done.last == f"cpu is right in all {len(checks)} checks that it supports in float32"
     assert "of contract 1.0, profile quick, and beside it" in done.out
     assert "devices: 1 of 1 without anything wrong" in done.out
-    assert "checks that it can do in float32; 1 of 1 known faults found" in " ".join(done.out.split())
+    assert "checks that it supports in float32; 1 of 1 known faults found" in " ".join(done.out.split())
     page = Path("cpu.html").read_text(encoding="utf-8")
     assert "<h1>cpu, by reference-split" in page
     assert f'<p class="verdict good">{done.last}; 1 of 1 known faults found' in page
@@ -159,7 +159,7 @@ def test_what_most_checks_fail_by_is_to_be_mended_first_and_its_size_is_bounded(
     assert (silu.name, silu.size, silu.passes) == ("aten::silu", 3, "")
     told = device_verdict(report, {"npu": 6})
     assert told.wrong
-    assert [str(line) for line in told.lines] == ["npu is WRONG in 3 checks of 6 in float32; mend aten::mul first"]
+    assert [str(line) for line in told.lines] == ["npu is WRONG in 3 checks of 6 in float32; fix aten::mul first"]
 
 
 def test_the_size_of_an_operation_is_that_of_its_own_arguments() -> None:
@@ -201,7 +201,7 @@ def test_no_section_of_the_page_is_empty() -> None:
         told, target={**told.target, "name": "reference-split"}, options={**told.options, "with_contract": True}
     )
     page = report_page(told)
-    assert "npu is WRONG in 1 check of 2 in float32; mend aten::mul first" in page
+    assert "npu is WRONG in 1 check of 2 in float32; fix aten::mul first" in page
     sections = re.findall(r"<h([23])[^>]*>(.*?)</h[23]>\s*(</?\w+)", page, re.DOTALL)
     empty = [
         text
@@ -220,15 +220,15 @@ def test_what_else_is_known_of_a_device_stands_beside_its_verdict() -> None:
         result("faults.found.doubled", status="error", kind="kit"),
     )
     known = (
-        "npu is right in all 3 checks that it can do in float32; 1 could not be judged; 1 of 2 known faults found; "
-        "two runs from one seed differ in 1 of 2 checks, apart by up to 1e-07 of the largest element; 1 check left "
-        "operations to the host, up to 25% of them; peak memory at most 1.50 times plain autograd's "
+        "npu is right in all 3 checks that it supports in float32; 1 could not be judged; 1 of 2 known faults found; "
+        "two runs with one seed differ in 1 of 2 checks, by up to 1e-07 of the largest element; 1 check used the CPU "
+        "fallback, for up to 25% of their operations; peak memory at most 1.50 times plain autograd's "
         "(full.gradients.mlp)"
     )
     assert [str(line) for line in standing_of_devices(report)] == [known]
 
 
-RIGHT = "npu is right in all 1 checks that it can do in float32"
+RIGHT = "npu is right in all 1 checks that it supports in float32"
 NOTHING = "npu: no verdict: nothing was judged in float32"
 
 
@@ -239,9 +239,9 @@ NOTHING = "npu: no verdict: nothing was judged in float32"
         (
             [result("a.b.c"), result("a.b.d", status="unsupported"), result("a.b.e", status="error", kind="kit")],
             5,
-            f"{RIGHT}; 1 not done there; 1 could not be judged; 2 not tried",
+            f"{RIGHT}; 1 unsupported; 1 could not be judged; 2 not tried",
         ),
-        ([result("a.b.d", status="unsupported")], 1, f"{NOTHING}; 1 not done there"),
+        ([result("a.b.d", status="unsupported")], 1, f"{NOTHING}; 1 unsupported"),
         ([result("a.b.c", status="failed", kind="mismatch")], 1, "npu is WRONG in 1 check of 1 in float32"),
     ],
 )  # fmt: skip
@@ -255,7 +255,7 @@ def test_each_device_has_a_line_of_its_own() -> None:
     made = report_of(result("a.b.c", device="cpu"), wrong("a.b.c"))
     told = device_verdict(made, {"cpu": 2, "npu": 1, "xpu": 3})
     assert [str(line) for line in told.lines] == [
-        "cpu is right in all 1 checks that it can do in float32; 1 not tried",
-        "npu is WRONG in 1 check of 1 in float32; mend aten::mul first",
+        "cpu is right in all 1 checks that it supports in float32; 1 not tried",
+        "npu is WRONG in 1 check of 1 in float32; fix aten::mul first",
         "xpu: no verdict: none of 3 checks was run",
     ]

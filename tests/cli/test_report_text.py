@@ -43,13 +43,13 @@ ERROR = result("a.b.e", "error", kind="kit", message="the kit failed: Traceback\
     [
         ("thing 1.2 conforms to contract 1.0 in profile full: 1 of 1 checks passed", report(result("a.b.c"))),
         (
-            "thing 1.2 conforms in part to contract 1.0 in profile full: 3 of 4 checks passed, without rng",
+            "thing 1.2 conforms in part to contract 1.0 in profile full: 3 of 4 checks passed; not claimed: rng",
             report(*map(result, ("a.b.c", "a.b.d", "a.b.e")), result("a.b.f", "unsupported", unclaimed=("rng",))),
         ),
         (
             (
-                "thing 1.2 conforms in part to contract 1.0 in profile full: 3 of 4 checks passed, full only, "
-                "1 asks for options that it need not have, without 1 that plain autograd cannot do here"
+                "thing 1.2 conforms in part to contract 1.0 in profile full: 3 of 4 checks passed; split "
+                "backward not tested; 1 optional check skipped; 1 that plain autograd cannot run here"
             ),
             report(
                 *map(result, ("a.b.c", "a.b.d", "a.b.e")),
@@ -65,15 +65,15 @@ ERROR = result("a.b.e", "error", kind="kit", message="the kit failed: Traceback\
         ("thing 1.2 does NOT conform: 1 SHOULD failed", report(result("a.b.c"), SHOULD, strict=True)),
         ("thing 1.2 does NOT conform: 1 MUST and 1 SHOULD failed", report(WRONG, SHOULD)),
         (
-            "thing 1.2 does NOT conform: 1 MUST failed, and not all of the contract was run",
+            "thing 1.2 does NOT conform: 1 MUST failed; the contract was not run in full",
             report(WRONG, manifest=2),
         ),
         ("thing 1.2: incomplete, no verdict: 1 of 2 checks ran, none failed", report(result("a.b.c"), manifest=2)),
         ("thing 1.2: incomplete, no verdict: 1 of 2 checks ran; 1 SHOULD failed", report(SHOULD, manifest=2)),
         (
             (
-                "thing 1.2: incomplete, no verdict: 0 of 1 checks ran, none failed, without loss; of the core, which "
-                "no claim can withhold, a.b.c did not pass on cpu float32; no MUST of a passed on cpu float32; "
+                "thing 1.2: incomplete, no verdict: 0 of 1 checks ran, none failed; not claimed: loss; core "
+                "checks did not pass on cpu float32: a.b.c; no MUST of a passed on cpu float32; "
                 "1 of 1 checks are unsupported on cpu float32; and 1 more such reasons"
             ),
             report(result("a.b.c", "unsupported", core=True, unclaimed=("loss",))),
@@ -94,7 +94,7 @@ def test_the_verdict_says_what_decided(expected: str, run: Report) -> None:
             failed("a.b.c", "input 1", "worst at [3]", action="I0", sort="input gradient"),
         ),
         (
-            "after W, a parameter gradient is None, a tensor under plain autograd",
+            "after W, a parameter gradient is None (plain autograd: a tensor)",
             failed("a.b.c", "0.weight", "expected a tensor", kind="missing"),
         ),
         (
@@ -104,11 +104,11 @@ def test_the_verdict_says_what_decided(expected: str, run: Report) -> None:
             ),
         ),
         (
-            "after I, the action was accepted in silence; expected an error",
+            "after I, the action raised no error; expected one",
             failed(
                 "a.b.c",
                 "the action",
-                "was accepted in silence; expected an error",
+                "raised no error; expected one",
                 kind="no_error",
                 action="I1!",
                 sort="thing",
@@ -200,7 +200,7 @@ def test_an_error_of_the_kit_is_told_with_its_traceback_and_its_check() -> None:
       the kit failed: Traceback
         line 1
       KeyError: 'x'
-    again: gradconform replay a.b.e thing
+    reproduce: gradconform replay a.b.e thing
 
 0 of 1 checks of contract 1.0, profile full, ran
 thing 1.2: error: kit: 1 check could not be judged""",
@@ -219,7 +219,7 @@ def test_what_fails_alike_in_two_dtypes_is_told_once() -> None:
 [1] 1 check: after W, a parameter gradient has a wrong value
     a.b.c [cpu float32, cpu float64]: program F0 I0 W0
       - weight, after W0: worst at [0]
-    again: gradconform replay a.b.c thing
+    reproduce: gradconform replay a.b.c thing
 
 2 of 2 checks of contract 1.0, profile full, ran
 thing 1.2 does NOT conform: 2 MUST failed""",

@@ -54,7 +54,7 @@ def test_failures_with_one_cause_are_told_together(command: Command) -> None:
           transpose, hence not contiguous)
       split.gradients.output-view: output-view (an output that is a view of
           another shape)
-    again: gradconform replay split.gradients.output-view torch
+    reproduce: gradconform replay split.gradients.output-view torch
 """,
     )
 

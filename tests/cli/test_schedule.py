@@ -83,7 +83,7 @@ def test_a_wrong_backward_is_found_in_it(command: Command, zbv: Path, target_fil
     )
     done = command("run", "backward.py", "--schedule", zbv.name)
     assert done.code == 1
-    assert "likely cause: micro-batch 0 missing" in " ".join(done.out.split()) or "got nothing" in done.out
+    assert "likely cause: micro-batch 0 missing" in " ".join(done.out.split()) or "got None" in done.out
     assert done.last.endswith(": 1 of 1 check failed; no verdict on contract 1.0, which was not run")
 
 

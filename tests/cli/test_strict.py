@@ -12,7 +12,7 @@ FAILED_SHOULD = ("--checks", "hooks.post_accumulate.mlp-split")
 def test_a_failed_should_is_told_in_full_and_decides_nothing(command: Command) -> None:
     done = command("run", "torch", *FAILED_SHOULD, "-v")
     assert done.code == 5
-    assert "failed SHOULD (told, but only --strict lets them decide): 1 check" in done.out
+    assert "failed SHOULD (they decide only with --strict): 1 check" in done.out
     assert "hooks.post_accumulate.mlp-split: Post-accumulate-gradient hooks SHOULD" in done.out
     assert done.last.endswith("checks ran; 1 SHOULD failed")
 

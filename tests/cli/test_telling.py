@@ -42,7 +42,7 @@ def halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def told(text: str) -> str:
     """Return what stands behind the areas, without the numbers of a processor."""
-    return re.sub(r"worst at .*?headroom \S+", "worst at ...", text[text.index("===") :], flags=re.DOTALL)
+    return re.sub(r"worst at .*?error/bound \S+", "worst at ...", text[text.index("===") :], flags=re.DOTALL)
 
 
 @pytest.mark.usefixtures("halved")
@@ -50,17 +50,17 @@ def test_a_cause_is_told_by_its_smallest_check(command: Command) -> None:
     assert_expected_inline(
         told(command("run", "halved.py", *CHECKS).out),
         """\
-====================== failed MUST: 10 checks by 1 cause =======================
+======================= failed MUST: 10 checks, 1 cause ========================
 
 [1] 10 checks: after B, an input gradient has a wrong value
     likely cause: scaled by 0.5
     full.loss.mlp: program F0 B0 F1 B1
       - input 0, after B0: worst at ...
     and 9 more checks
-    again: gradconform replay full.loss.mlp halved.py
+    reproduce: gradconform replay full.loss.mlp halved.py
 
 10 of 1296 checks of contract 1.0, profile standard, ran; 1286 not selected
-halved.py does NOT conform: 10 MUST failed, and not all of the contract was run
+halved.py does NOT conform: 10 MUST failed; the contract was not run in full
 """,
     )
 
@@ -93,7 +93,7 @@ def test_q_has_a_line_per_cause_and_qq_the_verdict_alone(command: Command) -> No
 [1]     10  scaled by 0.5: after B, an input gradient has a wrong value
 
 10 of 1296 checks of contract 1.0, profile standard, ran; 1286 not selected
-halved.py does NOT conform: 10 MUST failed, and not all of the contract was run
+halved.py does NOT conform: 10 MUST failed; the contract was not run in full
 """,
     )
     alone = command("run", "halved.py", *CHECKS, "-qq")
@@ -108,7 +108,7 @@ def test_concise_is_a_line_per_failure_and_the_verdict(command: Command) -> None
         """\
 halved.py:full.loss.conv2d: failed MUST: after B, an input gradient has a wrong value; likely cause: scaled by 0.5
 halved.py:full.loss.mlp: failed MUST: after B, an input gradient has a wrong value; likely cause: scaled by 0.5
-halved.py does NOT conform: 2 MUST failed, and not all of the contract was run
+halved.py does NOT conform: 2 MUST failed; the contract was not run in full
 """,
     )
     elsewhere = command("run", "torch", "--checks", "split.gradients.tied-apart", "--output-format", "concise")
@@ -152,7 +152,7 @@ def test_json_is_the_report_and_nothing_else_and_so_is_a_dash(command: Command, 
 def test_github_gets_an_annotation_per_cause_and_the_verdict(command: Command) -> None:
     first, last = command("run", "halved.py", *CHECKS, "--output-format", "github").out.splitlines()
     assert first.startswith("::error file=halved.py,title=gradconform full.loss.")
-    assert "%0Aagain: gradconform replay full.loss." in first
+    assert "%0Areproduce: gradconform replay full.loss." in first
     assert last.startswith("::error title=gradconform::halved.py does NOT conform: ")
 
 

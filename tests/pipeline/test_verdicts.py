@@ -81,7 +81,7 @@ def test_uninitialised_memory_that_holds_numbers_in_one_run_and_nan_in_another_i
     nan = Finding("nonfinite", where + NONFINITE, label, "expected 1, got nan", sort="buffer")
     assert charged(shown(nan), shown(number), STEP).status == "unsupported"
     assert charged(shown(number), shown(nan), STEP).status == "unsupported"
-    gone = Finding("missing", where, label, "expected a tensor, got nothing", sort="buffer")
+    gone = Finding("missing", where, label, "expected a tensor, got None", sort="buffer")
     found = charged(shown(gone, nan), shown(number), STEP)
     assert (found.status, found.kind, len(found.findings)) == ("failed", "missing", 1)
 
@@ -99,7 +99,7 @@ def test_what_the_reference_shows_is_not_charged_behind_later_acts_and_is_behind
 def test_what_is_wrong_with_the_plain_split_as_well_is_the_runtimes_own_and_fails_all_the_same() -> None:
     label = STEP.composition.labels[0]
     counted = Finding("mismatch", "rank 0, stage 0 norm.running_var", label, "expected 1, got 3", sort="buffer")
-    lost = Finding("missing", "rank 0, stage 0 up.weight", label, "expected a tensor, got nothing")
+    lost = Finding("missing", "rank 0, stage 0 up.weight", label, "expected a tensor, got None")
     right = shown()
     all_of_it = shown(counted, lost)
     plain: list[list[Verdict]] = [[shown(counted)], [right], [], [shown(lost)]]
@@ -122,7 +122,7 @@ def test_where_the_runtime_raises_whatever_is_in_it_a_step_fails_and_a_schedule_
 def test_what_raises_with_one_that_is_plain_is_the_runtimes_own_only_where_it_is_wrong_with_the_others_too() -> None:
     step = STEP.result("cpu", "float32", status="failed", kind="error", message="raised")
     again = Verdict(result=step, how="raised", where="rank 0 raised")
-    lost = Finding("missing", "rank 0, stage 0 up.weight", STEP.composition.labels[0], "expected a tensor, got nothing")
+    lost = Finding("missing", "rank 0, stage 0 up.weight", STEP.composition.labels[0], "expected a tensor, got None")
     of_plain = [[shown(lost)], [shown()], [again]]
     assert [of_split(again, [[again], [runs[0]]], STEP).of_runtime for runs in of_plain] == [True, False, True]
     assert of_split(again, [[shown(lost)], [shown(lost)]], STEP).of_runtime is False

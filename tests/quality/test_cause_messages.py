@@ -97,7 +97,7 @@ def test_a_running_sum() -> None:
         message("running-sum-of-an-input", "accumulate.reused_input.full"),
         """\
 program F0 B0 F1 B1 F2 B2
-input 0, after B1: worst at [3, 0]: expected -0.13, got -0.34; ...; likely cause: micro-batch 0 added as well: a running sum, or before its turn""",
+input 0, after B1: worst at [3, 0]: expected -0.13, got -0.34; ...; likely cause: micro-batch 0 also added: a running sum, or added too early""",
     )
 
 
@@ -116,8 +116,8 @@ def test_shifted_slots() -> None:
         message("input-that-needs-none-shifts-the-slots", "split.gradients.fixed-input-first"),
         """\
 program F0 I0 F1 I1 W0 W1
-input 0, after I0: expected None as from plain autograd, got a tensor of shape (7, 3), largest element 0.403; likely cause: equals the gradient of input 1: slots are swapped or shifted
-input 1, after I0: expected a tensor of shape (7, 3), largest element 0.403, got nothing; likely cause: returned for input 0: slots are swapped or shifted""",
+input 0, after I0: expected None, got a tensor of shape (7, 3) with largest element 0.403; likely cause: equals the gradient of input 1: slots are swapped or shifted
+input 1, after I0: expected a tensor of shape (7, 3) with largest element 0.403, got None; likely cause: returned for input 0: slots are swapped or shifted""",
     )
 
 
@@ -200,8 +200,8 @@ program F0 B0 F1 B1
 input 0, after B0: worst at [6, 3]: expected -1.3, got -0.35; ...; likely cause: output 1 missing: its gradient is dropped
 trunk.weight, after B0: worst at [2, 4]: expected 1.4, got -0.66; ...; likely cause: output 1 missing: its gradient is dropped
 trunk.bias, after B0: worst at [2]: expected -1.2, got 0.42; ...; likely cause: output 1 missing: its gradient is dropped
-right.weight, after B0: expected a tensor of shape (2, 11), largest element 4.06, got nothing; likely cause: never accumulated: output 1 missing: its gradient is dropped
-right.bias, after B0: expected a tensor of shape (2,), largest element 1.22, got nothing; likely cause: never accumulated: output 1 missing: its gradient is dropped""",
+right.weight, after B0: expected a tensor of shape (2, 11) with largest element 4.06, got None; likely cause: never accumulated: output 1 missing: its gradient is dropped
+right.bias, after B0: expected a tensor of shape (2,) with largest element 1.22, got None; likely cause: never accumulated: output 1 missing: its gradient is dropped""",
     )
 
 
@@ -210,8 +210,8 @@ def test_none_read_as_ones() -> None:
         message("none-read-as-ones", "grad_tuple.none.middle-full"),
         """\
 program F0 B0
-input 0, after B0: worst at [6, 0]: expected 1.2, got 2.1; ...; likely cause: None for output 1 read as a gradient of ones
-heads.1.weight, after B0: worst at [0, 3]: expected 0.21, got -3.2; ...; likely cause: None for output 1 read as a gradient of ones""",
+input 0, after B0: worst at [6, 0]: expected 1.2, got 2.1; ...; likely cause: None for output 1 is treated as ones
+heads.1.weight, after B0: worst at [0, 3]: expected 0.21, got -3.2; ...; likely cause: None for output 1 is treated as ones""",
     )
 
 
@@ -220,9 +220,9 @@ def test_two_mistakes_that_come_to_the_same() -> None:
         message("none-shifts-the-gradients-behind-it", "grad_tuple.none.chunk-full"),
         """\
 program F0 B0
-input 0, after B0: worst at [1, 1]: expected -1.3, got 3.7; ...; likely cause: None shifts the gradients: those behind it move up; or output gradients are reversed: the last goes to the first output
-linear.weight, after B0: worst at [6, 3]: expected 3.1, got -0.69; ...; likely cause: None shifts the gradients: those behind it move up; or output gradients are reversed: the last goes to the first output
-linear.bias, after B0: worst at [6]: expected 3, got 0.57; ...; likely cause: None shifts the gradients: those behind it move up; or output gradients are reversed: the last goes to the first output""",
+input 0, after B0: worst at [1, 1]: expected -1.3, got 3.7; ...; likely cause: None shifts the gradients after it by one; or output gradients are reversed: the last goes to the first output
+linear.weight, after B0: worst at [6, 3]: expected 3.1, got -0.69; ...; likely cause: None shifts the gradients after it by one; or output gradients are reversed: the last goes to the first output
+linear.bias, after B0: worst at [6]: expected 3, got 0.57; ...; likely cause: None shifts the gradients after it by one; or output gradients are reversed: the last goes to the first output""",
     )
 
 
@@ -248,10 +248,10 @@ def test_a_context_that_is_lost() -> None:
         message("ring-of-eight-contexts", "accumulate.iterations.split-10-deferred"),
         """\
 program F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 F5 I5 ... W9 (30 actions)
-0.weight, after W0: expected a tensor of shape (11, 5), largest element 0.519, got nothing; likely cause: never accumulated: only the newest 8 weight contexts are kept
-0.bias, after W0: expected a tensor of shape (11,), largest element 0.548, got nothing; likely cause: never accumulated: only the newest 8 weight contexts are kept
-2.weight, after W0: expected a tensor of shape (3, 11), largest element 3.1, got nothing; likely cause: never accumulated: only the newest 8 weight contexts are kept
-2.bias, after W0: expected a tensor of shape (3,), largest element 1.27, got nothing; likely cause: never accumulated: only the newest 8 weight contexts are kept""",
+0.weight, after W0: expected a tensor of shape (11, 5) with largest element 0.519, got None; likely cause: never accumulated: only the newest 8 weight contexts are kept
+0.bias, after W0: expected a tensor of shape (11,) with largest element 0.548, got None; likely cause: never accumulated: only the newest 8 weight contexts are kept
+2.weight, after W0: expected a tensor of shape (3, 11) with largest element 3.1, got None; likely cause: never accumulated: only the newest 8 weight contexts are kept
+2.bias, after W0: expected a tensor of shape (3,) with largest element 1.27, got None; likely cause: never accumulated: only the newest 8 weight contexts are kept""",
     )
 
 
@@ -290,11 +290,11 @@ def test_what_an_error_left_behind() -> None:
         message("next-session-poisoned", "misuse.next_session.shape-full"),
         """\
 program F0 B0! close 1F0 1B0 1F1 1B1
-input 0, after 1B0: expected a tensor of shape (7, 5), largest element 1.02, got nothing; likely cause: not returned: nothing has been since the error in B0!
-0.weight, after 1B0: expected a tensor of shape (11, 5), largest element 1.93, got nothing; likely cause: never accumulated: nothing has been since the error in B0!
-0.bias, after 1B0: expected a tensor of shape (11,), largest element 1.64, got nothing; likely cause: never accumulated: nothing has been since the error in B0!
-2.weight, after 1B0: expected a tensor of shape (3, 11), largest element 7.58, got nothing; likely cause: never accumulated: nothing has been since the error in B0!
-2.bias, after 1B0: expected a tensor of shape (3,), largest element 3.95, got nothing; likely cause: never accumulated: nothing has been since the error in B0!""",
+input 0, after 1B0: expected a tensor of shape (7, 5) with largest element 1.02, got None; likely cause: not returned: nothing was added after the error in B0!
+0.weight, after 1B0: expected a tensor of shape (11, 5) with largest element 1.93, got None; likely cause: never accumulated: nothing was added after the error in B0!
+0.bias, after 1B0: expected a tensor of shape (11,) with largest element 1.64, got None; likely cause: never accumulated: nothing was added after the error in B0!
+2.weight, after 1B0: expected a tensor of shape (3, 11) with largest element 7.58, got None; likely cause: never accumulated: nothing was added after the error in B0!
+2.bias, after 1B0: expected a tensor of shape (3,) with largest element 3.95, got None; likely cause: never accumulated: nothing was added after the error in B0!""",
     )
 
 
@@ -329,8 +329,8 @@ def test_written_to_a_detached_copy() -> None:
         message("written-to-a-detached-copy", "full.gradients.checkpoint"),
         """\
 program F0 B0 F1 B1
-block.0.weight, after B0: expected a tensor of shape (13, 11), largest element 0.624, got nothing; likely cause: never accumulated: only what is run again under a checkpoint: written to a detached copy of the parameter, or taken back
-block.2.weight, after B0: expected a tensor of shape (7, 13), largest element 1.22, got nothing; likely cause: never accumulated: only what is run again under a checkpoint: written to a detached copy of the parameter, or taken back""",
+block.0.weight, after B0: expected a tensor of shape (13, 11) with largest element 0.624, got None; likely cause: never accumulated: only parameters inside a checkpoint get none: added to a detached copy of the parameter, or removed again
+block.2.weight, after B0: expected a tensor of shape (7, 13) with largest element 1.22, got None; likely cause: never accumulated: only parameters inside a checkpoint get none: added to a detached copy of the parameter, or removed again""",
     )
 
 
@@ -339,8 +339,8 @@ def test_a_history() -> None:
         message("gradients-with-a-history", "full.gradients.linear-3d"),
         """\
 program F0 B0 F1 B1
-weight, after B0: requires a gradient itself, as plain autograd's do not; likely cause: it was added up while gradients were recorded, and its history begins at CloneBackward0
-bias, after B0: requires a gradient itself, as plain autograd's do not; likely cause: it was added up while gradients were recorded, and its history begins at CloneBackward0""",
+weight, after B0: requires a gradient itself (plain autograd: no); likely cause: it was accumulated with gradients enabled, and its graph starts at CloneBackward0
+bias, after B0: requires a gradient itself (plain autograd: no); likely cause: it was accumulated with gradients enabled, and its graph starts at CloneBackward0""",
     )
 
 
@@ -372,8 +372,8 @@ def test_a_number_that_is_used_again() -> None:
         message("contexts-of-the-first-step", "steps.params.rebind-tied-parallel-split"),
         """\
 program F0 I0 F1 I1 W0 W1 finish rebind F0 I0 F1 I1 ... finish (23 actions)
-linear.weight, after W0: expected a tensor of shape (3, 5), largest element 5.03, got nothing; likely cause: never accumulated: the number of its micro-batch was used before
-linear.bias, after W0: expected a tensor of shape (3,), largest element 3.23, got nothing; likely cause: never accumulated: the number of its micro-batch was used before""",
+linear.weight, after W0: expected a tensor of shape (3, 5) with largest element 5.03, got None; likely cause: never accumulated: its micro-batch number was used before
+linear.bias, after W0: expected a tensor of shape (3,) with largest element 3.23, got None; likely cause: never accumulated: its micro-batch number was used before""",
     )
 
 
@@ -382,14 +382,14 @@ def test_a_session_that_was_opened_in_between() -> None:
         message("opening-clears-the-module", "steps.opened_late.one-module-split"),
         """\
 program F0 I0 F1 1F0 1I0 W0 1W0 I1 W1
-0.weight, after W0: expected a tensor of shape (11, 5), largest element 0.83, got nothing; likely cause: never accumulated: another session was opened since its F, by 1F0
-0.bias, after W0: expected a tensor of shape (11,), largest element 0.436, got nothing; likely cause: never accumulated: another session was opened since its F, by 1F0
-2.weight, after W0: expected a tensor of shape (3, 11), largest element 4.41, got nothing; likely cause: never accumulated: another session was opened since its F, by 1F0
-2.bias, after W0: expected a tensor of shape (3,), largest element 1.84, got nothing; likely cause: never accumulated: another session was opened since its F, by 1F0
-0.weight, after 1W0: worst at [4, 1]: expected -1.6, got -0.78; ...; likely cause: what other sessions were to add is missing
-0.bias, after 1W0: worst at [4]: expected -1.4, got -0.98; ...; likely cause: what other sessions were to add is missing
-2.weight, after 1W0: worst at [1, 4]: expected 15, got 11; ...; likely cause: what other sessions were to add is missing
-2.bias, after 1W0: worst at [1]: expected 5.8, got 4; ...; likely cause: what other sessions were to add is missing
+0.weight, after W0: expected a tensor of shape (11, 5) with largest element 0.83, got None; likely cause: never accumulated: 1F0 opened another session after its F
+0.bias, after W0: expected a tensor of shape (11,) with largest element 0.436, got None; likely cause: never accumulated: 1F0 opened another session after its F
+2.weight, after W0: expected a tensor of shape (3, 11) with largest element 4.41, got None; likely cause: never accumulated: 1F0 opened another session after its F
+2.bias, after W0: expected a tensor of shape (3,) with largest element 1.84, got None; likely cause: never accumulated: 1F0 opened another session after its F
+0.weight, after 1W0: worst at [4, 1]: expected -1.6, got -0.78; ...; likely cause: the gradients of other sessions are missing
+0.bias, after 1W0: worst at [4]: expected -1.4, got -0.98; ...; likely cause: the gradients of other sessions are missing
+2.weight, after 1W0: worst at [1, 4]: expected 15, got 11; ...; likely cause: the gradients of other sessions are missing
+2.bias, after 1W0: worst at [1]: expected 5.8, got 4; ...; likely cause: the gradients of other sessions are missing
 the action, after I1: raised KeyError: 1; plain autograd does not""",
     )
 
@@ -399,10 +399,10 @@ def test_what_the_garbage_collector_took() -> None:
         message("contexts-held-weakly-in-a-cycle", "lifetime.collected.mlp"),
         """\
 program F0 F1 I0 drop0 I1 drop1 collect W1 collect W0
-0.weight, after W1: expected a tensor of shape (11, 5), largest element 2.63, got nothing; likely cause: never accumulated: the garbage collector has run since its F, and may have taken what was kept for it
-0.bias, after W1: expected a tensor of shape (11,), largest element 0.911, got nothing; likely cause: never accumulated: the garbage collector has run since its F, and may have taken what was kept for it
-2.weight, after W1: expected a tensor of shape (3, 11), largest element 4.75, got nothing; likely cause: never accumulated: the garbage collector has run since its F, and may have taken what was kept for it
-2.bias, after W1: expected a tensor of shape (3,), largest element 1.86, got nothing; likely cause: never accumulated: the garbage collector has run since its F, and may have taken what was kept for it""",
+0.weight, after W1: expected a tensor of shape (11, 5) with largest element 2.63, got None; likely cause: never accumulated: the garbage collector ran after its F and may have freed its context
+0.bias, after W1: expected a tensor of shape (11,) with largest element 0.911, got None; likely cause: never accumulated: the garbage collector ran after its F and may have freed its context
+2.weight, after W1: expected a tensor of shape (3, 11) with largest element 4.75, got None; likely cause: never accumulated: the garbage collector ran after its F and may have freed its context
+2.bias, after W1: expected a tensor of shape (3,) with largest element 1.86, got None; likely cause: never accumulated: the garbage collector ran after its F and may have freed its context""",
     )
 
 
@@ -411,10 +411,10 @@ def test_a_weight_pass_that_was_never_asked_for() -> None:
         message("forgotten-weight-pass-left-in-a-queue", "misuse.forgotten_weight.next-session"),
         """\
 program F0 I0 finish! close 1F0 1I0 1W0 1finish
-0.weight, after 1W0: expected a tensor of shape (11, 5), largest element 1.93, got nothing; likely cause: never accumulated: the W of I0 was never asked for, and may have been done in its place
-0.bias, after 1W0: expected a tensor of shape (11,), largest element 1.64, got nothing; likely cause: never accumulated: the W of I0 was never asked for, and may have been done in its place
-2.weight, after 1W0: expected a tensor of shape (3, 11), largest element 7.58, got nothing; likely cause: never accumulated: the W of I0 was never asked for, and may have been done in its place
-2.bias, after 1W0: expected a tensor of shape (3,), largest element 3.95, got nothing; likely cause: never accumulated: the W of I0 was never asked for, and may have been done in its place""",
+0.weight, after 1W0: expected a tensor of shape (11, 5) with largest element 1.93, got None; likely cause: never accumulated: the W of I0 was never called, and this W may have run it instead
+0.bias, after 1W0: expected a tensor of shape (11,) with largest element 1.64, got None; likely cause: never accumulated: the W of I0 was never called, and this W may have run it instead
+2.weight, after 1W0: expected a tensor of shape (3, 11) with largest element 7.58, got None; likely cause: never accumulated: the W of I0 was never called, and this W may have run it instead
+2.bias, after 1W0: expected a tensor of shape (3,) with largest element 3.95, got None; likely cause: never accumulated: the W of I0 was never called, and this W may have run it instead""",
     )
 
 
@@ -423,9 +423,9 @@ def test_a_count_that_ends() -> None:
         message("backwards-past-sixty-four-lost", "space.full.past-64-mb-2"),
         """\
 program F0 F1 F2 F3 F4 F5 F6 F7 F8 F9 F10 F11 ... drop64 (195 actions)
-layers.gain, after B64: worst at [6]: expected 0.98, got 29; ...; likely cause: micro-batch 64 missing: only the first 64 B add anything; needs: count=past-64-mb
-layers.linear.weight, after B64: worst at [6, 3]: expected 1.9e+02, got 1.1e+02; ...; likely cause: micro-batch 64 missing: only the first 64 B add anything; needs: count=past-64-mb
-layers.linear.bias, after B64: worst at [3]: expected -79, got -1e+02; ...; likely cause: micro-batch 64 missing: only the first 64 B add anything; needs: count=past-64-mb""",
+layers.gain, after B64: worst at [6]: expected 0.98, got 29; ...; likely cause: micro-batch 64 missing: only the first 64 B add anything; only with: count=past-64-mb
+layers.linear.weight, after B64: worst at [6, 3]: expected 1.9e+02, got 1.1e+02; ...; likely cause: micro-batch 64 missing: only the first 64 B add anything; only with: count=past-64-mb
+layers.linear.bias, after B64: worst at [3]: expected -79, got -1e+02; ...; likely cause: micro-batch 64 missing: only the first 64 B add anything; only with: count=past-64-mb""",
     )
 
 
@@ -434,11 +434,11 @@ def test_a_call_under_no_grad_and_from_another_thread() -> None:
         message("backward-left-out-without-grad-mode", "mode.gradients.together-full"),
         """\
 program F0 F1 B0 B1
-input 0, after B0: expected a tensor of shape (7, 5), largest element 0.214, got nothing
-0.weight, after B0: expected a tensor of shape (11, 5), largest element 0.83, got nothing; likely cause: never accumulated: it was called under no_grad, and may be left out there; or it was called from another thread than its F, and may be left out there
-0.bias, after B0: expected a tensor of shape (11,), largest element 0.436, got nothing; likely cause: never accumulated: it was called under no_grad, and may be left out there; or it was called from another thread than its F, and may be left out there
-2.weight, after B0: expected a tensor of shape (3, 11), largest element 4.41, got nothing; likely cause: never accumulated: it was called under no_grad, and may be left out there; or it was called from another thread than its F, and may be left out there
-2.bias, after B0: expected a tensor of shape (3,), largest element 1.84, got nothing; likely cause: never accumulated: it was called under no_grad, and may be left out there; or it was called from another thread than its F, and may be left out there""",
+input 0, after B0: expected a tensor of shape (7, 5) with largest element 0.214, got None
+0.weight, after B0: expected a tensor of shape (11, 5) with largest element 0.83, got None; likely cause: never accumulated: it was called under no_grad, where it may be skipped; or it was called from another thread than its F, where it may be skipped
+0.bias, after B0: expected a tensor of shape (11,) with largest element 0.436, got None; likely cause: never accumulated: it was called under no_grad, where it may be skipped; or it was called from another thread than its F, where it may be skipped
+2.weight, after B0: expected a tensor of shape (3, 11) with largest element 4.41, got None; likely cause: never accumulated: it was called under no_grad, where it may be skipped; or it was called from another thread than its F, where it may be skipped
+2.bias, after B0: expected a tensor of shape (3,) with largest element 1.84, got None; likely cause: never accumulated: it was called under no_grad, where it may be skipped; or it was called from another thread than its F, where it may be skipped""",
     )
 
 
@@ -447,8 +447,8 @@ def test_a_hook_that_moves_gradients_and_is_never_called() -> None:
         message("post-accumulate-hooks-never", "hooks.altered.move-tied-parallel-full"),
         """\
 program F0 F1 B0 B1
-linear.weight, after B0: expected a tensor of shape (3, 5), largest element 2.23, got nothing; likely cause: never accumulated: a hook that moves it away once it is accumulated is never called
-linear.bias, after B0: expected a tensor of shape (3,), largest element 1.29, got nothing; likely cause: never accumulated: a hook that moves it away once it is accumulated is never called""",
+linear.weight, after B0: expected a tensor of shape (3, 5) with largest element 2.23, got None; likely cause: never accumulated: a hook that moves the gradient away after accumulation is never called
+linear.bias, after B0: expected a tensor of shape (3,) with largest element 1.29, got None; likely cause: never accumulated: a hook that moves the gradient away after accumulation is never called""",
     )
 
 
@@ -457,7 +457,7 @@ def test_a_parameter_that_was_frozen_at_first() -> None:
         message("trained-parameters-looked-up-once", "steps.frozen.thawed-in-flight-full"),
         """\
 program F0 unfreeze2 B0 F1 B1
-2.weight, after B1: expected a tensor of shape (3, 11), largest element 1.23, got nothing; likely cause: never accumulated: it was frozen when the stage was opened, and is trained since""",
+2.weight, after B1: expected a tensor of shape (3, 11) with largest element 1.23, got None; likely cause: never accumulated: it was frozen when the stage was opened and is trained now""",
     )
 
 
@@ -466,7 +466,7 @@ def test_a_gradient_cleared_where_its_parameter_is_frozen() -> None:
         message("gradients-of-frozen-parameters-cleared", "steps.frozen.between-full"),
         """\
 program F0 B0 freeze0 F1 B1 unfreeze0 F2 B2
-0.weight, after freeze0: expected a tensor of shape (11, 5), largest element 0.83, got nothing; likely cause: cleared after it was accumulated: it is frozen since""",
+0.weight, after freeze0: expected a tensor of shape (11, 5) with largest element 0.83, got None; likely cause: cleared after it was accumulated: it was frozen in between""",
     )
 
 
@@ -475,7 +475,7 @@ def test_a_parameter_without_elements() -> None:
         message("no-elements-no-gradient", "space.split.no-elements-1"),
         """\
 program F0 I0 W0 F1 I1 W1 F2 I2 W2 finish zero_fill restride F0 I0 W0
-layers.linear.weight, after W0: expected a tensor of shape (7, 0), largest element 0, got nothing; likely cause: never accumulated: it has no elements; needs: size=no-elements""",
+layers.linear.weight, after W0: expected a tensor of shape (7, 0) with largest element 0, got None; likely cause: never accumulated: it has no elements; only with: size=no-elements""",
     )
 
 
@@ -485,8 +485,8 @@ def test_parameters_past_a_number() -> None:
         "\n".join(told.splitlines()[:3]),
         """\
 program F0 F1 I0 I1 W1 W0
-layers.biases.125, after W1: expected a tensor of shape (7,), largest element 5.74, got nothing; likely cause: never accumulated: only the first 128 parameters get any; needs: parameters=many-parameters
-layers.biases.126, after W1: expected a tensor of shape (7,), largest element 5.78, got nothing; likely cause: never accumulated: only the first 128 parameters get any; needs: parameters=many-parameters""",
+layers.biases.125, after W1: expected a tensor of shape (7,) with largest element 5.74, got None; likely cause: never accumulated: only the first 128 parameters get any; only with: parameters=many-parameters
+layers.biases.126, after W1: expected a tensor of shape (7,) with largest element 5.78, got None; likely cause: never accumulated: only the first 128 parameters get any; only with: parameters=many-parameters""",
     )
 
 
@@ -495,7 +495,7 @@ def test_an_argument_that_is_not_used() -> None:
         message("all-inputs-lost-with-one-that-is-not-used", "space.full.unused-input-1"),
         """\
 program F0 B0 finish freeze0 F0 B0
-input 0, after B0: expected a tensor of shape (3, 37), largest element 1.48, got nothing; likely cause: not returned: an argument that needs a gradient is not used, and none is returned for the others either; needs: inputs=unused-input""",
+input 0, after B0: expected a tensor of shape (3, 37) with largest element 1.48, got None; likely cause: not returned: one argument is unused, and the other arguments get no gradient either; only with: inputs=unused-input""",
     )
 
 
@@ -504,9 +504,9 @@ def test_elements_behind_whole_blocks() -> None:
         message("tail-behind-blocks-of-sixteen-dropped", "space.full.37x41-1"),
         """\
 program lose0 F0 F1 B0 B1 finish F2 B2 finish zero_none F0 B0 finish
-layers.gain, after B0: worst at [40]: expected 89, got 0; ...; likely cause: nothing was added to the last 9 of 41 elements, those behind the first 32
-layers.linear.weight, after B0: worst at [40, 36]: expected 57, got 0; ...; likely cause: nothing was added to the last 13 of 1517 elements, those behind the first 1504
-layers.linear.bias, after B0: worst at [33]: expected 12, got 0; ...; likely cause: nothing was added to the last 9 of 41 elements, those behind the first 32""",
+layers.gain, after B0: worst at [40]: expected 89, got 0; ...; likely cause: nothing was added to the last 9 of 41 elements, those after the first 32
+layers.linear.weight, after B0: worst at [40, 36]: expected 57, got 0; ...; likely cause: nothing was added to the last 13 of 1517 elements, those after the first 1504
+layers.linear.bias, after B0: worst at [33]: expected 12, got 0; ...; likely cause: nothing was added to the last 9 of 41 elements, those after the first 32""",
     )
 
 
@@ -515,7 +515,7 @@ def test_subnormal_numbers_taken_for_zero() -> None:
         message("subnormal-gradients-flushed", "space.full.subnormal-1"),
         """\
 program F0 F1 B0 B1 finish F0 B0 finish F0 B0
-layers.linear.weight, after B0: worst at [16, 25]: expected 1.2e-38, got 0; ...; likely cause: what is smaller than the smallest normal number of float32 is taken for zero; needs: values=subnormal""",
+layers.linear.weight, after B0: worst at [16, 25]: expected 1.2e-38, got 0; ...; likely cause: values below the smallest normal number of float32 are flushed to zero; only with: values=subnormal""",
     )
 
 
@@ -528,9 +528,9 @@ input 0, after I0: worst at [0, 0]: expected -5.4e+02, got 0; ...; likely cause:
 input 1, after I0: worst at [0, 0]: expected -1.6e+03, got 0; ...; likely cause: none
 input 0, after 1I0: worst at [0, 0]: expected 3.4e+02, got 0; ...; likely cause: none
 input 1, after 1I0: worst at [0, 0]: expected 1e+03, got 0; ...; likely cause: none
-layers.gain, after W0: worst at [217]: expected 4.9e+02, got 0; ...; likely cause: it is zero: an argument adds up to zero, and may be taken for padding; needs: values=cancelling
-layers.linear.weight, after W0: worst at [90, 0]: expected 5.6e+02, got 0; ...; likely cause: it is zero: an argument adds up to zero, and may be taken for padding; needs: values=cancelling
-layers.linear.bias, after W0: worst at [191]: expected -1.8e+02, got 0; ...; likely cause: it is zero: an argument adds up to zero, and may be taken for padding; needs: values=cancelling
+layers.gain, after W0: worst at [217]: expected 4.9e+02, got 0; ...; likely cause: it is zero: an argument sums to zero and may be treated as padding; only with: values=cancelling
+layers.linear.weight, after W0: worst at [90, 0]: expected 5.6e+02, got 0; ...; likely cause: it is zero: an argument sums to zero and may be treated as padding; only with: values=cancelling
+layers.linear.bias, after W0: worst at [191]: expected -1.8e+02, got 0; ...; likely cause: it is zero: an argument sums to zero and may be treated as padding; only with: values=cancelling
 layers.gain, after 1W0: worst at [217]: expected 6.1e+02, got 0; ...; likely cause: none
 layers.linear.weight, after 1W0: worst at [191, 0]: expected -8.2e+02, got 0; ...; likely cause: none
 layers.linear.bias, after 1W0: worst at [111]: expected -2e+02, got 0; ...; likely cause: none""",
@@ -542,11 +542,11 @@ def test_two_marks_of_what_is_taken_for_padding() -> None:
         message("output-of-bools-taken-for-a-mask", "space.full.bools-1"),
         """\
 program F0 B0 finish zero_fill restride F0 B0
-input 0, after B0: worst at [2, 0]: expected -22, got 0; ...; likely cause: it is zero: an argument is zeros, and may be taken for padding; or an output is of bools, and may be taken for a mask; needs: outputs=bools
-input 1, after B0: worst at [2, 0]: expected -65, got 0; ...; likely cause: it is zero: an argument is zeros, and may be taken for padding; or an output is of bools, and may be taken for a mask; needs: outputs=bools
-layers.gain, after B0: worst at [28]: expected -82, got 0; ...; likely cause: it is zero: an argument is zeros, and may be taken for padding; or an output is of bools, and may be taken for a mask; needs: outputs=bools
-layers.linear.weight, after B0: worst at [212, 0]: expected -33, got 0; ...; likely cause: it is zero: an argument is zeros, and may be taken for padding; or an output is of bools, and may be taken for a mask; needs: outputs=bools
-layers.linear.bias, after B0: worst at [16]: expected -6.9, got 0; ...; likely cause: it is zero: an argument is zeros, and may be taken for padding; or an output is of bools, and may be taken for a mask; needs: outputs=bools""",
+input 0, after B0: worst at [2, 0]: expected -22, got 0; ...; likely cause: it is zero: an argument is all zeros and may be treated as padding; or an output is boolean and may be treated as a mask; only with: outputs=bools
+input 1, after B0: worst at [2, 0]: expected -65, got 0; ...; likely cause: it is zero: an argument is all zeros and may be treated as padding; or an output is boolean and may be treated as a mask; only with: outputs=bools
+layers.gain, after B0: worst at [28]: expected -82, got 0; ...; likely cause: it is zero: an argument is all zeros and may be treated as padding; or an output is boolean and may be treated as a mask; only with: outputs=bools
+layers.linear.weight, after B0: worst at [212, 0]: expected -33, got 0; ...; likely cause: it is zero: an argument is all zeros and may be treated as padding; or an output is boolean and may be treated as a mask; only with: outputs=bools
+layers.linear.bias, after B0: worst at [16]: expected -6.9, got 0; ...; likely cause: it is zero: an argument is all zeros and may be treated as padding; or an output is boolean and may be treated as a mask; only with: outputs=bools""",
     )
 
 
@@ -555,7 +555,7 @@ def test_whole_numbers() -> None:
         message("input-gradients-in-the-dtype-of-the-last-argument", "space.split.integer-input-1"),
         """\
 program F0 I0 receive0 W0 finish F0 I0 receive0 W0 finish F0 I0 receive0 W0
-input 0, after I0: worst at [2, 32]: expected 14, got 13; ...; likely cause: cut to whole numbers; needs: inputs=integer-input""",
+input 0, after I0: worst at [2, 32]: expected 14, got 13; ...; likely cause: truncated to integers; only with: inputs=integer-input""",
     )
 
 
@@ -608,9 +608,9 @@ def test_hooks_of_modules_never_called() -> None:
         message("modules-walked-around", "hooks.value.module-hooks-full"),
         """\
 program F0 F1 B0 B1
-input 0, after B0: worst at [2, 1]: expected -0.059, got -0.12; ...; likely cause: the hooks of the modules are never called
-0.weight, after B0: worst at [5, 0]: expected -0.029, got -0.058; ...; likely cause: the hooks of the modules are never called
-0.bias, after B0: worst at [5]: expected 0.033, got 0.066; ...; likely cause: the hooks of the modules are never called""",
+input 0, after B0: worst at [2, 1]: expected -0.059, got -0.12; ...; likely cause: module hooks are never called
+0.weight, after B0: worst at [5, 0]: expected -0.029, got -0.058; ...; likely cause: module hooks are never called
+0.bias, after B0: worst at [5]: expected 0.033, got 0.066; ...; likely cause: module hooks are never called""",
     )
 
 
@@ -632,9 +632,9 @@ def test_an_output_left_out_that_needs_no_gradient() -> None:
         message("output-that-needs-none-shifts-the-gradients", "split.gradients.mask-output"),
         """\
 program F0 I0 F1 I1 W0 W1
-input 0, after I0: expected a tensor of shape (7, 5), largest element 1.04, got nothing; likely cause: not returned: an output that needs no gradient is left out, and its output gradient is not: the others shift
-linear.weight, after W0: expected a tensor of shape (3, 5), largest element 3.41, got nothing; likely cause: never accumulated: an output that needs no gradient is left out, and its output gradient is not: the others shift
-linear.bias, after W0: expected a tensor of shape (3,), largest element 0.617, got nothing; likely cause: never accumulated: an output that needs no gradient is left out, and its output gradient is not: the others shift""",
+input 0, after I0: expected a tensor of shape (7, 5) with largest element 1.04, got None; likely cause: not returned: an output without requires_grad is skipped but its output gradient is not, so the others shift
+linear.weight, after W0: expected a tensor of shape (3, 5) with largest element 3.41, got None; likely cause: never accumulated: an output without requires_grad is skipped but its output gradient is not, so the others shift
+linear.bias, after W0: expected a tensor of shape (3,) with largest element 0.617, got None; likely cause: never accumulated: an output without requires_grad is skipped but its output gradient is not, so the others shift""",
     )
 
 
@@ -656,10 +656,10 @@ def test_other_strides_taken_for_flat_memory() -> None:
         message("gradients-added-as-flat-memory", "steps.grads.strides-full"),
         """\
 program F0 B0 restride F1 B1
-0.weight, after B1: worst at [10, 1]: expected 0, got -2.6; ...; likely cause: added as flat memory, in the order in which it lies, to what has other strides
-0.bias, after B1: worst at [2]: expected 0.5, got -0.5; ...; likely cause: added as flat memory, in the order in which it lies, to what has other strides
-2.weight, after B1: worst at [0, 4]: expected -5.7, got 0.31; ...; likely cause: added as flat memory, in the order in which it lies, to what has other strides
-2.bias, after B1: worst at [1]: expected 3.7, got 1.6; ...; likely cause: added as flat memory, in the order in which it lies, to what has other strides""",
+0.weight, after B1: worst at [10, 1]: expected 0, got -2.6; ...; likely cause: added as flat memory although the strides differ
+0.bias, after B1: worst at [2]: expected 0.5, got -0.5; ...; likely cause: added as flat memory although the strides differ
+2.weight, after B1: worst at [0, 4]: expected -5.7, got 0.31; ...; likely cause: added as flat memory although the strides differ
+2.bias, after B1: worst at [1]: expected 3.7, got 1.6; ...; likely cause: added as flat memory although the strides differ""",
     )
 
 
@@ -668,10 +668,10 @@ def test_a_bucket_written_at_its_start() -> None:
         message("gradients-added-at-the-start-of-their-storage", "steps.grads.bucket-for-none-full"),
         """\
 program F0 B0 zero_none bucket F1 B1
-0.weight, after B1: worst at [0, 4]: expected 0.083, got -5.6; ...; likely cause: added at the start of the memory that is one for all gradients
-0.bias, after B1: worst at [4]: expected -0.91, got 0; ...; likely cause: added at the start of the memory that is one for all gradients
-2.weight, after B1: worst at [1, 4]: expected 4.7, got 0; ...; likely cause: added at the start of the memory that is one for all gradients
-2.bias, after B1: worst at [1]: expected 1.9, got 0; ...; likely cause: added at the start of the memory that is one for all gradients""",
+0.weight, after B1: worst at [0, 4]: expected 0.083, got -5.6; ...; likely cause: added at the start of the buffer that all gradients share
+0.bias, after B1: worst at [4]: expected -0.91, got 0; ...; likely cause: added at the start of the buffer that all gradients share
+2.weight, after B1: worst at [1, 4]: expected 4.7, got 0; ...; likely cause: added at the start of the buffer that all gradients share
+2.bias, after B1: worst at [1]: expected 1.9, got 0; ...; likely cause: added at the start of the buffer that all gradients share""",
     )
 
 
@@ -680,8 +680,8 @@ def test_parameters_from_behind_a_step() -> None:
         message("forward-run-again-with-new-parameters", "steps.in_flight.full"),
         """\
 program F0 F1 step B0 step F2 B1 B2
-input 0, after B0: worst at [6, 3]: expected 0.084, got 1.7; ...; likely cause: the parameters have the values from behind step, which came after its F
-shift, after B0: worst at [3]: expected -2.3, got 1.8; ...; likely cause: the parameters have the values from behind step, which came after its F""",
+input 0, after B0: worst at [6, 3]: expected 0.084, got 1.7; ...; likely cause: the parameters have the values from after step, which came after its F
+shift, after B0: worst at [3]: expected -2.3, got 1.8; ...; likely cause: the parameters have the values from after step, which came after its F""",
     )
 
 
@@ -690,10 +690,10 @@ def test_the_forward_of_another_session() -> None:
         message("contexts-kept-on-the-module", "steps.one_module.full"),
         """\
 program F0 1F0 F1 1F1 B0 1B1 1B0 B1
-input 0, after B0: worst at [3, 2]: expected -0.037, got 0.48; ...; likely cause: the forward of micro-batch 0 of stage 1: the sessions are on one module
-0.weight, after B0: worst at [4, 1]: expected -0.83, got 0.55; ...; likely cause: the forward of micro-batch 0 of stage 1: the sessions are on one module
-0.bias, after B0: worst at [10]: expected 0, got 0.53; ...; likely cause: the forward of micro-batch 0 of stage 1: the sessions are on one module
-2.weight, after B0: worst at [2, 8]: expected -0.31, got -4; ...; likely cause: the forward of micro-batch 0 of stage 1: the sessions are on one module
+input 0, after B0: worst at [3, 2]: expected -0.037, got 0.48; ...; likely cause: the forward of micro-batch 0 of stage 1: both sessions use one module
+0.weight, after B0: worst at [4, 1]: expected -0.83, got 0.55; ...; likely cause: the forward of micro-batch 0 of stage 1: both sessions use one module
+0.bias, after B0: worst at [10]: expected 0, got 0.53; ...; likely cause: the forward of micro-batch 0 of stage 1: both sessions use one module
+2.weight, after B0: worst at [2, 8]: expected -0.31, got -4; ...; likely cause: the forward of micro-batch 0 of stage 1: both sessions use one module
 0.weight, after 1B1: worst at [4, 1]: expected -0.23, got 1.2; ...; likely cause: none
 0.bias, after 1B1: worst at [10]: expected 0.31, got 0.84; ...; likely cause: none
 2.weight, after 1B1: worst at [2, 8]: expected -0.077, got -3.8; ...; likely cause: none
@@ -707,8 +707,8 @@ def test_what_other_sessions_have_added_overwritten() -> None:
         message("sums-of-each-session-assigned", "steps.tied.full"),
         """\
 program F0 1F0 F1 1F1 B0 1B1 1B0 B1
-0.weight, after B1: worst at [5, 3]: expected -3.2, got 0; ...; likely cause: what other sessions were to add is missing
-2.bias, after B1: worst at [1]: expected 14, got 3.7; ...; likely cause: what other sessions were to add is missing
+0.weight, after B1: worst at [5, 3]: expected -3.2, got 0; ...; likely cause: the gradients of other sessions are missing
+2.bias, after B1: worst at [1]: expected 14, got 3.7; ...; likely cause: the gradients of other sessions are missing
 0.weight, after 1finish: worst at [5, 3]: expected -3.2, got 0; ...; likely cause: none
 2.bias, after 1finish: worst at [1]: expected 14, got 3.7; ...; likely cause: none""",
     )
@@ -719,7 +719,7 @@ def test_the_first_row_for_all() -> None:
         message("tuple-of-one-taken-apart-twice", "space.split.tuple-of-one-1"),
         """\
 program F0 I0 overwrite0 W0 F1 I1 overwrite1 W1 finish freeze0 F0 I0 overwrite0 W0
-input 0, after I0: worst at [2, 3]: expected -2.9, got 5.5; ...; likely cause: the first row of an output gradient stands for all of them; needs: outputs=tuple-of-one
-input 1, after I0: worst at [2, 3]: expected -8.8, got 16; ...; likely cause: the first row of an output gradient stands for all of them; needs: outputs=tuple-of-one
-layers.linear.bias, after W0: worst at [4]: expected 15, got 39; ...; likely cause: the first row of an output gradient stands for all of them; needs: outputs=tuple-of-one""",
+input 0, after I0: worst at [2, 3]: expected -2.9, got 5.5; ...; likely cause: the first row of an output gradient is used for all rows; only with: outputs=tuple-of-one
+input 1, after I0: worst at [2, 3]: expected -8.8, got 16; ...; likely cause: the first row of an output gradient is used for all rows; only with: outputs=tuple-of-one
+layers.linear.bias, after W0: worst at [4]: expected 15, got 39; ...; likely cause: the first row of an output gradient is used for all rows; only with: outputs=tuple-of-one""",
     )

@@ -53,14 +53,14 @@ KINDS = {
 #: What the message on some faults has to say: one phrase per way of going wrong.
 SAID = {
     "doubled": "expected",
-    "biases": "got nothing",
+    "biases": "got None",
     "returned-in-float64": "expected dtype torch.float32, got torch.float64",
     "nan-replaced": "expected nan",
     "sparse-gradient-made-dense": "expected layout torch.sparse_coo",
     "gradient-of-the-micro-batch-before-handed-over": "micro-batch",
     "weight-passes-of-two-stages-swapped": "after ",
-    "zip-truncates": "accepted in silence",
-    "partial-update-before-raising": "changed though the action raised",
+    "zip-truncates": "raised no error; expected one",
+    "partial-update-before-raising": "changed although the action raised",
     "returned-buffer-reused": "changed after it was returned",
     "output-gradient-returned": "shares storage with output gradient",
     "random-numbers-drawn": "the random number generator",
@@ -70,10 +70,10 @@ SAID = {
     "graph-retained": "the graph is kept",
     "norms-kept": "more live tensors",
     "parameter-hooks-never": "called 0 times",
-    "post-accumulate-hooks-before-the-gradient": "was not given the gradient",
+    "post-accumulate-hooks-before-the-gradient": "received a wrong gradient",
     "all-none-refused": "no gradient reached this node",
-    "parameter-gradients-slightly-large": "in the mean over 44 draws",
-    "sums-in-the-order-of-a-set": "differs from the first in its bits",
+    "parameter-gradients-slightly-large": "the mean error over 44 draws",
+    "sums-in-the-order-of-a-set": "differs from the first bit by bit",
 }
 
 #: The faults that are none in a dtype, each for the reason that it gives.

@@ -19,20 +19,20 @@ Judge = Callable[..., Report]
         (
             "returned-gradients-require-grad",
             "full.gradients.mlp",
-            "after B, an input gradient requires a gradient itself, plain autograd's does not",
-            "requires a gradient itself",
+            "after B, an input gradient requires a gradient itself (plain autograd: no)",
+            "requires a gradient itself (plain autograd: no)",
         ),
         (
             "gradients-with-a-history",
             "full.gradients.mlp",
-            "after B, a parameter gradient requires a gradient itself, plain autograd's does not",
-            "requires a gradient itself",
+            "after B, a parameter gradient requires a gradient itself (plain autograd: no)",
+            "requires a gradient itself (plain autograd: no)",
         ),
         (
             "zeros-for-none",
             "full.gradients.unused-input",
-            "after B, an input gradient is a tensor, None under plain autograd",
-            "expected None as from plain autograd",
+            "after B, an input gradient is a tensor (plain autograd: None)",
+            "expected None",
         ),
     ],
 )

@@ -55,8 +55,8 @@ def test_a_failure_names_the_values_it_needs_and_no_others(fault: str, values: d
     ((name, word),) = values.items()
     told = [finding["needs"] for result in report for finding in result.findings]
     assert told == [values] * len(told)
-    assert all(line.endswith(f"; needs: {name}={word}") for r in report for line in r.message.splitlines()[1:])
-    assert all(cause.text.endswith(f"; needs: {name}={word}") for cause in by_cause(report.failures))
+    assert all(line.endswith(f"; only with: {name}={word}") for r in report for line in r.message.splitlines()[1:])
+    assert all(cause.text.endswith(f"; only with: {name}={word}") for cause in by_cause(report.failures))
 
 
 def test_what_fails_at_the_plainest_values_too_needs_none_of_a_row() -> None:

@@ -44,7 +44,7 @@ def test_it_fits_the_width_and_says_how_a_script_is_written(
 def test_the_largest_error_is_not_told_of_what_fails_by_no_value(capsys: pytest.CaptureFixture[str]) -> None:
     main(["replay", "full.loss.parameter-input", "torch"])
     told = capsys.readouterr().out
-    assert "got nothing" in " ".join(told.split())
+    assert "got None" in " ".join(told.split())
     assert "full.loss.parameter-input: failed\n" in told
 
 

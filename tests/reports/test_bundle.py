@@ -271,7 +271,7 @@ def test_valid_says_what_was_judged_and_what_is_left_open(whole: Report, capsys:
     count = len(whole.results)
     assert out == (
         "VALID, unsigned (who made it cannot be told): mine 1.0 (SHA-256 0f) conforms in part: contract 1.0, profile "
-        f"full, on cpu float32, with torch 2.0: {count - 2} of {count} checks passed, without multi_output"
+        f"full, on cpu float32, with torch 2.0: {count - 2} of {count} checks passed; not claimed: multi_output"
         "; 1 SHOULD failed\n"
         "  - withheld: multi_output, which 1 of the checks that were not judged need\n"
         f"  - failed SHOULD: {SHOULD}[cpu-float32]\n"

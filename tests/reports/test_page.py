@@ -299,7 +299,7 @@ def test_device_faults_and_what_could_not_be_judged_stand_apart(real: Report) ->
     ]
     shown = Page(report_page(replace(real, results=results))).shown
     assert "device faults: 1 check" in shown
-    assert "They are not charged to torch" in shown
+    assert "They say nothing about torch" in shown
     assert "could not be judged: 1 check" in shown
     assert "the pre-flight failed: no gradient" in shown
 

@@ -123,9 +123,9 @@ def test_of_the_right_split_in_torch_a_report_tells_what_is_gone_and_whose_is_wh
     report = replace(real, results=results, extra=("training steps",), manifest=4, planned=4)
     text = " ".join(" ".join(map(str, closing(report, 100))).split())
     assert "the right split in torch: 1 of 2 failures gone" in text
-    assert "1 wrong with torch as it is, and right with the right split: step.ddp-zero-bubble" in text
-    assert "of torch's runtime, not of the split: step.batch-norm" in text
-    assert "right with plain autograd in the place of I and W: step.plain" in text
+    assert "1 wrong with torch, right with the right split: step.ddp-zero-bubble" in text
+    assert "also wrong with plain autograd as I and W, a fault of torch's runtime: step.batch-norm" in text
+    assert "wrong with the right split, right with plain autograd as I and W: step.plain" in text
     assert "2 of 4 checks failed, 1 by torch's runtime itself; no verdict" in text
     told = closing(replace(report, results=results[:2], manifest=2, planned=2), 100)[-1]
     assert "1 of 2 checks failed, all by torch's runtime itself; no verdict" in str(told)

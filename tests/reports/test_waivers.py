@@ -319,7 +319,7 @@ def test_add_writes_what_is_to_be_filled_in_and_nothing_twice(
 
 # I MUST return every input gradient, and W accumulate every parameter gradient, of plain autograd on the
 # stage embedding (an Embedding, whose input is of integers).
-# 0.weight, after W0: expected a tensor of shape (5, 11), largest element 1.42, got nothing; likely cause:
+# 0.weight, after W0: expected a tensor of shape (5, 11) with largest element 1.42, got None; likely cause:
 # never accumulated
 [[waiver]]
 check = "split.gradients.embedding"

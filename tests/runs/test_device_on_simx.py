@@ -33,7 +33,7 @@ def test_a_kernel_that_is_wrong_above_32k_elements_is_found_named_and_bounded(tm
     told = " ".join(" ".join(lines).split())
     assert "1. aten::mul: 2 checks on simx:0 float32; wrong from 32,832 elements; blocks." in told
     assert lines[-1].startswith("simx:0 is WRONG in 2 checks of ")
-    assert lines[-1].endswith("; mend aten::mul first")
+    assert lines[-1].endswith("; fix aten::mul first")
     accused = {result["check"] for result in report["results"] if result["status"] == "error"}
     assert accused == {"blocks.full.rms-norm.above-2-15", "blocks.split.rms-norm.above-2-15"}
 
@@ -75,6 +75,6 @@ def test_products_in_float8_are_tried_where_a_device_has_them(tmp_path: Path) ->
     words = ("simx:0", "--dtype", "bfloat16", "--block", "float8-linear", "--operation", "sin", "--checks", "blocks.*")
     assert "is right in all 16" in device(tmp_path, *words)[1][-1]
     code, lines, _ = device(tmp_path, *words, SIMX_WRONG="aten::_scaled_mm:index")
-    assert (code, lines[-1]) == (1, "simx:0 is WRONG in 16 checks of 16 in bfloat16; mend aten::_scaled_mm first")
+    assert (code, lines[-1]) == (1, "simx:0 is WRONG in 16 checks of 16 in bfloat16; fix aten::_scaled_mm first")
     code, lines, _ = device(tmp_path, *words, SIMX_NO_OPS="aten::_scaled_mm")
-    assert (code, lines[-1]) == (5, "simx:0: no verdict: nothing was judged in bfloat16; 16 not done there")
+    assert (code, lines[-1]) == (5, "simx:0: no verdict: nothing was judged in bfloat16; 16 unsupported")

@@ -118,9 +118,9 @@ def test_what_is_left_out_is_a_result_and_told_wherever_the_run_is(
     assert verdict(report).endswith("14 of 16 checks passed; no verdict on contract 1.0, which was not run; "
                                     "2 withheld by skips.json")  # fmt: skip
     (line,) = [line.text for line in device_verdict(report, {"cpu": 16}).lines if line.text.startswith("cpu is")]
-    assert line == "cpu is right in all 14 checks that it can do in float32, float64; 2 withheld"
+    assert line == "cpu is right in all 14 checks that it supports in float32, float64; 2 withheld"
     told = {section.heading: [item.text for item in section.items] for section in sections(report)}
-    assert told["withheld: 2 checks that a list leaves out"] == ["withheld by skips.json: listed"]
+    assert told["withheld: 2 checks on a skip list"] == ["withheld by skips.json: listed"]
     assert told["operations: 3 of 4 right"][0] == "withheld: sin"
     assert Report.to_json(report)
 
