@@ -27,7 +27,7 @@ def _differences(now: Report, then: Report | None) -> list[str]:
         return []
     found = []
     if then.target.get("sha256") != now.target["sha256"]:
-        found.append("the target's file is not the one that the report was written of")
+        found.append("the target's file differs from the one in the report")
     for name in ("torch", "platform"):
         before, here = then.environment.get(name), now.environment.get(name)
         if before != here:
@@ -42,7 +42,7 @@ def say_what_came(result: Result, before: Result | None, *, script: str | None =
     """
     # Of a failure that is none of a value, the largest error there was says nothing.
     tells = result.headroom is not None and (result.status == "passed" or result.headroom > 1)
-    numbers = f"; the largest error is {result.headroom:.3g} of its bound" if tells else ""
+    numbers = f"; the largest error/bound is {result.headroom:.3g}" if tells else ""
     write(
         [
             *wrapped(result.requirement, width()),
@@ -54,7 +54,7 @@ def say_what_came(result: Result, before: Result | None, *, script: str | None =
                 hanging=4,
                 role="good" if result.status == "passed" else "bad",
             ),
-            *(command_lines("as a script", script, width()) if script and result.status == "failed" else []),
+            *(command_lines("write a script", script, width()) if script and result.status == "failed" else []),
         ]
     )
     return {"passed": EXIT_CONFORMS, "failed": EXIT_DOES_NOT}.get(result.status, EXIT_INCOMPLETE)
@@ -62,8 +62,8 @@ def say_what_came(result: Result, before: Result | None, *, script: str | None =
 
 def say_what_is_written(path: str, check: str, needs: str, command: str) -> None:
     """Print what a script runs and needs, and below it the command that runs it."""
-    told = wrapped(f"{path} runs {check} with {needs}", width(), hanging=4)
-    write([*told, *command_lines("run it", command, width())])
+    told = wrapped(f"wrote {path}: it runs {check} with {needs}", width(), hanging=4)
+    write([*told, *command_lines("run", command, width())])
 
 
 def _compared(result: Result, before: Result | None) -> str:

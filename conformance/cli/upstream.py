@@ -76,9 +76,9 @@ def _write(found: Sequence[Offer], texts: Mapping[Path, str]) -> int:
     lines = [Line(f"wrote {path}") for path in texts]
     if len(found) == 1:
         home = next(iter(texts)).parent
-        lines += [Line(), Line(f"run it: {'' if home == Path() else f'cd {home} && '}{run_line(found[0])}")]
-        lines.append(Line(f"on {found[0].project} {found[0].version} it fails; it passes once that is mended"))
+        lines += [Line(), Line(f"run: {'' if home == Path() else f'cd {home} && '}{run_line(found[0])}")]
+        lines.append(Line(f"on {found[0].project} {found[0].version} it fails; it passes once the defect is fixed"))
     else:
         lines += [Line(), *offer_figures(found, width())]
-    write([*lines, Line("nothing was sent anywhere: they are yours to offer")])
+    write([*lines, Line("nothing was sent; you decide whether to report it")])
     return EXIT_CONFORMS

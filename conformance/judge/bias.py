@@ -93,7 +93,9 @@ def _judge_series(sort: Sort, where: str, errors: Sequence[Errors], draws: Seque
     yield Measured(headroom)
     if headroom > 1.0:
         cause = Cause(Mistake.RELATIVE_ERROR, factors=(error,))
-        text = f"the mean error {over} is {error:+.3g} of its value, bound {bound:.3g}; each single error is within its bound"
+        text = (
+            f"the mean error {over} is {error:+.3g} of its value, bound {bound:.3g}; each error alone is in its bound"
+        )
         yield Finding("mismatch", where, "", text, abs(error), bound, headroom, cause, sort=sort)
     if _is_exact(dtype):  # how far plain autograd errs is not known there; what cancels errs by any part of its value
         return

@@ -88,7 +88,7 @@ def verdict_on(case: Case | StepCase, ended: Ended, job: Job) -> Verdict:
     # Where it was raised outside the implementation, only a run with another one tells what it is charged to.
     killed = bool(ended.launcher) and first.how == "died"
     charged = (mark.inside and not killed) or first.how == "raised"
-    with_all = f"the launcher was ended by {ended.launcher}, and its ranks with it" if killed else ""
+    with_all = f"{ended.launcher} ended the launcher and its ranks" if killed else ""
     inside = ", in the implementation under test" if mark.inside else ""
     where = f"rank {first.rank} {first.what} at {mark.action or 'the start of the case'}{inside}"
     others = [f"rank {rank} was at {m.action or 'the start'}" for rank, m in marks.items() if rank != first.rank]
@@ -116,9 +116,9 @@ def charged(found: Verdict, of_reference: Verdict | None, case: Case | StepCase)
         return _own(result, of_reference.result, case)
     if found.how == of_reference.how == "raised":
         where = _ADDRESSES.sub("", found.where)
-        message = f"torch's runtime raises with a correct split backward as well: {where}"
+        message = f"torch's runtime also raises with a correct split backward: {where}"
         return replace(result, status="unsupported", kind=None, message=message, findings=())
-    message = f"a correct split backward fails here as well, so the target is not charged\n{result.message}"
+    message = f"a correct split backward also fails here, so the target is not blamed\n{result.message}"
     return replace(result, status="error", kind="environment", message=message)
 
 
@@ -158,7 +158,7 @@ def beside_torch(result: Result, as_it_is: Verdict | None) -> Result:
 def _own(result: Result, of_reference: Result, case: StepCase) -> Result:
     """Return the verdict on what a target shows that the reference does not; ``unsupported`` where that is nothing."""
     own = _own_findings(result, of_reference.findings, case)
-    told = "torch's runtime is wrong here with a correct split backward as well"
+    told = "torch's runtime is also wrong here with a correct split backward"
     if not own:
         shown = "\n".join(map(finding_line, result.findings))
         return replace(result, status="unsupported", kind=None, message=f"{told}: {shown}", findings=())
@@ -205,7 +205,7 @@ def _first(ended: Ended, timeout: float) -> _First:
             return _First(rank, f"took longer than {timeout:g} s", ended.hung[rank].strip(), "hung")
         return _First(rank, f"died ({exit_in_words(died[rank])})", ended.words.get(rank, ""), "died")
     for rank in sorted(inside - set(raised)):
-        return _First(rank, "ended without a word", ended.words.get(rank, ""), "died")
+        return _First(rank, "ended without a message", ended.words.get(rank, ""), "died")
     if earliest:
         return _raised(raised[earliest[0]])
     return _First(0, "ended", ended.words.get(0, ""), "died")

@@ -24,7 +24,7 @@ TOLD: dict[str, tuple[str, Role]] = {
     "newly_not_run": ("judged before, not run now", "bad"),
     "other_failures": ("failing as before, in another way", "warning"),
     "newly_waived": ("newly waived", "warning"),
-    "headroom_drift": ("error grown", "warning"),
+    "headroom_drift": ("larger error", "warning"),
     "slower": ("slower", "plain"),
     "fixed": ("fixed", "good"),
 }
@@ -52,7 +52,7 @@ def comparison_lines(found: Comparison, condition: Expression, width: int, detai
             tell = _LAID_OUT.get(name, _each)
             lines += [Line(f"{heading}: {count(len(changes), 'check')}", role), *tell(changes, width, detail), Line()]
     if found.differences:
-        lines += [Line(f"different besides: {len(found.differences)}")]
+        lines += [Line(f"other differences: {len(found.differences)}")]
         differences = (f"{name}: {before!r} before, {now!r} now" for name, before, now in found.differences)
         lines += wrapped_each(differences, width, indent=2, hanging=4)
         lines += [Line()]
@@ -182,7 +182,7 @@ def _told(result: Result | None) -> str:
         return "no result"
     parts = [result.status.replace("_", " ")]
     parts += [str(result.kind)] if result.kind else []
-    parts += [f"{result.headroom:.2g} of its bound"] if result.headroom else []
+    parts += [f"error/bound {result.headroom:.2g}"] if result.headroom else []
     return f"{', '.join(parts)}, {result.duration_s:.2f} s"
 
 

@@ -79,7 +79,7 @@ def _accuses(result: Result) -> bool:
 def _line(name: str, results: list[Result], planned: int, report: Report) -> Line:
     counts = Counter(map(_standing, results))
     rest = [
-        (counts["not done"], "unsupported"),
+        (counts["unsupported"], "unsupported"),
         (counts["withheld"], "withheld"),
         (counts["nothing"], _NO_CASE),
         (counts["not judged"], "could not be judged"),
@@ -110,7 +110,7 @@ def _standing(result: Result) -> str:
         return "not judged"
     if result.kind in {NOTHING, WITHHELD}:
         return str(result.kind)
-    return {"passed": "right", "unsupported": "not done"}.get(result.status, "left")
+    return {"passed": "right", "unsupported": "unsupported"}.get(result.status, "left")
 
 
 def _besides(name: str, results: list[Result], report: Report) -> Iterator[str]:

@@ -33,14 +33,14 @@ def defect_lines(number: int, defect: Defect, width: int, command: str) -> list[
     lines += wrapped_each((f"- {seen}" for seen in defect.findings[:_SHOWN]), width, indent=4, hanging=2)
     if len(defect.findings) > _SHOWN:
         lines += [Line(f"    - and {count(len(defect.findings) - _SHOWN, 'finding')} more")]
-    return [*lines, *command_lines("again", f"{command} --reproduce {to_blob(trial)}", width, indent=4), Line("")]
+    return [*lines, *command_lines("reproduce", f"{command} --reproduce {to_blob(trial)}", width, indent=4), Line("")]
 
 
 def _options(trial: Trial) -> str:
     said = ["from a loss"] if trial.loss else []
     said += [f"output gradients {trial.output_grads}"] if trial.output_grads != "normal" else []
-    said += ["gradients there before"] if trial.prior_grads else []
-    said += ["every micro-batch is fed the same tensors"] if trial.same_args else []
+    said += ["prior gradients"] if trial.prior_grads else []
+    said += ["every micro-batch gets the same tensors"] if trial.same_args else []
     return "".join(f"; {words}" for words in (*said, *trial.passed))
 
 
@@ -50,7 +50,7 @@ def summary_line(campaign: Campaign, asked: int) -> Line:
     should = len(campaign.defects) - must
     text = f"{count(campaign.trials, 'trial')}, {count(campaign.failing, 'failure')}"
     if campaign.defects:
-        text += f" by {count(len(campaign.defects), 'distinct defect')}: {must} MUST and {should} SHOULD"
+        text += f" of {count(len(campaign.defects), 'distinct defect')}: {must} MUST and {should} SHOULD"
     if campaign.out_of_time:
         text += f"; out of time after {campaign.examples} of {asked} examples"
     return Line(f"{text}; {campaign.seconds:.1f} s", "bad" if must else "good")

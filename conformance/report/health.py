@@ -69,7 +69,7 @@ def _device(probe: Probe, width: int) -> Iterator[Line]:
     yield from wrapped(f"dtypes      {' '.join(usable) or 'none'}", width, indent=4, hanging=12)
     for dtype, problem in probe.dtypes.items():
         if problem:
-            yield from wrapped(f"{dtype} would be left out: {problem}", width, indent=16, hanging=4, role="warning")
+            yield from wrapped(f"{dtype} would be skipped: {problem}", width, indent=16, hanging=4, role="warning")
     for line in preflight_lines(Device.of(probe.to_dict(), "pre-flight"), width):
         yield Line(f"    {line.text}", line.role)
     yield from wrapped(f"told        {'; '.join(_facts(probe))}", width, indent=4, hanging=12, role="faint")
@@ -82,12 +82,12 @@ def _facts(probe: Probe) -> Iterator[str]:
     facts = probe.facts
     yield "memory is counted" if facts.get("counts_memory") else "memory is not counted"
     if facts.get("float32_product_keeps_digits") is False:
-        yield "a float32 product is rounded to fewer digits, as in TF32"
+        yield "float32 products have fewer bits, as with TF32"
     yield from NumericProfile.from_dict(facts.get("numerics") or {}).sentences
     if facts.get("draws_as_the_cpu") is False:
-        yield "its random numbers are not the CPU's"
+        yield "its random numbers differ from the CPU's"
     if probe.ends_where_a_backward_raises:
-        yield "an error that a backward raises ends the process"
+        yield "an error raised in a backward ends the process"
     yield from map(unwatched, probe.hides)
 
 

@@ -15,7 +15,7 @@ from .lines import Line, Role, count, heading, listed, wrapped
 
 SCHEMA, SCHEMA_VERSION = "gradconform-selftest", 1
 
-_UNTRIED = "plain autograd itself, or this torch, can do none of the checks that name it here"
+_UNTRIED = "plain autograd or this torch supports none of the checks that name it"
 
 
 def kill_lines(matrix: KillMatrix, width: int) -> list[Line]:
@@ -34,7 +34,7 @@ def kill_lines(matrix: KillMatrix, width: int) -> list[Line]:
         *listed("right variants accused", [f"{o.name}: {_accused(o)}" for o in matrix.accused], width, "bad"),
         *listed(f"no fault in {options.dtype}", [f"{name}: {why}" for name, why in matrix.left_out], width, "faint"),
         *listed("not tried", [f"{o.name}: {_UNTRIED}" for o in matrix.untried], width, "faint"),
-        *listed("checks that plain autograd itself cannot do here", _impossible(matrix), width, "faint"),
+        *listed("checks that plain autograd does not support here", _impossible(matrix), width, "faint"),
         *_idle(matrix, width),
         *_causes(matrix, width),
         verdict_line(matrix),
@@ -108,7 +108,7 @@ def _accused(outcome: Outcome) -> str:
 
 def _idle(matrix: KillMatrix, width: int) -> list[Line]:
     if not matrix.complete:
-        return [Line("Which checks killed nothing is told only where every fault is run."), Line()]
+        return [Line("Run every fault to see which checks killed nothing."), Line()]
     return listed("checks that killed nothing", matrix.idle, width, "warning")
 
 
@@ -117,7 +117,7 @@ def _causes(matrix: KillMatrix, width: int) -> list[Line]:
     if not values:
         return []
     said = sum(outcome.said for outcome in values)
-    text = f"{said} of {len(values)} faults of values ({said / len(values):.0%}) were told with their cause"
+    text = f"{said} of {len(values)} faults of values ({said / len(values):.0%}) were reported with their cause"
     return wrapped(text, width)
 
 
@@ -133,8 +133,8 @@ def verdict_line(matrix: KillMatrix) -> Line:
     if len(matrix.outcomes) < matrix.planned:
         return Line(f"No verdict: {len(matrix.outcomes)} of {matrix.planned} were judged; {counts}", "warning")
     if matrix.good:
-        return Line(f"The contract finds what it must on this device: {counts}", "good")
-    return Line(f"The contract does NOT find what it must on this device: {counts}", "bad")
+        return Line(f"The contract finds every fault on this device: {counts}", "good")
+    return Line(f"The contract does NOT find every fault on this device: {counts}", "bad")
 
 
 def kill_values(matrix: KillMatrix) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def kill_page(matrix: KillMatrix) -> str:
         named_killed=_named_killed,
         apart={
             f"No fault in {matrix.options.dtype}": dict(matrix.left_out),
-            "Checks that plain autograd itself cannot do here": matrix.impossible,
+            "Checks that plain autograd does not support here": matrix.impossible,
         },
     )
 

@@ -12,10 +12,10 @@ from gradconform.results import Report, Result
 from .to_mend import operations_in
 
 #: From the worst to the best. ``rounding`` is what is beyond the rule by less than :data:`_LITTLE` times its bound;
-#: ``not done`` is what plain autograd raises in; ``not judged`` is an error of the adapter, the kit or the environment;
-#: ``withheld`` is what a list left out.
+#: ``unsupported``: plain autograd raises; ``not judged``: an error of the adapter, the kit or the environment;
+#: ``withheld``: a skip list names it.
 Standing = Literal[
-    "wrong", "crashed", "hung", "rounding", "not judged", "not done", "withheld", "not claimed", "partly on the host",
+    "wrong", "crashed", "hung", "rounding", "not judged", "unsupported", "withheld", "not claimed", "partly on the CPU",
     "right",
 ]  # fmt: skip
 STANDINGS: tuple[Standing, ...] = get_args(Standing)
@@ -70,13 +70,13 @@ def _standing(result: Result) -> Standing:
     if result.ended is not None or result.kind in {"crash", "hang"}:
         return "hung" if "hang" in {result.ended, result.kind} else "crashed"
     if result.status == "unsupported":
-        return "withheld" if result.kind == WITHHELD else "not claimed" if result.unclaimed else "not done"
+        return "withheld" if result.kind == WITHHELD else "not claimed" if result.unclaimed else "unsupported"
     if result.status in {"failed", "waived"} or (result.status, result.kind) == ("error", "device"):
         little = [f["kind"] == "mismatch" and (f["headroom"] or 0.0) <= _LITTLE for f in result.findings]
         return "rounding" if little and all(little) else "wrong"
     if result.status == "error":
         return "not judged"
-    return "partly on the host" if result.off_device_share else "right"
+    return "partly on the CPU" if result.off_device_share else "right"
 
 
 def _kernel(finding: Mapping[str, Any]) -> str:

@@ -15,11 +15,11 @@ from gradconform.sinks import in_docstring, printable
 from .operations import Standing, how_wrong, standings_by_place
 from .sentences import title
 
-_LISTED: tuple[Standing, ...] = ("wrong", "crashed", "hung", "rounding", "not done", "withheld")
+_LISTED: tuple[Standing, ...] = ("wrong", "crashed", "hung", "rounding", "unsupported", "withheld")
 #: So many letters of a reason are kept.
 _LONGEST = 200
 
-_FILE = '''"""Operations that are wrong, crash, hang or are not done on {devices}.
+_FILE = '''"""Operations that are wrong, crash, hang or are unsupported on {devices}.
 
 Written by gradconform {kit} from a report of {title}
 with torch {torch}, profile {profile}. What is wrong by rounding alone may be right by the tolerances of torch's tests.

@@ -71,7 +71,7 @@ def _verdict(check: FaultCheck, held: list[Result]) -> dict[str, Any]:
     passed = ", ".join(result.check for result in held if result.status == "passed")
     if refused:
         first = refused[0]
-        text = f"{first.check}, which may find it, is not done here: {first.message}"
+        text = f"{first.check}, which may find it, is unsupported here: {first.message}"
         return {
             "status": "unsupported",
             "kind": first.kind,

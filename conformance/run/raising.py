@@ -1,4 +1,4 @@
-"""What is not asked of a device on which an error that a backward raises ends the process."""
+"""What is not asked of a device on which an error raised in a backward ends the process."""
 
 from __future__ import annotations
 

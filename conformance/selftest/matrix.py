@@ -45,7 +45,7 @@ class KillMatrix:
 
     @property
     def impossible(self) -> dict[str, str]:
-        """The checks that plain autograd itself cannot do here, with what it raised."""
+        """The checks that plain autograd does not support here, with what it raised."""
         return dict(sorted(found for outcome in self.outcomes for found in outcome.impossible))
 
     @property

@@ -161,7 +161,7 @@ def test_a_fault_whose_finder_is_not_done_on_the_device_is_unsupported_there(mon
     result = KnownFaults(torch.device("cpu"), torch.float32, 20).run(check)
     assert (result.status, result.kind) == ("unsupported", "environment")
     passed = ", ".join(finder.id for finder in check.finders[:-1])
-    assert result.message == f"{lost}, which may find it, is not done here: no sparse tensor; it passed {passed}"
+    assert result.message == f"{lost}, which may find it, is unsupported here: no sparse tensor; it passed {passed}"
 
 
 @pytest.mark.parametrize(

@@ -49,16 +49,16 @@ def test_of_a_named_defect_report_and_test_are_written_and_it_is_said_that_nothi
 wrote view_output.md
 wrote test_view_output.py
 
-run it: python test_view_output.py
-on torch 2.13.0 it fails; it passes once that is mended
-nothing was sent anywhere: they are yours to offer
+run: python test_view_output.py
+on torch 2.13.0 it fails; it passes once the defect is fixed
+nothing was sent; you decide whether to report it
 """,
     )
     assert files(folder) == ["test_view_output.py", "view_output.md"]
     report = (folder / "view_output.md").read_text(encoding="utf-8")
     assert report.startswith(f"# {OFFERS[ONE].title}\n\npytorch #142229; ")
     assert "https://github.com/pytorch/pytorch/issues/142229" in report
-    assert "since 2.6 or before, of 2.6 to 2.15" in report
+    assert "since 2.6 or before (tested: 2.6 to 2.15)" in report
     assert (folder / "test_view_output.py").read_text(encoding="utf-8") == OFFERS[ONE].test
     assert OFFERS[ONE].test in report
 

@@ -62,7 +62,7 @@ def test_none_in_place_of_a_tensor_is_missing() -> None:
 def test_a_tensor_in_place_of_none_is_unexpected_even_where_it_is_zero() -> None:
     assert_expected_inline(
         told(torch.zeros(2, 3), None),
-        """layers.0.weight, after W3: expected None, got a tensor of shape (2, 3) with largest element 0""",  # noqa: E501 (as it is shown)
+        """layers.0.weight, after W3: expected None, got a tensor of shape (2, 3) with largest element 0""",
     )
     assert findings(torch.zeros(2), None)[0][0].kind == "unexpected"
 

@@ -299,9 +299,7 @@ def test_what_is_torchs_runtimes_is_not_charged_to_functions_in_it(tmp_path: Pat
         "step.fsdp-evaluated": "unsupported",
         "step.plain": "passed",
     }, told
-    assert (
-        "torch's runtime is wrong here with a correct split backward as well" in found["step.fsdp-evaluated"]["message"]
-    )
+    assert "torch's runtime is also wrong here with a correct split backward" in found["step.fsdp-evaluated"]["message"]
 
 
 @pytest.mark.parametrize(

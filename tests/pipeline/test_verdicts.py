@@ -29,7 +29,7 @@ def raised(port: int) -> Verdict:
 def test_what_torchs_runtime_raises_by_itself_is_told_alike_in_every_case() -> None:
     told = [charged(raised(port), raised(port + 1), CASE).message for port in (3993, 6576)]
     says = "rank 1 raised RuntimeError: Pair is not connected at the start of the case"
-    assert told == [f"torch's runtime raises with a correct split backward as well: {says}"] * 2
+    assert told == [f"torch's runtime also raises with a correct split backward: {says}"] * 2
     found = charged(raised(3993), raised(6576), CASE)
     assert (found.status, found.kind) == ("unsupported", None)
 
@@ -42,7 +42,7 @@ def test_what_a_correct_split_backward_does_is_charged_to_the_target() -> None:
 
 @pytest.mark.parametrize(
     ("launcher", "status", "says"),
-    [("", "failed", "rank 0 ended without a word"), ("SIGKILL", "error", "the launcher was ended by SIGKILL")],
+    [("", "failed", "rank 0 ended without a message"), ("SIGKILL", "error", "the launcher was ended by SIGKILL")],
 )
 def test_ranks_that_end_with_a_launcher_that_was_killed_are_no_failure_of_the_target(
     launcher: str, status: str, says: str

@@ -173,7 +173,7 @@ def test_the_command_writes_the_script_of_an_adapter(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert " ".join(done.stdout.split()) == (
-        "x.py runs full.gradients.mlp with torch, gradconform.adapter and mine.py run it: python x.py"
+        "wrote x.py: it runs full.gradients.mlp with torch, gradconform.adapter and mine.py run: python x.py"
     )
     (tmp_path / "away").mkdir()
     assert "from gradconform.adapter import StageSpec" in (tmp_path / "x.py").read_text(encoding="utf-8")

@@ -25,7 +25,7 @@ def test_a_check_is_run_again_by_its_id(capsys: pytest.CaptureFixture[str]) -> N
     code = main(["replay", CHECK, "torch"])
     told = capsys.readouterr().out
     assert code == 1
-    assert f"{CHECK}: failed; the largest error is" in told
+    assert f"{CHECK}: failed; the largest error/bound is" in told
     assert "first.weight, after W0: worst at" in told
 
 
@@ -37,7 +37,7 @@ def test_it_fits_the_width_and_says_how_a_script_is_written(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert " ".join(" ".join(lines[-2:]).replace("\\", "").split()) == (
-        "as a script: gradconform replay split.gradients.penalty-output torch --script defect.py"
+        "write a script: gradconform replay split.gradients.penalty-output torch --script defect.py"
     )
 
 
@@ -74,7 +74,7 @@ def test_another_target_can_be_replayed_from_a_report(report: Path, capsys: pyte
     code = main(["replay", f"{report}#1", "reference-split"])
     told = capsys.readouterr().out
     assert (code, told.splitlines()[-1].partition(";")[0]) == (0, f"{CHECK}: passed")
-    assert "the target's file is not the one that the report was written of" in " ".join(told.split())
+    assert "the target's file differs from the one in the report" in " ".join(told.split())
     assert "in the report: failed" in told
 
 

@@ -209,7 +209,7 @@ judged before, not run now: 1 check
 fixed: 1 check
   split.gradients.embedding[cpu-float32]: failed, missing, 0.50 s -> passed, 0.50 s
 
-different besides: 2
+other differences: 2
   environment.torch: '2.13.0' before, '2.13.1' now
   environment.devices.0.name: 'cpu' before, 'cuda' now
 

@@ -39,9 +39,9 @@ def report_of(*results: Result) -> Report:
     ("values", "standing"),
     [
         ({}, "right"),
-        ({"off_device_share": 0.25}, "partly on the host"),
+        ({"off_device_share": 0.25}, "partly on the CPU"),
         ({"status": "unsupported", "unclaimed": ("split",)}, "not claimed"),
-        ({"status": "unsupported", "kind": "environment"}, "not done"),
+        ({"status": "unsupported", "kind": "environment"}, "unsupported"),
         ({"status": "unsupported", "kind": "withheld"}, "withheld"),
         ({"status": "error", "kind": "kit"}, "not judged"),
         ({"status": "error", "kind": "environment", "ended": "crash"}, "crashed"),
@@ -85,7 +85,7 @@ def test_a_section_counts_all_and_names_what_is_not_right_the_worst_first() -> N
     assert section.heading == "operations: 1 of 16 right"
     assert [(item.number, item.text) for item in section.items] == [
         (1, "wrong: sin (aten::sin of float32 (3,), sample 3 (1 of 6 fail), error 2, bound 1)"),
-        (14, f"not done: {', '.join(f'op{number}' for number in range(12))}, and 2 more"),
+        (14, f"unsupported: {', '.join(f'op{number}' for number in range(12))}, and 2 more"),
         (1, "right"),
     ]
 

@@ -70,7 +70,7 @@ def test_an_entry_has_the_dtypes_in_which_an_operation_is_wrong_or_not_done_and_
         entries_of(report),
         """\
     "sin": [
-        DecorateInfo(unittest.skip("not done: raised NotImplementedError"), None, None, device_type="npu", dtypes=(torch.float32, torch.bfloat16)),
+        DecorateInfo(unittest.skip("unsupported: raised NotImplementedError"), None, None, device_type="npu", dtypes=(torch.float32, torch.bfloat16)),
         DecorateInfo(unittest.skip("crashed: by SIGABRT"), None, None, device_type="npu", dtypes=(torch.float64,)),
     ],
     "torch.ops.aten._safe_softmax.default": [

@@ -151,7 +151,7 @@ def test_what_a_device_gets_wrong_is_written_read_back_left_out_and_told(
     assert run("report", "first.json", "--skip-list", "skips.py") == (0, "skip list: skips.py")
     listed = (tmp_path / "skips.py").read_text(encoding="utf-8")
     assert '"tanh": [\n        DecorateInfo(unittest.skip("wrong: aten::tanh of float32' in listed
-    assert '"erf": [\n        DecorateInfo(unittest.skip("not done: ' in listed
+    assert '"erf": [\n        DecorateInfo(unittest.skip("unsupported: ' in listed
     code, told = run(*words, "--skip-operations", "skips.py", "--json", "second.json")
     assert (code, told.endswith("; 4 withheld by skips.py")) == (0, True), told
     results: list[dict[str, Any]] = json.loads((tmp_path / "second.json").read_text(encoding="utf-8"))["results"]

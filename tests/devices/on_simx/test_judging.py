@@ -198,7 +198,7 @@ def test_an_implementation_that_computes_elsewhere_fails_where_the_device_is_req
 def test_a_gradient_that_is_left_on_the_cpu_fails() -> None:
     report = run(LeavesOnTheCpu, checks="full.gradients.mlp")
     assert statuses(report) == {("failed", "device")}
-    assert "input 0, after B0: sits on cpu" in report.results[0].message
+    assert "input 0, after B0: is on cpu" in report.results[0].message
 
 
 # --- wrong implementations on a healthy device
@@ -273,7 +273,7 @@ def test_what_deferring_weights_costs_is_told() -> None:
     assert memory is not None
     assert memory["undeferred"] < memory["peak"]
     text = "\n".join(line.text for line in closing(report, 999))
-    assert "times what plain autograd takes where no weight gradient is deferred (split.gradients.mlp)" in text
+    assert "times plain autograd without deferred weight gradients (split.gradients.mlp)" in text
 
 
 def on_device() -> int:
