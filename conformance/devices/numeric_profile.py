@@ -102,7 +102,7 @@ class NumericProfile:
     def _of_wrong(self) -> Iterator[str]:
         if self.wrong:
             named = [FAMILIES.get(name, name) for name in self.wrong]
-            yield f"beyond any rounding in float32, so not allowed for: {', '.join(named)}"
+            yield f"float32 errors too large for rounding, not tolerated: {', '.join(named)}"
 
     def _of_bits(self) -> Iterator[str]:
         groups: dict[tuple[int, int | None], list[str]] = {}

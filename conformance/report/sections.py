@@ -72,7 +72,7 @@ def sections(report: Report) -> list[Section]:
 def _devices(report: Report) -> Section:
     lines = standing_of_devices(report) if is_of_devices(report) else []
     right = sum(line.role != "bad" for line in lines)
-    heading = f"devices: {right} of {len(lines)} without anything wrong"
+    heading = f"devices: {right} of {len(lines)} right"
     return Section(heading=heading, role="bad" if right < len(lines) else "heading", items=_texts(lines))
 
 

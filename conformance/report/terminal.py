@@ -231,7 +231,7 @@ def _fault(number: int, cause: Cause, report: Report, width: int, detail: Detail
     areas = Counter(result.check.partition(".")[0] for result in cause.results).most_common(_AREAS)
     first = cause.smallest
     found = f"[{number}] {count(len(cause.checks), 'check')}: {cause.text}"
-    where = f"in {', '.join(f'{area} {checks}' for area, checks in areas)}; in {first.check}"
+    where = f"by area: {', '.join(f'{area} {checks}' for area, checks in areas)}; for example {first.check}"
     return [
         *wrapped(found, width, hanging=4, role="heading"),
         *wrapped(where, width, indent=4, hanging=2),

@@ -46,7 +46,7 @@ def test_contract_operations_and_blocks_are_one_run_with_one_verdict(command: Co
     assert list(dict.fromkeys(beside)) == ["ops", "blocks", "settings", "faults"]
     assert done.last == f"cpu is right in all {len(checks)} checks that it supports in float32"
     assert "of contract 1.0, profile quick, and beside it" in done.out
-    assert "devices: 1 of 1 without anything wrong" in done.out
+    assert "devices: 1 of 1 right" in done.out
     assert "checks that it supports in float32; 1 of 1 known faults found" in " ".join(done.out.split())
     page = Path("cpu.html").read_text(encoding="utf-8")
     assert "<h1>cpu, by reference-split" in page

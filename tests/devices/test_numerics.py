@@ -102,7 +102,7 @@ def test_what_no_rounding_explains_is_told_and_makes_no_room() -> None:
     profile = NumericProfile(
         float32_bits={"matmul": 10, "rnn": 0}, functions={"tanh": 8.8e10, "erf": math.nan, "exp": 4096.0}
     )
-    assert profile.sentences[0] == "beyond any rounding in float32, so not allowed for: RNNs, tanh, erf"
+    assert profile.sentences[0] == "float32 errors too large for rounding, not tolerated: RNNs, tanh, erf"
     assert profile.sentences[1:] == (
         "float32 matrix products have 10 bits here",
         "float32 errors: exp 4096 eps",
