@@ -34,7 +34,7 @@ _AREAS = 12
 
 
 #: Beside a cause of many checks, one of a smaller part of them has a line, and so many such lines are shown.
-_FEW, _BRIEF = 0.25, 4
+_FEW, _BRIEF = 0.25, 2
 
 
 def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> list[Line]:
