@@ -53,42 +53,7 @@ Whether one is a defect depends on what the implementation was made for: the scr
 
 
 #: What was measured by hand, outside this repository.
-FOOT = """\
-## Engines adapted by the page alone
-
-Three engines that no adapter ships for were adapted outside this repository, with [Write an adapter](write-an-adapter.md) as
-the only help: contract 1.0, profile `standard`, `cpu`, `float32`, torch 2.13.0+cpu. Minutes are from the first line of the
-engine that was read to the first verdict. An accusation is a cause of the report. Each was tried by a script that uses only
-torch and the engine. What the script did not show was a mistake of the adapter: a withheld claim that was missing, or tensors
-that the adapter kept.
-
-| engine | commit | splits | minutes | lines | accusations | confirmed | the adapter's |
-|---|---|---|---:|---:|---:|---:|---:|
-| [DualPipe](https://github.com/deepseek-ai/DualPipe), with the Linear of its example | 3da1bbe | yes | 2 | 98 | 8 | 6 | 2 |
-| [ColossalAI](https://github.com/hpcaitech/ColossalAI), its zero-bubble schedule | 4f9953b | yes | 5 | 120 | 11 | 9 | 2 |
-| [nanotron](https://github.com/huggingface/nanotron), its pipeline engine | 2411b02 | no | 1 | 134 | 6 | 5 | 1 |
-
-| engine | what the scripts show |
-|---|---|
-| DualPipe | `WeightGradStore.pop` runs with gradients recorded: `.grad` of a weight holds the graph of its micro-batch |
-| DualPipe | a frozen weight gets a gradient |
-| DualPipe | the gradient of a weight under a checkpoint is lost: it is written to the copy that the checkpoint saved |
-| DualPipe | after an `I` that raised, the next `W` adds what that `I` had left, and the store stays enabled |
-| DualPipe | more or fewer output gradients than outputs are accepted |
-| DualPipe | `W` reads the output gradients where they were: they must not be received over. Its own step never does that |
-| ColossalAI | without the fused kernel, each `W` after the first of a weight computes its product and drops it |
-| ColossalAI | `release_tensor_data` frees the memory of outputs that the backward has saved: a stage that ends in `tanh` or `relu` ends the process with SIGSEGV |
-| ColossalAI | `.grad` of a weight holds a graph, a frozen weight gets a gradient, and a checkpoint loses one, as in DualPipe |
-| ColossalAI | after an `I` that raised, the next `W` adds what it had left |
-| ColossalAI | hooks on weights are called before the gradient is there, in `B` too |
-| ColossalAI | more output gradients than outputs are accepted, as by `torch.autograd.backward`; `W` reads them where they were |
-| nanotron | zeros are sent for an input that gets no gradient |
-| nanotron | `B` raises where gradients are not recorded: it sums what it starts from |
-| nanotron | a gradient that requires a gradient is sent as it is; so is one that is not contiguous (with its strides), or is two inputs' |
-
-The causes of two of these 20 were missing or wrong, and are right now: the dropped products were 22 causes, and the checkpoint
-had none in `W`. After an `I` that raised, the report still gives the wrong values without a cause.
-"""
+FOOT = Path(__file__).with_name("adapted_engines.md")
 
 
 @dataclass(frozen=True)
@@ -241,7 +206,19 @@ def page(found: list[Implementation], steps: list[str]) -> str:
         torch=report["environment"]["torch"],
     )
     sections = [line for one in found for line in section(one)]
-    return "\n".join([*head.splitlines(), *map(row, found), "", *sections, *steps, *FOOT.splitlines()]) + "\n"
+    return (
+        "\n".join(
+            [
+                *head.splitlines(),
+                *map(row, found),
+                "",
+                *sections,
+                *steps,
+                *FOOT.read_text(encoding="utf-8").splitlines(),
+            ]
+        )
+        + "\n"
+    )
 
 
 def main() -> int:
