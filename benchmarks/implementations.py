@@ -52,6 +52,10 @@ Whether one is a defect depends on what the implementation was made for: the scr
 """
 
 
+#: What was measured by hand, outside this repository.
+FOOT = Path(__file__).with_name("adapted_engines.md")
+
+
 @dataclass(frozen=True)
 class Implementation:
     """What one run said, and the scripts that explain what failed."""
@@ -202,7 +206,19 @@ def page(found: list[Implementation], steps: list[str]) -> str:
         torch=report["environment"]["torch"],
     )
     sections = [line for one in found for line in section(one)]
-    return "\n".join([*head.splitlines(), *map(row, found), "", *sections, *steps]).rstrip("\n") + "\n"
+    return (
+        "\n".join(
+            [
+                *head.splitlines(),
+                *map(row, found),
+                "",
+                *sections,
+                *steps,
+                *FOOT.read_text(encoding="utf-8").splitlines(),
+            ]
+        )
+        + "\n"
+    )
 
 
 def main() -> int:

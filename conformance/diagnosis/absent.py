@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -28,6 +28,8 @@ def of_param(evidence: Evidence, name: str, step: Step) -> Cause:
     before = step_before(evidence, step)
     if before is not None and before.param_grads.get(name) is not None:
         return Cause(Mistake.CLEARED, why=idle.of_some(evidence, name, step))
+    if any(isinstance(one, ParameterNamed) and one.name == name for one in _arguments(evidence, step)):
+        return Cause(Mistake.ARGUMENT_DETACHED)
     why = (
         _after_error(evidence, step, lambda seen: not added(evidence, seen))
         or nothing_added(evidence, step)
@@ -42,7 +44,7 @@ def of_param(evidence: Evidence, name: str, step: Step) -> Cause:
 
 def of_input(evidence: Evidence, slot: int, step: Step) -> Cause | None:
     """Say where the gradient of an input went that was not returned."""
-    recipe = evidence.trial.stages[step.action.stage].inputs[slot]
+    recipe = _arguments(evidence, step)[slot]
     if isinstance(recipe, ParameterNamed) and not (evidence.trial.chain and step.action.stage):
         return Cause(Mistake.NOT_RETURNED, why=Cause(Mistake.ARGUMENT_IS_PARAMETER))
     right = evidence.reference(step.action.stage, step.action.mb).inputs[slot]
@@ -52,6 +54,11 @@ def of_input(evidence: Evidence, slot: int, step: Step) -> Cause | None:
     why = _after_error(evidence, step, lambda seen: not any(g is not None for g in seen.input_grads or ()))
     why = why or _no_flow(evidence, step) or _unused(evidence, step)
     return Cause(Mistake.NOT_RETURNED, why=why) if why else None
+
+
+def _arguments(evidence: Evidence, step: Step) -> Sequence[object]:
+    """Return the recipes of the arguments of the stage that an action is of."""
+    return evidence.trial.stages[step.action.stage].inputs
 
 
 def _no_flow(evidence: Evidence, step: Step) -> Cause | None:

@@ -15,6 +15,10 @@ class Mistake(Enum):
     # Nothing came.
     CLEARED = "cleared after it was accumulated"
     NEVER_ACCUMULATED = "never accumulated"
+    ARGUMENT_DETACHED = (
+        "never accumulated: the parameter is passed as an argument, and a session that detaches its arguments "
+        "withholds parameter_input"
+    )
     NOT_RETURNED = "not returned"
     RETURNED_ELSEWHERE = "returned for input {c.slots[0]}: slots are swapped or shifted"
     ARGUMENT_IS_PARAMETER = "the argument is a parameter of the stage"
@@ -188,6 +192,9 @@ class Mistake(Enum):
     BATCHES_COUNTED = "{c.counts[0]} batches were counted; there were {c.counts[1]}"
     # One mistake, made in every action of a kind: plain autograd with it shows the same.
     STANDING_KEPT = "in {names}, nothing is added to a gradient that is already there"
+    MATRICES_KEPT = (
+        "in {names}, nothing is added to the gradient that a parameter of two and more dimensions already has"
+    )
     STANDING_CLEARED = "in {names}, a gradient that is already there is overwritten"
     ALL_CLEARED = "in {names}, all gradients are cleared first"
     ALL_MULTIPLIED = "in {names}, gradients are multiplied by {c.factors[0]:.3g}"

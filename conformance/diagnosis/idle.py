@@ -160,9 +160,27 @@ def due_and_idle(evidence: Evidence, step: Step) -> tuple[set[str], set[str]]:
     """Return the parameters that a B or W is to add to, and those of them that have got nothing."""
     reference = evidence.reference(step.action.stage, step.action.mb, step.position).params
     due = {name for name, grad in reference.items() if grad is not None}
+    due -= _given_by_input_pass(evidence, step)
     before = step_before(evidence, step)
     held, now = {} if before is None else before.param_grads, step.param_grads
     return due, {name for name in due if now.get(name) is None or same(held.get(name), now.get(name))}
+
+
+def _given_by_input_pass(evidence: Evidence, step: Step) -> set[str]:
+    """Return the parameters that the I of a W has given their gradients, where the target claims that it may."""
+    if step.action.kind != "W" or not evidence.capabilities.input_pass_touches_params:
+        return set()
+    own = [
+        seen
+        for seen in run_of(evidence, step).steps
+        if seen.position < step.position
+        and (seen.action.kind, seen.action.stage, seen.action.mb) == ("I", step.action.stage, step.action.mb)
+    ]
+    if not own:
+        return set()
+    before = step_before(evidence, own[-1])
+    held = {} if before is None else before.param_grads
+    return {name for name, grad in own[-1].param_grads.items() if grad is not None and not same(held.get(name), grad)}
 
 
 def _frozen(evidence: Evidence, name: str, step: Step) -> Cause | None:

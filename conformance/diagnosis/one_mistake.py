@@ -102,6 +102,10 @@ _OF_ADDED: dict[Mistake, tuple[dict[str, Any], Fits]] = {
         {"chooses": lambda _, __, parameter: parameter.grad is None},
         lambda seen: seen.shows(Added.NOTHING_TO_SOME),
     ),
+    Mistake.MATRICES_KEPT: (
+        {"chooses": lambda _, __, parameter: parameter.grad is None or parameter.dim() < 2},  # noqa: PLR2004 (a matrix)
+        lambda seen: seen.shows(Added.NOTHING_TO_SOME),
+    ),
     Mistake.STANDING_CLEARED: ({"clears": "arriving"}, lambda seen: seen.shows(Added.ALONE)),
     Mistake.ALL_CLEARED: ({"clears": "all"}, lambda seen: seen.shows(Added.ALONE)),
     Mistake.LAST_PARAMETER_SKIPPED: ({"chooses": lambda place, count, _: place < count - 1}, _skipped),

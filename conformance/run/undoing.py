@@ -48,6 +48,9 @@ _OF_ROUNDING = frozenset({None, Mistake.ROUNDED, Mistake.ROUNDED_TO_BITS, Mistak
 #: A mistake by its kind, factors, and where it is made.
 _Key = tuple[Mistake, tuple[float, ...], frozenset[str]]
 
+#: Wrong tensors by sort and name, each with the place in the program of the first action after which it is wrong.
+_Wrong = dict[tuple[str, str], int]
+
 
 @dataclass(frozen=True, slots=True)
 class JudgedTrial:
@@ -63,9 +66,9 @@ class JudgedTrial:
         return frozenset().union(*(_PARTS[kind] for kind in kinds & _PARTS.keys()))
 
     @property
-    def keys(self) -> set[tuple[str, str]]:
+    def wrong(self) -> _Wrong:
         """The tensors that are wrong."""
-        return set(map(_key, self.findings))
+        return _first_places(self.evidence, self.findings)
 
 
 class Undoing:
@@ -103,7 +106,7 @@ class Undoing:
         return (*told, *rounded)
 
     @cached_property
-    def _plain(self) -> list[tuple[Evidence, set[tuple[str, str]]]]:
+    def _plain(self) -> list[tuple[Evidence, _Wrong]]:
         """The plain trials, each with the tensors that are wrong in it; none where one of them cannot be run."""
         try:
             return [(evidence, _wrong(replace(evidence, mistaken=True))) for evidence in self._contrasts()]
@@ -112,16 +115,31 @@ class Undoing:
             return []
 
     def _is_refuted(self, cause: Cause, mistake: OneMistake) -> bool:
-        """Tell whether a mistake makes wrong in a plain trial what is right there."""
+        """Tell whether a mistake makes wrong in a plain trial what is right there, or is right for longer."""
         key = (cause.kind, cause.factors, mistake.at)
         if key not in self._refuted:
             made = ((_with_mistake(evidence, mistake), wrong) for evidence, wrong in self._plain)
-            self._refuted[key] = any(_wrong(evidence) - wrong for evidence, wrong in made)
+            self._refuted[key] = any(_predicts_more(_wrong(evidence), wrong) for evidence, wrong in made)
         return self._refuted[key]
 
 
-def _wrong(evidence: Evidence) -> set[tuple[str, str]]:
-    return {_key(finding) for finding in findings_in(gradients(evidence))}
+def _wrong(evidence: Evidence) -> _Wrong:
+    return _first_places(evidence, findings_in(gradients(evidence)))
+
+
+def _first_places(evidence: Evidence, findings: Iterable[Finding]) -> _Wrong:
+    """Return the tensors of findings; one whose action is not of the program is wrong from the beginning."""
+    places = {str(action): place for place, action in reversed([*enumerate(evidence.trial.actions)])}
+    wrong: _Wrong = {}
+    for finding in findings:
+        place = places.get(finding.action, 0)
+        wrong[_key(finding)] = min(place, wrong.get(_key(finding), place))
+    return wrong
+
+
+def _predicts_more(wrong: _Wrong, seen: _Wrong) -> bool:
+    """Tell whether tensors are wrong by a mistake, or earlier by it, that are not so in what was seen."""
+    return any(key not in seen or place < seen[key] for key, place in wrong.items())
 
 
 def _candidates(failing: Sequence[JudgedTrial]) -> Iterator[tuple[Cause, OneMistake]]:
@@ -145,13 +163,13 @@ def _with_mistake(evidence: Evidence, mistake: OneMistake) -> Evidence:
 
 
 def _still_wrong(check: Check, one: JudgedTrial, make: Callable[[], Evidence]) -> set[tuple[str, str]] | None:
-    """Return the tensors that are still wrong; None where others are, or where it cannot be told."""
+    """Return the tensors that are still wrong; None where others are, or are earlier, or where it cannot be told."""
     found: set[tuple[str, str]] = set()
     try:
         for seen in check.judge(make()):
             if isinstance(seen, Finding):
                 found.add(_key(seen))
-                if found - one.keys:
+                if _predicts_more(_first_places(one.evidence, [seen]), one.wrong):
                     return None
     except BaseException as error:  # noqa: BLE001 (the failure itself is reported all the same)
         pass_on_an_interrupt(error)

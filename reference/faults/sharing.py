@@ -102,7 +102,7 @@ def input_passed_twice_lost_in_both(inputs: Sequence[Any], grads: Grads) -> Grad
     return tuple(found)
 
 
-@fault("full.gradients.parameter-input", "full.loss.parameter-input", cause="never_accumulated")
+@fault("full.gradients.parameter-input", "full.loss.parameter-input", cause="argument_detached")
 @replaces("full")
 def parameter_input_not_accumulated(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
     """A parameter passed as an argument gets an input gradient, and none of its own."""

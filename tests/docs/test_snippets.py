@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ OTHERWISE = {
     r"--schedule all": "--schedule 1F1B",
     r"^(gradconform pipeline \S+)(?=  )": r"\1 --checks step.plain",
     r"Runtime --profile standard": "Runtime --profile standard --checks step.ddp",
-    r"^(gradconform selftest)": r"\1 --faults 'first-call-assigns' --profile quick",
+    r"^(gradconform selftest)": r"\1 --faults 'first-microbatch-*' --profile quick",
     r"^pytest ": "pytest -q -p no:cacheprovider ",
     r"^python ": f"{sys.executable} ",
     r"^torchrun ": f"{sys.executable} -m torch.distributed.run ",
@@ -77,6 +78,14 @@ def test_every_command_of_a_page_is_one_that_there_is(page: str) -> None:
 
 def test_what_is_not_run_says_why() -> None:
     assert [block for block in ALL if block.reason == ""] == []
+
+
+@pytest.mark.parametrize("page", [page for page in TYPED if page.name not in ELSEWHERE], ids=lambda page: page.name)
+def test_every_command_of_a_page_is_followed_by_its_output(page: Path) -> None:
+    for block, behind in pairwise([*blocks(page), None]):
+        if block is not None and block.language == "sh" and block.reason is None and block.said("silent") is None:
+            assert behind is not None, block.text
+            assert behind.said("output") is not None, block.text
 
 
 @pytest.mark.parametrize("page", sorted({one.page for one in ALL if one.language == "toml"}))
@@ -179,5 +188,8 @@ def test_a_page_leads_to_what_it_says(page: Path, tmp_path: Path, reports: Path)
     for block in blocks(page):
         if block.said("output") is not None:
             assert shows(block.text, printed), f"{page.name} shows\n{block.text}\nand this is printed\n{printed}"
+            printed = ""
         elif block.reason is None:
+            assert not printed, f"{page.name} does not show what is printed before\n{block.text}\n{printed}"
             printed = run_as_expected(block, tmp_path)
+    assert not printed, f"{page.name} does not show what its last block prints\n{printed}"
