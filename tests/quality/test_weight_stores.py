@@ -112,7 +112,7 @@ def test_a_product_that_is_lost_where_a_weight_has_a_gradient_is_one_cause() -> 
 
 def test_a_weight_that_a_checkpoint_saved_is_named_in_a_split_backward() -> None:
     report = judged("split.gradients.checkpoint", writes_to_saved=True)
-    said = "never accumulated: only what is run again under a checkpoint: written to a detached copy of the parameter"
+    said = "never accumulated: only parameters inside a checkpoint get none: added to a detached copy of the parameter"
     assert said in report.failures[0].message
 
 
