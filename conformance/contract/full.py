@@ -44,7 +44,7 @@ def loss_driven() -> Judge:
     pooled=BIAS,
 )
 def unbiased() -> Judge:
-    """B errors from {case} MUST average out to zero and spread no wider than rounding, on {stage}.
+    """B's errors from {case} MUST average out to zero and spread no wider than rounding, on {stage}.
 
     In bfloat16 or float16, a factor on all elements looks like rounding in each element, but it does not average out.
 

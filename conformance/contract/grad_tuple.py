@@ -49,7 +49,7 @@ def _fed(cases: dict[str, tuple[str, str]], **fed: Any) -> dict[str, Trial]:
     without=("none_output_grad",),
 )
 def none() -> Judge:
-    """{grads} MUST mean no gradient, or raise and change nothing if unclaimed, on {stage}.
+    """{grads} MUST mean no gradient there, or raise and change nothing if unclaimed, on {stage}.
 
     Pipelines send None for outputs that the next stage does not use; only a target without none_output_grad may refuse
     it.

@@ -42,7 +42,7 @@ _SMALL = {
 
 @family("schedule.gradients", _SMALL)
 def gradients_in_schedule() -> Judge:
-    """Stages chained in {case} MUST give the outputs, losses and gradients of the unsplit model after every action.
+    """Stages chained in {case} MUST give the outputs, losses and gradients of the whole model after every action.
 
     A schedule runs backwards in orders that no single-stage test has, and each stage's mistake reaches the next one.
 
@@ -94,7 +94,7 @@ def gradients_in_turn() -> Judge:
 
 @family("schedule.large", _LARGE, profile="full")
 def gradients_in_large_schedule() -> Judge:
-    """Stages chained in {case} MUST give the outputs, losses and gradients of the unsplit model after every action.
+    """Stages chained in {case} MUST give the outputs, losses and gradients of the whole model after every action.
 
     With eight to twelve stages and up to thirteen micro-batches, more micro-batches wait at the same time.
 
@@ -105,7 +105,7 @@ def gradients_in_large_schedule() -> Judge:
 
 @family("schedule.chain", _CHAINS)
 def gradients_in_chain() -> Judge:
-    """A chain ({case}) MUST give the outputs, losses and gradients of the unsplit model, in 1F1B, ZBV and DualPipeV.
+    """A chain ({case}) MUST give the outputs, losses and gradients of the whole model, in 1F1B, ZBV and DualPipeV.
 
     A special stage, such as a frozen one, reaches all other stages through the tensors that it sends.
 

@@ -50,8 +50,8 @@ def loss_driven() -> Judge:
 def reentrant() -> Judge:
     """I and W MUST match a full backward, unless I raises and changes nothing, on {stage}.
 
-    Reentrant checkpointing only runs whole backwards: torch refuses a split, and another split must hold back parameter
-    gradients until W.
+    Reentrant checkpointing only runs whole backwards, so torch refuses a split; a split that accepts it must hold
+    parameter gradients back until W.
 
     Catches: parameter gradients that the inner backward adds in I and W adds again, or a W that raises after its I.
     """
@@ -67,7 +67,7 @@ def reentrant() -> Judge:
     pooled=BIAS,
 )
 def unbiased() -> Judge:
-    """I and W errors from {case} MUST average out to zero and spread no wider than rounding, on {stage}.
+    """I's and W's errors from {case} MUST average out to zero and spread no wider than rounding, on {stage}.
 
     In bfloat16 or float16, a factor on all elements looks like rounding in each element, but it does not average out.
 

@@ -83,7 +83,7 @@ def buffers() -> Judge:
 
 @family("state.recomputed_buffers", _both("checkpoint-batch-norm"))
 def recomputed_buffers() -> Judge:
-    """Buffers MUST end as after a full backward under plain autograd, in program {program} on {stage}.
+    """The final buffers MUST equal those of a full backward under plain autograd, in program {program} on {stage}.
 
     A forward that runs again in both I and W trains other running statistics than B, and evaluation uses them.
 
@@ -132,7 +132,7 @@ def process() -> Judge:
 
 @family("state.handed", _both("list-output", "nested-output", "two-inputs"))
 def handed() -> Judge:
-    """An action MUST NOT remove entries from arguments or hook them, in program {program} on {stage}.
+    """An action MUST NOT remove entries from arguments or leave hooks on them, in program {program} on {stage}.
 
     The caller reads its lists of output gradients again, and sends and receives into its activations.
 
@@ -143,7 +143,7 @@ def handed() -> Judge:
 
 @family("state.input_grad", _both("mlp", "two-inputs", "residual"), seed="test_stage_backward_input")
 def input_grad_attribute() -> Judge:
-    """After B or I, an input's .grad MUST be None or its gradient, in program {program} on {stage}.
+    """After B or I, an input's .grad MUST be None or that input's gradient, in program {program} on {stage}.
 
     An implementation may set .grad of an input or not, but a caller that reads a wrong value sends it on.
 
