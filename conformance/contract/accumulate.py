@@ -1,4 +1,7 @@
-"""Accumulation: parameter gradients over micro-batches and steps, compared after every action."""
+"""Accumulation: parameter gradients over micro-batches and steps, compared after every action.
+
+A check runs only if the target claims the order of its program.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,12 @@ _STAGES = (
     seed={"split-10": "test_stage_backward_weight_multiple_iters"},
 )
 def iterations() -> Judge:
-    """Parameter gradients MUST be the sum over the micro-batches so far, after every action of {program}.
+    """Parameter gradients MUST equal the sum over all micro-batches so far, after every action of program {program}.
 
-    A final sum cannot see one micro-batch doubled and another dropped; the sum after every action can.
+    A final sum hides one micro-batch counted twice and another one dropped; the sum after every action shows both.
 
-    Catches: overwriting instead of accumulating, the first or last micro-batch only, a mistake after the k-th call.
+    Catches: overwritten gradients, only the first or last micro-batch counted, or a mistake that starts after several
+    calls.
     """
     return gradients
 
@@ -39,11 +43,12 @@ def iterations() -> Judge:
     ways("mlp", full=programs.full_all_forwards_first(2), split=programs.split_all_forwards_first(2)),
 )
 def in_flight() -> Judge:
-    """Two micro-batches in flight MUST each get their own gradients, after every action of {program}.
+    """Each of two micro-batches in flight MUST get its own gradients, after every action of program {program}.
 
-    Every schedule but the plainest has several in flight, so this belongs to the core that no claim can withhold.
+    Every schedule except the simplest one keeps several micro-batches in flight, so mixed gradients train a wrong
+    model.
 
-    Catches: a context kept for one micro-batch at a time.
+    Catches: an implementation that keeps the context of only one micro-batch.
     """
     return gradients
 
@@ -56,11 +61,11 @@ def in_flight() -> Judge:
     },
 )
 def stages() -> Judge:
-    """Three micro-batches MUST accumulate, after every action, on {stage}, full and split.
+    """Three micro-batches in flight MUST accumulate the right gradients after every action, full and split, on {stage}.
 
-    State that an implementation keeps per stage rather than per micro-batch shows only where several are in flight.
+    State kept per stage instead of per micro-batch gives wrong gradients only when several micro-batches are in flight.
 
-    Catches: a context, mask or buffer of one micro-batch used for another.
+    Catches: a context, mask or buffer of one micro-batch that is used for another one.
     """
     return gradients
 
@@ -73,11 +78,11 @@ def stages() -> Judge:
     },
 )
 def reentrant() -> Judge:
-    """Parameter gradients MUST be the sum over the micro-batches so far, in {program} on {stage}.
+    """Parameter gradients MUST equal the sum over all micro-batches so far, in program {program} on {stage}.
 
-    The backward inside accumulates by itself, into whatever ``.grad`` then holds.
+    The inner backward adds directly to ``.grad``; a run that loses this part trains a wrong model without an error.
 
-    Catches: gradients set aside while a backward runs, so that what it accumulates by itself is lost.
+    Catches: gradients that are set aside during a backward, so that the part of the inner backward is lost.
     """
     return gradients
 
@@ -102,11 +107,11 @@ _ORDERS = {
     {case: (of("mlp", program), of("two-outputs", program)) for case, program in _ORDERS.items()},
 )
 def orders() -> Judge:
-    """Each action MUST use its own micro-batch's context in the order {program}.
+    """Each action MUST use the context of its own micro-batch, in program {program}.
 
-    Every schedule orders F, B, I and W in its own way; an implementation is asked for the orders that it claims.
+    Every schedule orders F, B, I and W differently, and a swapped context gives the gradient of another micro-batch.
 
-    Catches: two W swapped, contexts taken first-in-first-out whatever is asked, only the newest context kept.
+    Catches: two swapped W, contexts always used first in, first out, or only the newest context kept.
     """
     return gradients
 
@@ -121,11 +126,12 @@ def orders() -> Judge:
     },
 )
 def prior() -> Judge:
-    """Gradients that are there before the first micro-batch MUST be added to, in {program} on {stage}.
+    """An implementation MUST add to gradients that exist before the first micro-batch, in program {program} on {stage}.
 
-    Gradient accumulation over several pipeline steps leaves gradients in place (TransformerEngine #2142, #3437).
+    Gradient accumulation over several pipeline steps otherwise loses all earlier steps (TransformerEngine #2142,
+    #3437).
 
-    Catches: a first micro-batch that assigns instead of adding.
+    Catches: a first micro-batch that assigns its gradient instead of adding it.
     """
     return gradients
 
@@ -143,11 +149,11 @@ def prior() -> Judge:
     },
 )
 def steps() -> Judge:
-    """Two steps on one stage MUST give what plain autograd gives, in {program}.
+    """Two steps on one stage MUST give the gradients of plain autograd, in program {program}.
 
-    Between the steps an optimizer clears gradients, by None or by zeros, or leaves them.
+    An optimizer sets gradients to None or zero between steps, or keeps them; stale state corrupts the second step.
 
-    Catches: state carried from one step into the next, a gradient written behind zero_grad's back.
+    Catches: state that is carried from one step to the next, or a stored gradient that zero_grad does not reach.
     """
     return gradients
 
@@ -162,11 +168,11 @@ def steps() -> Judge:
     },
 )
 def two_stages() -> Judge:
-    """Two stages alive on one implementation MUST NOT disturb each other, in {program}.
+    """Two open stages on one implementation MUST NOT disturb each other, in program {program}.
 
-    Interleaved and V schedules run several stages on one rank.
+    Interleaved and V schedules run several stages on one rank, and each would train on gradients of the other.
 
-    Catches: a process-wide queue that hands one stage's work to the other.
+    Catches: a process-wide queue that gives the work of one stage to the other.
     """
     return gradients
 
@@ -181,11 +187,11 @@ def two_stages() -> Judge:
     },
 )
 def reused_input() -> Judge:
-    """An input tensor used by several micro-batches MUST get each one's own gradient, in {program}.
+    """Micro-batches that share an input tensor MUST each get their own gradient of it, in program {program}.
 
-    The input's .grad accumulates; returning it returns the running sum (pytorch #164329).
+    The input's .grad accumulates, so returning it sends a running sum to the previous stage (pytorch #164329).
 
-    Catches: the running sum handed on as the gradient of the latest micro-batch.
+    Catches: the running sum returned as the gradient of the latest micro-batch.
     """
     return gradients
 
@@ -197,10 +203,10 @@ def reused_input() -> Judge:
     needs=("grads_on_param",),
 )
 def in_place() -> Judge:
-    """A parameter's .grad SHOULD stay in the same storage while gradients are added to it, in {program}.
+    """A parameter's .grad SHOULD keep its storage while gradients are added to it, in program {program}.
 
-    Plain autograd adds in place from the second backward on; data-parallel wrappers keep views into their buckets.
+    Plain autograd adds in place from the second backward on; otherwise a data-parallel bucket reduces an old value.
 
-    Catches: a new tensor per micro-batch, which silently leaves the bucket behind.
+    Catches: a new .grad tensor for each micro-batch, which silently disconnects the bucket.
     """
     return accumulates_in_place

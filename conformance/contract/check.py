@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from string import Formatter
 
 from gradconform.adapter import Capabilities
 from gradconform.clause import Clause, Level, paragraphs
@@ -24,13 +25,13 @@ Said = Callable[[], Judge]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Clause):
-    """One requirement of the contract, or on a schedule of somebody's own, with the trials that try it.
+    """One requirement of the contract, or on a user's own schedule, with the trials that try it.
 
-    ``catches`` names a mistake that it finds. ``needs`` are the capabilities without which it is ``unsupported``.
-    ``pooled`` is how its trials are judged together, where they are. ``seed`` is the row of torch's own suite
-    (test_backward.py) that it covers, if any. ``since`` is the first version
-    of the contract that has the check, and ``until`` the first that has it no more. ``dtypes`` are those that it says
-    something in, none where that is every one.
+    ``catches`` names mistakes that the check finds. Without the capabilities in ``needs`` it is ``unsupported``.
+    ``template`` is the requirement as its family shares it, and ``filled`` has the text of each placeholder in it.
+    ``pooled`` judges the trials together, if it is set. ``seed`` is the row of torch's own suite (test_backward.py)
+    that the check covers, if any. ``since`` is the first version of the contract with the check, and ``until`` the
+    first version without it. ``dtypes`` are those that the check applies to; an empty tuple means every dtype.
     """
 
     profile: Profile
@@ -39,6 +40,8 @@ class Check(Clause):
     judge: Judge
     needs: frozenset[str]
     source: str
+    template: str = ""
+    filled: Mapping[str, str] = field(default_factory=dict)
     pooled: Pooled | None = None
     seed: str | None = None
     since: str = FIRST_VERSION
@@ -84,12 +87,13 @@ def family(  # noqa: PLR0913 (what a clause may say beside its sentence)
 ) -> Callable[[Said], Said]:
     """Register one check ``topic.case`` per entry of ``cases``, all judged by what the decorated function returns.
 
-    The function's docstring is the clause: line 1 the requirement (``{stage}``, ``{program}``, ``{case}``,
-    ``{grads}`` and ``{modes}`` are filled in, and for ``{said}`` what ``said`` has of the case), then why it matters,
-    then a paragraph that starts with ``Catches:``. ``needs`` adds capabilities to those the trials ask for; ``without``
-    takes some away, for a check that allows a refusal. ``pooled`` judges the trials together, beside what judges each.
-    ``seed`` may be given per case. What is in profile ``quick`` is listed in :mod:`gradconform.contract.areas`.
-    ``since`` and ``until`` are versions of the contract: the first that has the checks, and the first without them.
+    The function's docstring is the clause. Its first line is the requirement: the text of the case replaces
+    ``{stage}``, ``{program}``, ``{case}``, ``{grads}``, ``{modes}`` and ``{said}`` (from ``said``). Then come one
+    sentence on why the requirement matters and a paragraph that starts with ``Catches:``.
+    ``needs`` adds capabilities to those of the trials; ``without`` removes some, for a check that allows a refusal.
+    ``pooled`` judges the trials together, after the judge of each trial. ``seed`` is one text, or a text per case.
+    :mod:`gradconform.contract.areas` lists the checks of profile ``quick``.
+    ``since`` and ``until`` are versions of the contract: the first with the checks, and the first without them.
     Raises ``ValueError`` for an id that is taken or a clause without MUST or SHOULD.
     """
 
@@ -98,14 +102,17 @@ def family(  # noqa: PLR0913 (what a clause may say beside its sentence)
         for case, given in cases.items():
             trials = given if isinstance(given, tuple) else (given,)
             asked = frozenset().union(*(trial.needs for trial in trials)) | set(needs)
-            requirement, why, catches = _clause(clause, case, trials[0], level, said or {})
+            template, why, catches = _clause(clause, level)
+            filled = _filled(template, case, trials[0], (said or {}).get(case, ""))
             check = Check(
                 id=f"{topic}.{case}",
                 level=level,
                 profile=profile,
-                requirement=requirement,
+                requirement=template.format_map(filled),
                 why=why,
                 catches=catches,
+                template=template,
+                filled=filled,
                 trials=trials,
                 judge=judge,
                 needs=asked - set(without),
@@ -124,27 +131,32 @@ def family(  # noqa: PLR0913 (what a clause may say beside its sentence)
     return register
 
 
-def _clause(clause: Said, case: str, trial: Trial, level: Level, said: Mapping[str, str]) -> tuple[str, str, str]:
-    """Read requirement, reason and what is caught from a docstring."""
+def _clause(clause: Said, level: Level) -> tuple[str, str, str]:
+    """Return the requirement, the reason and the mistakes that are caught, from a docstring."""
     head, *rest = paragraphs(clause)
     catches = [part.removeprefix("Catches: ") for part in rest if part.startswith("Catches:")]
     why = " ".join(part for part in rest if not part.startswith("Catches:"))
     if level not in head or not why or len(catches) != 1:
         msg = f"{clause.__qualname__}: a clause needs {level} in line 1, a reason, and one paragraph 'Catches: …'"
         raise ValueError(msg)
+    return head, why, catches[0]
+
+
+def _filled(template: str, case: str, trial: Trial, said: str) -> dict[str, str]:
+    """Return the text of each placeholder in ``template``, in the order in which they come."""
     words = {
-        "stage": f"the stage {trial.stages[0].name} ({_lower(trial.stages[0].special)})",
+        "stage": f"stage {trial.stages[0].name} ({lower_first(trial.stages[0].special)})",
         "program": shortened(trial.program),
         "case": case.replace("-", " "),
         "grads": described(trial.output_grads),
-        "modes": " and ".join(MODES[mode] for mode in sorted(trial.modes)),
-        "said": said.get(case, ""),
+        "modes": "; ".join(MODES[mode] for mode in sorted(trial.modes)),
+        "said": said,
     }
-    return head.format(**words), why, catches[0]
+    return {name: words[name] for _, name, _, _ in Formatter().parse(template) if name is not None}
 
 
-def _lower(words: str) -> str:
-    """Let a phrase stand within a sentence: its first word loses its capital, unless it is a name such as MLP."""
+def lower_first(words: str) -> str:
+    """Return a phrase for the middle of a sentence: a first word such as MLP keeps its capital."""
     first = words.split(" ", 1)[0]
     return words if any(letter.isupper() or letter.isdigit() for letter in first[1:]) else words[0].lower() + words[1:]
 

@@ -1,4 +1,4 @@
-"""Edges: what B and I give where outputs were sent and let go of, and a backward starts at their gradient edges."""
+"""Edges: B or I starts from the gradient edges of outputs that were sent and freed."""
 
 from __future__ import annotations
 
@@ -33,33 +33,34 @@ _STAGES = (
     },
 )
 def from_edges() -> Judge:
-    """B MUST give the gradients of plain autograd from the edges of outputs that were let go of, on {stage}.
+    """B from gradient edges of freed outputs MUST give plain autograd's gradients, on {stage}.
 
-    Once an output is sent, torch 2.15's runtime holds its gradient edge alone, and None for one without a gradient.
+    After a send, torch 2.15's runtime keeps only an output's gradient edge, or None for an output without a gradient.
 
-    Catches: an edge read as a tuple of outputs, its output number lost, its gradient paired with another.
+    Catches: an edge read as a tuple of outputs, a lost output number, or a gradient paired with another edge.
     """
     return gradients
 
 
 @family("edges.split", over(_STAGES, _SPLIT), seed={"mlp": "test_stage_backward_input_from_gradient_edge"})
 def split_from_edges() -> Judge:
-    """I and W MUST give the gradients of plain autograd from the edges of outputs that were let go of, on {stage}.
+    """I and W from gradient edges of freed outputs MUST give plain autograd's gradients, on {stage}.
 
-    I has no output to detach or to ask for a shape, and W none to start at.
+    Without outputs, I cannot read a shape or detach an output, and W cannot start from one.
 
-    Catches: an edge's output number lost on the way to W, a node that has several outputs started at its first.
+    Catches: an edge's output number lost before W, or a node with several outputs that always starts at its first
+    output.
     """
     return gradients
 
 
 @family("edges.dropped", over(("mlp", "output-chunks", "custom-output", "tied-apart"), _DROPPED))
 def held_to_the_end() -> Judge:
-    """W MUST be right where nobody holds an output, an edge or an argument any more, in {program} on {stage}.
+    """W MUST be right after outputs, edges and arguments are freed, in program {program} on {stage}.
 
-    The node of a custom Function lives as long as its output or its edge; torch's runtime lets go of both after I.
+    torch's runtime frees outputs and edges after I, and only they keep the node of a custom Function alive.
 
-    Catches: a weight context that holds nodes by what its caller holds.
+    Catches: a weight context that relies on its caller to keep graph nodes alive.
     """
     return gradients
 
@@ -77,22 +78,22 @@ _BESIDE = {"two-outputs": (1,), "mask-output": (1,), "five-outputs": (0, 3)}
     seed=dict.fromkeys(("two-outputs-full", "mask-output-full"), "test_stage_backward_mixed_edge_and_tensor_outputs"),
 )
 def beside_tensors() -> Judge:
-    """Edges, tensors and None side by side MUST each have the gradient of their place, in {program} on {stage}.
+    """Edges, tensors and None together MUST each get their own output gradient, in program {program} on {stage}.
 
-    A runtime lets go of plain tensors only: an output of a tensor subclass stays what it is beside an edge.
+    A runtime frees only plain tensors, so an output of a tensor subclass stays a tensor next to an edge.
 
-    Catches: edges taken before tensors, gradients paired once None is left out.
+    Catches: edges handled before tensors, or gradients paired after None entries were removed.
     """
     return gradients
 
 
 @family("edges.in_turn", ways(("mlp", "two-outputs"), split="F0 F1 F2 send0 send2 I0 B1 I2 W2 W0"))
 def in_turn() -> Judge:
-    """Micro-batches with edges and with outputs MUST not disturb each other, in {program} on {stage}.
+    """Micro-batches with edges and with outputs MUST NOT disturb each other, in program {program} on {stage}.
 
-    Whether a send has ended before its backward is a matter of time: either comes, in one step.
+    The timing of a send decides which micro-batches have edges, so one step can contain both kinds.
 
-    Catches: what was found out of one micro-batch's roots applied to the next.
+    Catches: an analysis of one micro-batch's outputs that is reused for the next micro-batch.
     """
     return gradients
 
@@ -106,11 +107,11 @@ _NONE = {
 
 @family("edges.none", _NONE, without=("none_output_grad",))
 def none() -> Judge:
-    """None as the gradient of an edge MUST mean that no gradient flows there, or be refused, on {stage}.
+    """None as the gradient of an edge MUST mean no gradient there, or raise if unclaimed, on {stage}.
 
-    As grad_tuple.none asks of outputs; torch's own functions refuse it.
+    Pipelines send None for outputs that the next stage does not use, but torch's own functions refuse it for edges.
 
-    Catches: gradients paired with the wrong edge after a None is filtered out.
+    Catches: gradients paired with the wrong edge after None entries were removed.
     """
     return partial(right_or_refused, unless="none_output_grad")
 
@@ -128,11 +129,11 @@ def none() -> Judge:
     seed={"split": "test_stage_backward_input_edge_requires_output_grads"},
 )
 def absent() -> Judge:
-    """No output gradients at all for an edge SHOULD raise or change nothing, in {program}.
+    """B or I from an edge without output gradients SHOULD raise or change nothing, in program {program}.
 
-    An edge has neither shape nor value: it is no loss, whose gradient goes without saying.
+    An edge has no shape and no value, so it is never a loss whose gradient is implied.
 
-    Catches: ones made up for an output that nobody has any more.
+    Catches: an invented gradient for an output that no longer exists.
     """
     return refused_or_without_effect
 
@@ -146,21 +147,21 @@ def absent() -> Judge:
     level="SHOULD",
 )
 def after_edges() -> Judge:
-    """What a micro-batch saved SHOULD be gone after its backward from edges, in {program} on {stage}.
+    """A micro-batch's saved tensors SHOULD be freed after its backward from edges, in program {program} on {stage}.
 
-    An edge keeps a whole graph alive.
+    An edge keeps the whole graph alive, so a kept edge grows memory with every micro-batch.
 
-    Catches: edges kept in a list, a weight context that keeps them after W.
+    Catches: edges kept in a list, or a weight context that keeps edges after W.
     """
     return released
 
 
 @family("edges.outputs", ways(("mlp", "two-outputs"), full=_FULL, **_LIFETIME), level="SHOULD")
 def outputs_gone() -> Judge:
-    """Outputs SHOULD be gone as soon as they were sent, in {program} on {stage}.
+    """Outputs SHOULD be freed as soon as they are sent, in program {program} on {stage}.
 
-    To let go of them is what an edge is for; the memory of an activation is free a whole pipeline's length earlier.
+    Edges exist to free the memory of activations a whole pipeline length earlier.
 
-    Catches: outputs kept beside their edges.
+    Catches: outputs that are stored together with their edges.
     """
     return released_once_sent

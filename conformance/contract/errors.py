@@ -1,4 +1,4 @@
-"""Errors: what raises in a micro-batch's backward is heard, and harms no other micro-batch."""
+"""Errors: an exception in one micro-batch's backward reaches the caller and harms no other micro-batch."""
 
 from __future__ import annotations
 
@@ -18,34 +18,31 @@ _NEEDS = ("weight_when=weight",)  # what a finish does later cannot be told from
 
 @family("errors.surface", _TRIALS)
 def surface() -> Judge:
-    """What is raised in a backward MUST be raised by B, or by I or W, itself or as a cause, in {program} on {stage}.
+    """A backward's exception MUST reach the caller, itself or chained, in program {program} on {stage}.
 
-    A hook that finds a gradient of NaN, a custom function that is out of memory, saved activations that cannot be
-    fetched again: a run that goes on trains on what is missing. Who catches it decides by its type, and who reads the
-    traceback by its place: another exception may stand for it only where it was raised from it, or while handling it.
+    A run that continues after a lost exception (NaN hook, out of memory, lost activations) trains on missing gradients.
 
-    Catches: an exception that is logged and swallowed, or replaced by one that hides it.
+    Catches: an exception that is logged and ignored, or replaced by one that hides it.
     """
     return surfaces
 
 
 @family("errors.left", _TRIALS, needs=_NEEDS)
 def left() -> Judge:
-    """After an error each parameter MUST have all of its gradient of that micro-batch, or nothing, in {program}.
+    """After an error, each parameter MUST have all of that micro-batch's gradient or none of it, in program {program}.
 
-    How far autograd came when it stopped is nobody's rule. What it did reach has its gradient once; whoever catches
-    the error clears it, or goes on without that micro-batch.
+    Autograd may stop at any point, and a caller that catches the error cannot repair half a gradient.
 
-    Catches: half a gradient, one that is added twice, gradients cleared by an error.
+    Catches: half a gradient, a gradient that is added twice, or gradients that the error clears.
     """
     return left_whole
 
 
 @family("errors.next", _TRIALS, needs=_NEEDS)
 def following() -> Judge:
-    """The micro-batches after one that raised MUST each add their own gradients to what stood, in {program}.
+    """After an error, every other micro-batch MUST add its own gradients to the existing ones, in program {program}.
 
-    One of them is in flight when it raises, and one comes later; neither is at fault.
+    One other micro-batch is in flight during the error and another one starts later; both are still trained on.
 
     Catches: contexts, hooks or flags that an error leaves behind.
     """

@@ -1,4 +1,4 @@
-"""What is to be known of a check and of a stage beside what a version fixes, as texts: made from the checks."""
+"""Make the explanations of checks and stages: everything that a version of the contract does not freeze."""
 
 from __future__ import annotations
 
@@ -25,48 +25,50 @@ FORMULA = "max|g - g64| <= 2 * max|g_autograd - g64| + c * eps(dtype) * scale"
 #: The rule of the mean; :mod:`gradconform.bias` has it in full.
 MEAN = "|sum of shifts| <= X * sqrt(sum of squared shifts), one shift per draw: the slope of g - g_autograd on g64"
 
-_LETTERS = {
-    "F": "F forward",
-    "B": "B full backward",
-    "I": "I input-gradient backward",
-    "W": "W weight-gradient backward",
-    "G": "G a weight context put in by hand",
-    "receive": "receive what held the output gradients is written over",
-    "send": "send the outputs are sent and let go of: a backward starts at their gradient edges",
-    "lose": "lose a forward on other values that gets no backward",
-    "evaluate": "evaluate the caller runs the stage without gradients",
-    "drop": "drop the caller lets go of outputs and arguments",
-    "finish": "finish the end of the step",
-    "close": "close the end of the session",
-    "reopen": "reopen another session on the same module",
-    "zero_none": "zero_none zero_grad(set_to_none=True)",
-    "zero_fill": "zero_fill zero_grad(set_to_none=False)",
-    "hook": "hook hooks on every parameter",
-    "unhook": "unhook none of them any more",
-    "freeze": "freeze the parameter of that number",
-    "unfreeze": "unfreeze the parameter of that number",
-    "step": "step every parameter is changed in place",
-    "replace": "replace the .data of every parameter",
-    "rebind": "rebind other parameters in the places of all",
-    "restride": "restride every gradient is handed over with other strides",
-    "bucket": "bucket every gradient is a view of one flat buffer",
-    "collect": "collect the garbage collector runs",
+#: Every word of a program, and what happens there.
+LETTERS = {
+    "F": "forward",
+    "B": "full backward",
+    "I": "input-gradient backward",
+    "W": "weight-gradient backward",
+    "G": "the caller puts a weight context in by hand, instead of I",
+    "receive": "the caller overwrites the output gradients, as the next receive does",
+    "send": "the caller sends and frees the outputs, so a backward starts from their gradient edges",
+    "lose": "a forward on other values that gets no backward",
+    "evaluate": "the caller runs the stage without gradients",
+    "drop": "the caller frees outputs and arguments",
+    "overwrite": "the caller overwrites the input gradients",
+    "finish": "the end of the step",
+    "close": "the end of the session",
+    "reopen": "the session closes and another one opens on the same module",
+    "zero_none": "zero_grad(set_to_none=True)",
+    "zero_fill": "zero_grad(set_to_none=False)",
+    "hook": "the caller adds hooks to every parameter",
+    "unhook": "the caller removes these hooks",
+    "freeze": "the caller freezes the parameter with this number",
+    "unfreeze": "the caller unfreezes the parameter with this number",
+    "step": "every parameter changes in place",
+    "replace": "the .data of every parameter is replaced",
+    "rebind": "new parameters replace all parameters",
+    "restride": "every gradient gets other strides",
+    "bucket": "every gradient becomes a view of one flat buffer",
+    "collect": "the garbage collector runs",
 }
-_ALTERING = {"scale": "scale what it becomes", "move": "move it out of .grad"}
+_ALTERING = {"scale": "scale it", "move": "move it out of .grad"}
 
 
 def factors() -> list[tuple[str, float, float]]:
-    """Return name, c and eps of every dtype that a run can be asked for."""
+    """Return name, c and eps of every dtype that a run can use."""
     return [(name, floor_factor(dtype), torch.finfo(dtype).eps) for name, dtype in DTYPES.items()]
 
 
 def mean_floors() -> list[tuple[str, float, float]]:
-    """Return name and the floors of the rule of the mean, in eps, of every dtype that a run can be asked for."""
+    """Return name and the floors of the rule of the mean, in eps, for every dtype that a run can use."""
     return [(name, mean_floor("shift", dtype), mean_floor("spread", dtype)) for name, dtype in DTYPES.items()]
 
 
 def explanations(checks: Mapping[str, Check]) -> Explained:
-    """Return what is to be known of checks, and of the stages that they run on."""
+    """Return the explanations of checks and of the stages that they run on."""
     stages = {case.name: case for check in checks.values() for trial in check.trials for case in trial.stages}
     return Explained(
         {name: explanation_of(check) for name, check in checks.items()},
@@ -75,8 +77,8 @@ def explanations(checks: Mapping[str, Check]) -> Explained:
 
 
 def explanation_of(check: Check) -> ExplainedCheck:
-    """Return what is to be known of a check."""
-    drawn = f"on {len(check.trials)} draws of all that is random, judged together" if check.pooled is not None else ""
+    """Return the explanation of a check."""
+    drawn = f"on {len(check.trials)} draws of all random values, judged together" if check.pooled is not None else ""
     return ExplainedCheck(
         why=check.why,
         catches=check.catches,
@@ -91,27 +93,27 @@ def explanation_of(check: Check) -> ExplainedCheck:
 
 
 def _fed(trial: Trial) -> str:
-    """Return on which stages a program is run, and how it is fed where that is not the usual way."""
+    """Return the stages of a program, and every setting of its trial that is not the default."""
     stages = (", then " if trial.chain else " and ").join(case.name for case in trial.stages)
     fed = [
-        "each hands its outputs to the next, and its input gradients back; a loss at the last"
+        "each stage sends its outputs to the next and its input gradients back; the last stage has a loss"
         if trial.chain and trial.loss
         else "a loss"
         if trial.loss
         else f"output gradients: {trial.output_grads}",
         *(["parameters have gradients before the first action"] if trial.prior_grads else []),
-        *(["every micro-batch is fed the same argument tensors"] if trial.same_args else []),
-        *([f"watched beyond gradients: {', '.join(sorted(trial.watch))}"] if trial.watch else []),
-        *(["W is asked to keep the graph"] if trial.retain_graph else []),
-        *([f"meanwhile {MODES[mode]}" for mode in sorted(trial.modes)]),
-        *(["all sessions are on one module"] if trial.one_module else []),
-        *(["every second micro-batch has a row less"] if trial.ragged else []),
+        *(["all micro-batches use the same argument tensors"] if trial.same_args else []),
+        *([f"also watched: {', '.join(sorted(trial.watch))}"] if trial.watch else []),
+        *(["W runs with retain_graph"] if trial.retain_graph else []),
+        *([f"{MODES[mode]}" for mode in sorted(trial.modes)]),
+        *(["all sessions use one module"] if trial.one_module else []),
+        *(["every second micro-batch has one row less"] if trial.ragged else []),
         *trial.passed,
         *([f"the stages share {', '.join(trial.tied)}"] if trial.tied else []),
-        *([f"hooks on every parameter's gradient {_ALTERING[trial.altering]}"] if trial.altering else []),
+        *([f"hooks on every parameter change its gradient: {_ALTERING[trial.altering]}"] if trial.altering else []),
         *([f"the backward of micro-batch {', '.join(map(str, trial.raising))} raises"] if trial.raising else []),
-        *([f"the weight context put in by hand holds {_slots(trial)}"] if trial.hand_grads else []),
-        *([f"output {', '.join(map(str, trial.unsent))} stays where it is"] if trial.unsent else []),
+        *([f"the hand-made weight context holds {_slots(trial)}"] if trial.hand_grads else []),
+        *([f"output {', '.join(map(str, trial.unsent))} is not sent"] if trial.unsent else []),
         *([f"run {trial.repeats} times, each on a new stage"] if trial.repeats > 1 else []),
     ]
     return f"on {stages}; {'; '.join(fed)}"
@@ -124,9 +126,10 @@ def _slots(trial: Trial) -> str:
 def _legend(check: Check) -> str:
     actions = [action for trial in check.trials for action in trial.actions]
     kinds = dict.fromkeys(action.kind for action in actions)
-    misuse = "; ! a misuse that may raise" if any(action.misuse for action in actions) else ""
+    misuse = "; ! marks a misuse that may raise" if any(action.misuse for action in actions) else ""
     lanes = "; 1F0 is an action of the second stage" if any(action.stage for action in actions) else ""
-    return f"({', '.join(_LETTERS.get(kind, kind) for kind in kinds)}; the number is the micro-batch{lanes}{misuse})"
+    meanings = ", ".join(f"{kind} {LETTERS[kind]}" for kind in kinds)
+    return f"({meanings}; the number is the micro-batch{lanes}{misuse})"
 
 
 def _judged(check: Check) -> Iterator[str]:
@@ -152,4 +155,4 @@ def source(case: StageCase) -> str:
     try:
         return textwrap.dedent(inspect.getsource(case.build))
     except (OSError, TypeError):
-        return f"(the source of {case.build!r} is not at hand)"
+        return f"(no source available for {case.build!r})"

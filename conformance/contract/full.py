@@ -1,4 +1,4 @@
-"""Full backward: B against plain autograd, over the stage zoo."""
+"""Full backward: B compared with plain autograd, on every stage of the zoo."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ PROGRAM = full_immediate(2)
 
 @family("full.gradients", over((*STAGES, *REENTRANT), PROGRAM))
 def gradient_driven() -> Judge:
-    """B MUST return every input gradient, and accumulate every parameter gradient, of plain autograd on {stage}.
+    """B MUST return plain autograd's input gradients and accumulate its parameter gradients, on {stage}.
 
-    A stage in the middle of a pipeline is handed output gradients by the next one; what it returns is handed on to
-    the one before it, so a wrong slot, None or number spreads to all earlier stages.
+    A stage sends its input gradients to the previous stage, so one wrong value spreads to all earlier stages.
 
-    Catches: a gradient in the wrong slot, dropped, doubled, or of another shape, dtype or device.
+    Catches: a gradient that is in the wrong slot, dropped, doubled, or of another shape, dtype or device.
     """
     return gradients
 
 
 @family("full.loss", over((*LOSS_STAGES, *REENTRANT), PROGRAM, loss=True), seed={"mlp": "test_stage_backward"})
 def loss_driven() -> Judge:
-    """B from a loss MUST return every input gradient, and accumulate every parameter gradient, of autograd on {stage}.
+    """From a loss, B MUST give plain autograd's input and parameter gradients, on {stage}.
 
-    The last stage of a pipeline starts at a 0-d loss with no output gradient: another path through the code than the
-    one every other stage takes.
+    The last stage starts from a 0-d loss without output gradients, which is another code path than in other stages.
 
-    Catches: a loss gradient other than 1, a loss divided twice, a parameter reached only through the loss left out.
+    Catches: a loss gradient other than 1, a loss divided twice, or a lost gradient of a parameter that only the loss
+    uses.
     """
     return gradients
 
@@ -45,21 +44,21 @@ def loss_driven() -> Judge:
     pooled=BIAS,
 )
 def unbiased() -> Judge:
-    """B from {case} MUST be off by no factor in the mean, and spread no wider than by rounding, on {stage}.
+    """B's errors from {case} MUST average out to zero and spread no wider than rounding, on {stage}.
 
-    In a coarse dtype an error in all elements, such as a mean over one row too few, passes for rounding in each of
-    them; over many it does not, since rounding cancels and a factor does not.
+    In bfloat16 or float16, a factor on all elements looks like rounding in each element, but it does not average out.
 
-    Catches: gradients scaled by a per cent, truncated in place of rounded, or rounded through a narrower dtype.
+    Catches: gradients scaled by one percent (such as a mean over one row too few), truncated, or rounded through a
+    narrower dtype.
     """
     return gradients
 
 
 @family("full.seed_size", over(SEED_SIZE, PROGRAM), profile="full", seed="test_stage_backward")
 def seed_size() -> Judge:
-    """B MUST give the gradients of plain autograd on {stage}.
+    """B MUST give the gradients of plain autograd, on {stage}.
 
-    torch's own suite runs at width 512 and batch 256, where sums are long and kernels are blocked and threaded.
+    torch's own tests use width 512 and batch 256, where sums are long and kernels are blocked and threaded.
 
     Catches: an error that only a long sum or a blocked kernel shows.
     """

@@ -1,4 +1,7 @@
-"""Gradient tuples: None in any position, odd sizes and layouts, wrong tuples, tuples put in by hand."""
+"""Gradient tuples: None entries, unusual sizes and layouts, wrong tuples, and hand-made tuples in a weight context.
+
+``grad_tuple.none_scalar`` covers None for a 0-d output; ``grad_tuple.none`` covers every other output.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +49,13 @@ def _fed(cases: dict[str, tuple[str, str]], **fed: Any) -> dict[str, Trial]:
     without=("none_output_grad",),
 )
 def none() -> Judge:
-    """None among the output gradients ({grads}) MUST mean no gradient there, or be refused if unclaimed, on {stage}.
+    """{grads} MUST mean no gradient there, or raise and change nothing if unclaimed, on {stage}.
 
-    Pipelines send None for outputs the next stage does not use; plain autograd refuses None for a non-scalar, so an
-    implementation may refuse, but not guess. Who claims none_output_grad has to give it that meaning, and must not
-    refuse; who refuses must leave nothing behind. What None means for a 0-d output is grad_tuple.none_scalar's.
+    Pipelines send None for outputs that the next stage does not use; only a target without none_output_grad may refuse
+    it.
 
-    Catches: gradients paired with the wrong output after a None is filtered out, None read as ones, zip truncation.
+    Catches: gradients paired with the wrong output after None entries were removed, None read as ones, or truncation by
+    zip.
     """
     return partial(right_or_refused, unless="none_output_grad")
 
@@ -69,23 +72,22 @@ def none() -> Judge:
     ),
 )
 def tracked() -> Judge:
-    """Output gradients that require a gradient MUST give the gradients that others give, without a history, on {stage}.
+    """Output gradients that require grad MUST give the usual gradients, without graph history, on {stage}.
 
-    The stage behind may hand over what it has computed with grad mode on. Where an operation passes its gradient on as
-    it is, what arrives at a parameter or an input is the caller's own tensor.
+    The next stage may compute with grad mode on, and its tensor may arrive unchanged at a parameter or an input.
 
-    Catches: the output gradient itself stored as ``.grad`` or returned, a backward that makes a graph of itself.
+    Catches: the output gradient itself stored as ``.grad`` or returned, or a backward that records a graph of itself.
     """
     return gradients
 
 
 @family("grad_tuple.none_scalar", ways("five-outputs", output_grads="none:0", **_ON_PRIOR))
 def none_scalar() -> Judge:
-    """None for a 0-d output MUST mean that no gradient flows there where none_output_grad is claimed, on {stage}.
+    """None for a 0-d output MUST mean no gradient there if none_output_grad is claimed, on {stage}.
 
-    Plain autograd reads None for a 0-d tensor as 1, so nobody is asked for this, nor probed, who does not claim it.
+    Plain autograd reads None for a 0-d output as 1, so the check and the probe skip targets without that claim.
 
-    Catches: None read as 1 in an implementation that means "no gradient".
+    Catches: None read as 1 by an implementation that claims to read it as no gradient.
     """
     return right_where_claimed
 
@@ -102,11 +104,11 @@ def none_scalar() -> Judge:
     ),
 )
 def size() -> Judge:
-    """Every output gradient MUST reach its own output, in {program} on {stage}.
+    """Every output gradient MUST reach its own output, in program {program} on {stage}.
 
-    Outputs of different sizes and scales make a swap visible in shape or value.
+    A swapped output gradient trains a wrong model; outputs of different sizes and scales make the swap visible.
 
-    Catches: a reversed tuple, the second output dropped, one gradient used for all.
+    Catches: a reversed tuple, a dropped second output, or one gradient that is used for all outputs.
     """
     return gradients
 
@@ -126,33 +128,33 @@ def size() -> Judge:
     ),
 )
 def layout() -> Judge:
-    """Output gradients in any memory layout ({grads}) MUST give the gradients of plain autograd, in {program}.
+    """Output gradients in any memory layout ({grads}) MUST give the gradients of plain autograd, in program {program}.
 
-    What a receive buffer or a reshape hands over need not be contiguous; a sum's gradient is expanded, strides 0.
+    A receive buffer or a reshape may give a non-contiguous gradient, and the gradient of a sum has strides of 0.
 
-    Catches: a gradient read or written through its storage, an in-place change that an expanded tensor refuses.
+    Catches: a gradient read or written through its storage, or an in-place change that fails on an expanded tensor.
     """
     return gradients
 
 
 @family("grad_tuple.dict_order", ways("dict-output", output_grads="reordered", **_TWICE))
 def dict_order() -> Judge:
-    """Output gradients in a dict MUST go to the outputs of their keys, in whatever order they come, in {program}.
+    """Output gradients in a dict MUST reach the outputs with their keys, in any order, in program {program}.
 
-    The next stage names its inputs in an order of its own.
+    The next stage names its inputs in its own order, so pairing by position swaps gradients.
 
-    Catches: a dict paired by order.
+    Catches: a dict that is paired by position instead of by key.
     """
     return gradients
 
 
 @family("grad_tuple.nonfinite", _fed({"nan": ("mlp", "nan"), "inf": ("mlp", "inf")}))
 def nonfinite() -> Judge:
-    """NaN and inf in an output gradient ({grads}) MUST reach exactly the elements that plain autograd's reach.
+    """NaN or inf in an output gradient ({grads}) MUST reach exactly the elements it reaches under plain autograd.
 
-    Loss scaling looks for inf in gradients to skip a step; replacing or spreading it hides the overflow.
+    Loss scaling skips a step when it finds inf; an implementation that replaces or spreads inf hides the overflow.
 
-    Catches: NaN replaced, inf clipped, a non-finite value that spreads to a whole tensor.
+    Catches: a replaced NaN, a clipped inf, or a non-finite value that spreads to a whole tensor.
     """
     return gradients
 
@@ -166,20 +168,20 @@ _WRONG = {name: ("two-outputs", name) for name in ("short", "shape", "broadcast"
     seed={"short-split": "test_stage_backward_weight_grad_validation"},
 )
 def wrong() -> Judge:
-    """Output gradients that fit no output ({grads}) MUST raise and leave nothing changed, in {program}.
+    """Output gradients that fit no output ({grads}) MUST raise and change nothing, in program {program}.
 
-    A wrong length, shape or structure is a mistake somewhere else in the pipeline; going on with it trains on garbage.
+    A wrong length, shape or structure is a mistake elsewhere in the pipeline; a run that continues trains on garbage.
 
-    Catches: truncation by zip, broadcasting a wrong shape, parameter gradients half written before the error.
+    Catches: truncation by zip, a wrong shape that is broadcast, or parameter gradients half written before the error.
     """
     return refused
 
 
 @family("grad_tuple.absent", ways("mlp", output_grads="absent", **_REFUSED), level="SHOULD")
 def absent() -> Judge:
-    """No output gradients at all, for an output that is no 0-d loss, SHOULD raise or change nothing, in {program}.
+    """B or I without output gradients SHOULD raise or change nothing if no 0-d loss implies them, in program {program}.
 
-    Only a 0-d loss has a gradient that goes without saying; plain autograd refuses anything else.
+    Only a 0-d loss has an implied gradient; plain autograd refuses every other output.
 
     Catches: a forgotten gradient, or a loss that was not reduced, read as ones.
     """
@@ -188,11 +190,11 @@ def absent() -> Judge:
 
 @family("grad_tuple.too_long", ways("two-outputs", output_grads="long", **_REFUSED), level="SHOULD")
 def too_long() -> Judge:
-    """More output gradients than outputs SHOULD raise and leave nothing changed, in {program}.
+    """More output gradients than outputs SHOULD raise and change nothing, in program {program}.
 
-    Plain autograd accepts them in some forms, so this is no MUST; the surplus is somebody's lost gradient.
+    An extra gradient is the lost gradient of another output; plain autograd accepts some forms, so this is no MUST.
 
-    Catches: a surplus gradient dropped without a word.
+    Catches: an extra gradient that is dropped silently.
     """
     return refused
 
@@ -221,11 +223,10 @@ _BY_HAND = {
     seed="test_stage_backward_weight_grad_validation",
 )
 def by_hand() -> Judge:
-    """W from a gradient tuple put into its context by hand MUST give what autograd gives from those edges, on {stage}.
+    """W from a hand-made gradient tuple MUST give autograd's gradients from the same edges, on {stage}.
 
-    torch's weight context holds one tuple of gradients per node, with None where a slot got none. torch's own test of
-    this asserts nothing; here the values are compared.
+    torch's weight context holds one tuple per node, with None for empty slots, and torch's own test compares no values.
 
-    Catches: a tuple of several read as its first, None that shifts the slots behind it, an all-None tuple that raises.
+    Catches: a tuple read as its first entry, None that shifts the slots after it, or an all-None tuple that raises.
     """
     return gradients

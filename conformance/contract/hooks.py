@@ -1,4 +1,4 @@
-"""Hooks: they fire as often as under plain autograd, when the gradient is there."""
+"""Hooks: they run as often as under plain autograd, with the gradient that plain autograd gives them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SPLIT = ways(_STAGES, split=_SPLIT_PROGRAM, watch=_HOOKS)
 @family("hooks.tensor", _FULL, level="SHOULD", needs=("hooks!=nowhere",))
 @family("hooks.tensor", _SPLIT, level="SHOULD", needs=("hooks=with_grad",))
 def tensor() -> Judge:
-    """Hooks on parameters SHOULD be called as often as under plain autograd, in {program} on {stage}.
+    """Parameter hooks SHOULD be called as often as under plain autograd, in program {program} on {stage}.
 
-    Gradient clipping, masking and logging hang on them.
+    Gradient clipping, masking and logging depend on these hooks.
 
-    Catches: hooks never called in W (pytorch #144530), or called in I and again in W.
+    Catches: hooks that W never calls (pytorch #144530), or that I and W both call.
     """
     return partial(hooks.fire_as_often, kind="tensor")
 
@@ -34,9 +34,9 @@ def tensor() -> Judge:
 @family("hooks.tensor_grad", _FULL, level="SHOULD", needs=("hooks!=nowhere",))
 @family("hooks.tensor_grad", _SPLIT, level="SHOULD", needs=("hooks=with_grad",))
 def tensor_grad() -> Judge:
-    """A hook on a parameter, if called, SHOULD be given the gradient autograd gives it, in {program} on {stage}.
+    """A called parameter hook SHOULD receive plain autograd's gradient, in program {program} on {stage}.
 
-    A hook that sees a part of the gradient clips or logs the wrong thing.
+    A hook that receives only a part of the gradient clips or logs a wrong value.
 
     Catches: a hook called with the accumulated gradient, or with one use of a tied parameter.
     """
@@ -46,12 +46,12 @@ def tensor_grad() -> Judge:
 @family("hooks.post_accumulate", _FULL, level="SHOULD", needs=("hooks!=nowhere", "post_accumulate_hooks"))
 @family("hooks.post_accumulate", _SPLIT, level="SHOULD", needs=("hooks=with_grad", "post_accumulate_hooks"))
 def post_accumulate() -> Judge:
-    """Post-accumulate-gradient hooks SHOULD fire as often as under plain autograd, in {program} on {stage}.
+    """Post-accumulate-gradient hooks SHOULD run as often as under plain autograd, in program {program} on {stage}.
 
-    DDP and an optimizer in the backward start from them: where they do not fire, nothing is reduced and nothing is
-    updated (pytorch #144535, #134052).
+    DDP and optimizers in the backward start from these hooks; without them, no gradient is reduced or applied (pytorch
+    #144535, #134052).
 
-    Catches: gradients written to .grad behind autograd's back.
+    Catches: gradients that are written to .grad without autograd's accumulation.
     """
     return partial(hooks.fire_as_often, kind="post_accumulate")
 
@@ -59,11 +59,11 @@ def post_accumulate() -> Judge:
 @family("hooks.post_accumulate_grad", _FULL, level="SHOULD", needs=("hooks!=nowhere", "grads_in_param_grad"))
 @family("hooks.post_accumulate_grad", _SPLIT, level="SHOULD", needs=("hooks=with_grad", "grads_in_param_grad"))
 def post_accumulate_grad() -> Judge:
-    """When a post-accumulate-gradient hook fires, the gradient SHOULD be there, in {program} on {stage}.
+    """A post-accumulate-gradient hook SHOULD find the accumulated gradient, in program {program} on {stage}.
 
-    A reduction that starts before the gradient is added reduces the value of the micro-batch before.
+    A reduction that starts before the gradient is added reduces the value of the previous micro-batch.
 
-    Catches: hooks fired in I while the gradient comes in W.
+    Catches: hooks that run in I although the gradient arrives in W.
     """
     return partial(hooks.given_the_gradient, kind="post_accumulate")
 
@@ -79,12 +79,11 @@ def post_accumulate_grad() -> Judge:
     },
 )
 def altered() -> Judge:
-    """What hooks on parameters make of a gradient MUST be made of it exactly once, in {program} on {stage}.
+    """A parameter hook that changes its gradient MUST apply exactly once, in program {program} on {stage}.
 
-    A hook that scales, masks or clips returns another gradient; one behind the accumulation moves it into a shard or a
-    wider sum, and leaves .grad empty. Called twice, or not at all, either is a wrong number that nothing tells.
+    A hook that scales a gradient or moves it out of .grad silently gives a wrong number if it runs twice or never.
 
-    Catches: a hook applied in I and again in W, or twice in one pass; a gradient stored behind autograd's back.
+    Catches: a hook that I and W both apply, that one pass applies twice, or that a directly stored gradient bypasses.
     """
     return gradients
 
@@ -94,11 +93,11 @@ def altered() -> Judge:
     ways(("module-hooks", "output-hook", "multi-grad-hook"), full=_FULL_PROGRAM, split="F0 F1 I0 I1 W1 W0"),
 )
 def value() -> Judge:
-    """Hooks of modules and on outputs MUST change each gradient exactly once, in {program} on {stage}.
+    """Module and output hooks MUST change each gradient exactly once, in program {program} on {stage}.
 
-    A stage may scale what passes between its layers; I and W each pass there, and neither may do so for the other.
+    A stage may scale gradients between its layers; I and W both pass there, and each must see the scaled value.
 
-    Catches: gradients taken in I before a hook has changed them, and started from in W as they were.
+    Catches: gradients that I takes before a hook has changed them, and that W then starts from.
     """
     return gradients
 
@@ -110,11 +109,11 @@ def value() -> Judge:
     needs=("module_hooks",),
 )
 def own() -> Judge:
-    """A hook over several gradients SHOULD be called once per backward, in {program} on {stage}.
+    """A hook on several gradients SHOULD be called once per backward, in program {program} on {stage}.
 
-    It waits for all of them: a backward in parts calls it for each, or never.
+    The hook waits for all its gradients; a backward in parts calls it for each part, or never.
 
-    Catches: a full backward made of several, one per output.
+    Catches: a full backward made of several backwards, one per output.
     """
     return partial(hooks.fire_as_often, kind="own")
 
@@ -126,11 +125,11 @@ def own() -> Judge:
     needs=("module_hooks",),
 )
 def module() -> Judge:
-    """Full-backward hooks of modules SHOULD fire as often as under plain autograd, in {program} on {stage}.
+    """Full-backward module hooks SHOULD run as often as under plain autograd, in program {program} on {stage}.
 
-    Profilers and activation statistics hang on them.
+    Profilers and activation statistics depend on these hooks.
 
-    Catches: a backward that walks around the modules.
+    Catches: a backward that bypasses the modules.
     """
     return partial(hooks.fire_as_often, kind="module")
 
@@ -142,11 +141,11 @@ def module() -> Judge:
     needs=("module_hooks",),
 )
 def module_at_all() -> Judge:
-    """Full-backward hooks of modules SHOULD fire in a split backward, in {program} on {stage}.
+    """Full-backward module hooks SHOULD run at least once in a split backward, in program {program} on {stage}.
 
-    Two passes may call them twice; never is too few.
+    Two passes may call a hook twice, but a profiler needs at least one call.
 
-    Catches: a split backward that walks around the modules.
+    Catches: a split backward that bypasses the modules.
     """
     return partial(hooks.fire_at_all, kind="module")
 
@@ -157,10 +156,10 @@ def module_at_all() -> Judge:
     needs=("module_hooks",),
 )
 def last_module() -> Judge:
-    """A full-backward hook on the stage's last module MUST NOT change any gradient, in {program} on {stage}.
+    """A full-backward hook on the last module MUST NOT change any gradient, in program {program} on {stage}.
 
-    Such a hook passes the module's outputs through a node of its own, which returns views.
+    Such a hook passes the stage's outputs through its own node, which returns views.
 
-    Catches: outputs detached in place, which a view refuses.
+    Catches: outputs that are detached in place, which fails on a view.
     """
     return gradients

@@ -1,4 +1,4 @@
-"""Checks of one thing in B, and in I and W, two micro-batches in flight: of operations, blocks and settings."""
+"""Checks of one operation, block or setting in B, and in I and W, with two micro-batches in flight."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from .check import Check, Judge
 
 
 def in_full() -> Judge:
-    """B MUST return every input gradient, and accumulate every parameter gradient, of plain autograd on {what}.
+    """B MUST return plain autograd's input gradients and accumulate its parameter gradients, on {what}.
 
-    A stage backward hands on whatever torch's autograd gives, by nodes of every kind: one that it has not met may hold
-    views, put out what has no gradient, or be run where it is not asked for.
+    A stage backward meets autograd nodes of every kind, and an unknown kind may hold views or outputs without
+    gradients.
 
-    Catches: a kind of node that is walked wrong, and on a device a kernel that is wrong forward or backward.
+    Catches: a kind of node that B walks wrongly, or a wrong forward or backward kernel of a device.
     """
     return gradients
 
 
 def in_split() -> Judge:
-    """I MUST return every input gradient, and W accumulate every parameter gradient, of plain autograd on {what}.
+    """I MUST return plain autograd's input gradients, and W accumulate its parameter gradients, on {what}.
 
-    The second half of a split backward starts in the middle of the graph: at each node it is decided what belongs to
-    the inputs and what to the weights.
+    W starts in the middle of the graph, so the split decides at each node what belongs to inputs and to weights.
 
-    Catches: a kind of node that is cut at the wrong place, whose work is done twice, or not at all.
+    Catches: a kind of node that is cut at the wrong place, or whose work is done twice or not at all.
     """
     return gradients
 

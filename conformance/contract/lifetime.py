@@ -1,4 +1,4 @@
-"""Lifetime: with the garbage collector off, what a micro-batch made is gone when plain autograd's would be."""
+"""Lifetime: with the garbage collector off, tensors of a micro-batch are freed when plain autograd frees them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _STAGES = ("mlp", "residual", "three-outputs", "tied-parallel", "lstm", "custom-
 
 @family("lifetime.full", over(_STAGES, "F0 F1 B0 drop0 B1 drop1", watch=_LIFETIME), level="SHOULD")
 def after_full() -> Judge:
-    """Outputs, saved tensors and arguments SHOULD be gone after B without the garbage collector, on {stage}.
+    """Outputs, saved tensors and arguments SHOULD be freed after B without the garbage collector, on {stage}.
 
-    Activations that live until the collector runs are what memory runs out of (pytorch #136507).
+    Activations that live until the garbage collector runs exhaust memory (pytorch #136507).
 
-    Catches: a reference cycle through a closure, outputs kept in a list.
+    Catches: a reference cycle through a closure, or outputs kept in a list.
     """
     return released
 
 
 @family("lifetime.split", over(_STAGES, "F0 F1 I0 drop0 I1 drop1 W0 W1", watch=_LIFETIME), level="SHOULD")
 def after_split() -> Judge:
-    """Outputs, saved tensors and arguments SHOULD be gone after W without the garbage collector, on {stage}.
+    """Outputs, saved tensors and arguments SHOULD be freed after W without the garbage collector, on {stage}.
 
     Hooks, contexts and graph nodes easily form a cycle that keeps every activation (pytorch #136584, #138720).
 
-    Catches: a context kept after W, a hook left behind on a node, a graph retained.
+    Catches: a context kept after W, a hook left on a node, or a retained graph.
     """
     return released
 
@@ -42,11 +42,11 @@ def after_split() -> Judge:
     level="SHOULD",
 )
 def after_loss() -> Judge:
-    """A loss-driven backward SHOULD leave nothing of its micro-batch alive, in {program}.
+    """A backward from a loss SHOULD keep nothing of its micro-batch alive, in program {program}.
 
-    The loss holds the whole graph.
+    The loss holds the whole graph, so one kept loss keeps all activations of its micro-batch.
 
-    Catches: losses collected for logging with their graphs.
+    Catches: losses that are collected for logging together with their graphs.
     """
     return released
 
@@ -57,11 +57,11 @@ def after_loss() -> Judge:
     level="SHOULD",
 )
 def outputs_between() -> Judge:
-    """Outputs SHOULD be freed between I and W once their caller lets go of them, on {stage}.
+    """Outputs SHOULD be freed between I and W once the caller has freed them, on {stage}.
 
-    Zero-bubble schedules defer W to fill bubbles; every output kept until then is memory the split was to save.
+    Zero-bubble schedules delay W; every output kept until then costs memory that the split should save.
 
-    Catches: outputs stored beside the weight context.
+    Catches: outputs that are stored with the weight context.
     """
     return outputs_released_by_input_pass
 
@@ -75,22 +75,22 @@ def outputs_between() -> Judge:
     seed={"custom-output": "test_stage_backward_weight_custom_autograd_function"},
 )
 def dropped() -> Judge:
-    """W MUST be right after its micro-batch's outputs and inputs were freed, in {program} on {stage}.
+    """W MUST be right after its micro-batch's outputs and inputs are freed, in program {program} on {stage}.
 
-    A pipeline sends its outputs away and reuses their memory before W runs.
+    A pipeline sends its outputs and reuses their memory before W runs.
 
-    Catches: a weight context that refers to outputs weakly, or recomputes from freed inputs.
+    Catches: a weight context that holds outputs weakly, or that recomputes from freed inputs.
     """
     return gradients
 
 
 @family("lifetime.collected", over(("mlp", "two-outputs"), "F0 F1 I0 drop0 I1 drop1 collect W1 collect W0"))
 def collected() -> Judge:
-    """W MUST be right after the garbage collector has run, in {program} on {stage}.
+    """W MUST be right after the garbage collector has run, in program {program} on {stage}.
 
-    What only a cycle keeps alive lives until the collector comes, which is any time.
+    The garbage collector may run at any time, and frees every object that only a reference cycle keeps alive.
 
-    Catches: a weight context that holds its graph weakly, and lives by a cycle alone.
+    Catches: a weight context that holds its graph weakly, so that only a reference cycle keeps it alive.
     """
     return gradients
 
@@ -104,12 +104,11 @@ def collected() -> Judge:
     ),
 )
 def reopened() -> Judge:
-    """A second session on a module, opened when the first is closed, MUST be right, in {program} on {stage}.
+    """A second session on a module MUST be right after the first closes, in program {program} on {stage}.
 
-    A schedule is made anew for the same model, with other micro-batches, say; the numbers that then come out wrong are
-    those of a run that goes on without a word. What an implementation puts on a module goes with its session.
+    A new schedule for the same model silently trains on wrong numbers if a closed session left hooks on the module.
 
-    Catches: hooks left on parameters.
+    Catches: hooks that stay on parameters after the session is closed.
     """
     return gradients
 
@@ -120,11 +119,11 @@ def reopened() -> Judge:
     level="SHOULD",
 )
 def after_error() -> Judge:
-    """An action that raised SHOULD leave nothing of its micro-batch alive, in {program}.
+    """An action that raised SHOULD keep nothing of its micro-batch alive, in program {program}.
 
-    A run that catches the error and goes on would keep the failed micro-batch's activations for good.
+    A run that catches the error and continues keeps the failed micro-batch's activations forever.
 
-    Catches: hooks and contexts cleaned up only where nothing raises, an exception kept with its frames.
+    Catches: hooks and contexts that are removed only if nothing raises, or an exception kept with its frames.
     """
     return released
 
@@ -135,10 +134,10 @@ def _many(letters: str) -> str:
 
 @family("lifetime.growth", ways("mlp", full=_many("FB"), split=_many("FIW"), watch=_GROWTH), level="SHOULD")
 def growth() -> Judge:
-    """The number of live tensors SHOULD NOT grow over 50 micro-batches.
+    """The number of live tensors SHOULD NOT grow from the 20th to the 50th micro-batch.
 
     A leak of one tensor per micro-batch ends a long run.
 
-    Catches: a list or dict that gains an entry per micro-batch.
+    Catches: a list or dict that gains one entry per micro-batch.
     """
     return no_growth

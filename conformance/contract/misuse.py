@@ -1,4 +1,4 @@
-"""Misuse: a clear error or a documented no-op, never a silent wrong number, and the next session is right."""
+"""Misuse: it raises or does nothing, never gives a silent wrong number, and leaves the next session right."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .check import Judge, family
     },
 )
 def weight_twice() -> Judge:
-    """A second W of one micro-batch MUST raise or add nothing, in {program}.
+    """A second W of one micro-batch MUST raise or add nothing, in program {program}.
 
     A schedule that lists a W twice would train on a doubled micro-batch.
 
-    Catches: a context that can be used again.
+    Catches: a weight context that can be used twice.
     """
     return gradients
 
@@ -35,11 +35,11 @@ def weight_twice() -> Judge:
 )
 @family("misuse.weight_before_input", {"mlp": of("mlp", "F0 W0! I0 W0")}, needs=("weight_before_input",))
 def weight_before_input() -> Judge:
-    """W before its micro-batch's I MUST raise or add nothing, in {program}.
+    """W before its micro-batch's I MUST raise or add nothing, in program {program}.
 
-    A queue would hand over another micro-batch's work.
+    A W that runs too early would add the gradient of another micro-batch.
 
-    Catches: W that takes whatever is deferred, whichever micro-batch it was asked for.
+    Catches: a W that takes the next queued work, whatever micro-batch the caller named.
     """
     return gradients
 
@@ -54,12 +54,12 @@ def weight_before_input() -> Judge:
     {"next-session": of_two("mlp", "mlp", "F0 I0 finish! close 1F0 1I0 1W0 1finish")},
 )
 def forgotten_weight() -> Judge:
-    """A W that never comes MUST NOT change another micro-batch or the next session, in {program}.
+    """A missing W MUST NOT change another micro-batch or the next session, in program {program}.
 
-    What stays deferred may be refused or flushed when the step is finished, and goes when the session is closed; it
-    must not reach anything else (Megatron-DeepSpeed #442).
+    The end of the step may refuse or run deferred work, but that work must reach nothing else (Megatron-DeepSpeed
+    #442).
 
-    Catches: a queue whose left-over entry is taken by the next W.
+    Catches: a queue whose leftover entry the next W takes.
     """
     return gradients
 
@@ -75,9 +75,9 @@ def forgotten_weight() -> Judge:
     },
 )
 def next_session() -> Judge:
-    """After an error the next session MUST be right, in {program}.
+    """The next session MUST be right after an error in the previous one, in program {program}.
 
-    A failed step is caught, its session closed, and the next one runs in the same process.
+    A caller catches a failed step, closes its session and starts the next one in the same process.
 
     Catches: a queue, cache or hook that the error left behind.
     """
@@ -89,10 +89,10 @@ def next_session() -> Judge:
     ways("mlp", full="F0 B0 F1 B1! F2 B2", split="F0 I0 F1 I1! W0 F2 I2 W2", output_grads="shape"),
 )
 def next_microbatch() -> Judge:
-    """After an error the other micro-batches of the session MUST be right, in {program}.
+    """The other micro-batches of a session MUST be right after an error in one, in program {program}.
 
-    Those that are in flight when one fails are not at fault.
+    Micro-batches that are in flight when another one fails are still trained on.
 
-    Catches: a context of another micro-batch lost or used up by the one that failed.
+    Catches: a context of another micro-batch that the failed one lost or used up.
     """
     return gradients

@@ -1,4 +1,4 @@
-"""Modes: what a process is set to, and a stage's own mode, while its actions run."""
+"""Modes: settings of the process and the mode of the stage while actions run."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def _trials(mode: str) -> dict[str, Trial]:
     },
 )
 def modes() -> Judge:
-    """Gradients MUST be those of plain autograd in {program} on {stage} while {modes}.
+    """Gradients MUST equal plain autograd's in program {program} on {stage}, while: {modes}.
 
-    A stage is evaluated, trained under autocast, run by a runtime that records no gradients, from a thread of its own,
-    in a deterministic run, or in a program whose default dtype is float64; plain autograd minds none of it.
+    Users evaluate, use autocast, custom Functions, threads or deterministic runs, and plain autograd is right in all of
+    them.
 
-    Catches: a backward that needs the caller's grad mode or thread, memory that was never written to, tensors of the
-    default dtype, a forward run again in another mode.
+    Catches: a backward that needs the caller's grad mode, thread or default dtype, reads unwritten memory, or reruns
+    the forward in another mode.
     """
     return gradients

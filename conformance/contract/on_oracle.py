@@ -20,9 +20,9 @@ from .on_operation import OnOperations
 
 
 def layout() -> None:
-    """Every kernel that plain autograd runs for {what} MUST give the same values for every layout of its arguments.
+    """Every kernel that plain autograd runs for {what} MUST give the same values in every layout of its arguments.
 
-    A kernel that ignores strides is right in most tests and wrong as soon as a caller transposes or expands a tensor.
+    A kernel that ignores strides is wrong as soon as a caller transposes or expands a tensor.
 
     Catches: a kernel that reads a strided tensor as if it were contiguous.
     """
@@ -31,16 +31,16 @@ def layout() -> None:
 def finite_differences() -> None:
     """The gradient of {what} MUST be the slope of its forward, by finite differences in float64.
 
-    A formula that is wrong on every device alike is right in each comparison of one device with another.
+    A formula that is wrong on every device passes each comparison of one device with another.
 
     Catches: a backward that is not the derivative of its forward.
     """
 
 
 def additive() -> None:
-    """The gradients of a batch of {what} MUST be those of its rows in micro-batches, if its forward treats rows alone.
+    """If {what} treats rows separately, a batch MUST get the gradients of its rows in micro-batches.
 
-    A pipeline divides a batch and adds gradients up; a backward that mixes rows trains something else.
+    A pipeline divides a batch and adds up gradients, so a backward that mixes rows trains another model.
 
     Catches: a backward that mixes the rows of a batch.
     """

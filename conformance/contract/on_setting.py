@@ -73,7 +73,7 @@ def asked_of(patterns: Sequence[str]) -> OnSettings:
     for name in names:
         setting = SETTINGS[name]
         for stage, case in cases.items():
-            what = f"the stage {stage} while {MODES[setting.mode]}"
+            what = f"stage {stage} while {MODES[setting.mode]}"
             modes = frozenset({setting.mode})
             checks += checks_on(AREA, f"{name}.{stage}", what, [case], modes=modes, dtypes=setting.dtypes)
     return OnSettings(tuple(checks), tuple(names))

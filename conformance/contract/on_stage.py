@@ -1,8 +1,7 @@
-"""What the contract asks of a plain stage, asked of a stage of somebody's own: extra checks beside the contract.
+"""Extra checks on a user's own stage: those that the contract runs on a plain stage.
 
-Each check of the contract that runs on the zoo's MLP alone is one of every such stage, with that stage in the MLP's
-place; the recorded schedules, or those that are given, run on a chain of it. What plain autograd cannot do with a stage
-is left out, and why is told before anything runs.
+The user's stage replaces the zoo's MLP in each check that runs on the MLP alone. The recorded schedules, or the user's
+own, run on a chain of it. A check that plain autograd cannot run on the stage is skipped, and the report says why.
 """
 
 from __future__ import annotations
@@ -170,11 +169,11 @@ def _on(check: Check, case: StageCase, trials: tuple[Trial, ...]) -> Check:
     before, now = (frozenset().union(*(trial.needs for trial in some)) for some in (check.trials, trials))
     topic, _, last = check.id.rpartition(".")
     words = "-".join(word for word in last.split("-") if word != _PLAIN)
-    told = f"the stage {case.name} ({case.special})"
+    told = f"stage {case.name} ({case.special})"
     return replace(
         check,
         id=".".join(filter(None, [_AREA, case.name, topic, words])),
-        requirement=re.sub(rf"the stage {_PLAIN} \([^)]*\)", lambda _: told, check.requirement),
+        requirement=re.sub(rf"stage {_PLAIN} \([^)]*\)", lambda _: told, check.requirement),
         trials=trials,
         needs=(check.needs - before) | (now - (before - check.needs)),
         seed=None,

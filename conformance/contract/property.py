@@ -1,4 +1,4 @@
-"""Properties: random stages and programs, the same ones in every run, judged by all that holds of every stage."""
+"""Properties: random stages and programs, the same in every run, judged by every rule that holds for all stages."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def drawn(way: str, numbers: Iterable[int]) -> dict[str, Trial]:
 @family("property.full", drawn("full", _STANDARD))
 @family("property.full", drawn("full", _FULL), profile="full")
 def full() -> Judge:
-    """B MUST give the gradients of plain autograd, and change nothing else, in {program} on {stage}.
+    """B MUST give the gradients of plain autograd and change nothing else, in program {program} on {stage}.
 
-    Stages that somebody thought of show the mistakes that somebody thought of; random ones have no such taste.
+    A list of stages shows only the mistakes that its authors imagined; random stages have no such limit.
 
-    Catches: a mistake that takes a graph, a program and options that no other check has together.
+    Catches: a mistake that needs a graph, a program and options that no other check combines.
     """
     return whole
 
@@ -43,11 +43,11 @@ def full() -> Judge:
 @family("property.split", drawn("split", _STANDARD))
 @family("property.split", drawn("split", _FULL), profile="full")
 def split() -> Judge:
-    """I and W MUST give the gradients of plain autograd, and change nothing else, in {program} on {stage}.
+    """I and W MUST give the gradients of plain autograd and change nothing else, in program {program} on {stage}.
 
-    Where the graph is cut between I and W depends on its form; random graphs have forms that no list of stages has.
+    The cut between I and W depends on the graph, and random graphs have forms that no list of stages has.
 
-    Catches: a cut that loses or doubles a path, in a graph that no other check has.
+    Catches: a cut that loses or doubles a path in a graph that no other check has.
     """
     return whole
 
@@ -55,10 +55,10 @@ def split() -> Judge:
 @family("property.mixed", drawn("mixed", _STANDARD))
 @family("property.mixed", drawn("mixed", _FULL), profile="full")
 def mixed() -> Judge:
-    """B, I and W MUST give the gradients of plain autograd, and change nothing else, in {program} on {stage}.
+    """B, I and W MUST give the gradients of plain autograd and change nothing else, in program {program} on {stage}.
 
-    Schedules split some micro-batches and not others, and what one way leaves behind the other way meets.
+    Schedules split some micro-batches and not others, so one kind meets the state that the other kind leaves.
 
-    Catches: a context of one micro-batch disturbed by the backward of another.
+    Catches: a context of one micro-batch that the backward of another one disturbs.
     """
     return whole

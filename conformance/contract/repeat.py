@@ -1,4 +1,4 @@
-"""Repeats: results that could depend on memory addresses or set order, built anew thirty times."""
+"""Repeats: results that could depend on memory addresses or set order, on thirty graphs or in repeated runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ _STAGES = (
 
 @family("repeat.graph_builds", over(_STAGES, BUILDS))
 def graph_builds() -> Judge:
-    """I and W MUST be right on each of 30 graphs built anew, on {stage}.
+    """I and W MUST be right on each of 30 graphs that exist together, on {stage}.
 
-    Graph nodes hash by address: the order of a set of them, and with it a result, can change from graph to graph. All
-    thirty are alive at once, each at its own place in memory.
+    Graph nodes hash by address, so the order of a set of nodes, and with it a result, can change between graphs.
 
-    Catches: a gradient that is wrong in one of five graph builds.
+    Catches: a gradient that is wrong in one of five graphs.
     """
     return gradients
 
@@ -38,10 +37,10 @@ def graph_builds() -> Judge:
     level="SHOULD",
 )
 def repeats() -> Judge:
-    """The same trial run again SHOULD give the same bits where plain autograd does, in {program} on {stage}.
+    """A repeated trial SHOULD give the same bits if plain autograd does, in program {program} on {stage}.
 
-    Accuracy apart: a run that cannot be repeated cannot be debugged.
+    A run that cannot be repeated exactly is hard to debug, even if it is accurate.
 
-    Catches: sums whose order depends on addresses.
+    Catches: sums whose order depends on memory addresses.
     """
     return bit_equal

@@ -1,9 +1,9 @@
-"""Schedules: a chain of stages, all on one implementation, driven in the global order of a whole pipeline.
+"""Schedules: a chain of stages on one implementation, run in the order of a whole pipeline.
 
-The orders are those of torch 2.13.0's schedule classes, as recorded in fixtures/schedules/orders. A case is named by
-the class, then ranks x stages per rank x micro-batches. Activations and gradients are handed over between the stages
-as between two stages of one rank; the last stage has the loss. A schedule of your own is judged in the same way:
-`gradconform run TARGET --schedule FILE.csv`.
+The orders are those of torch 2.13.0's schedule classes (fixtures/schedules/orders holds the recordings). A case names
+the class, then ranks x stages per rank x micro-batches. Each stage passes its activations to the next stage and its
+gradients back, as two stages on one rank do. The last stage has the loss. `gradconform run TARGET --schedule FILE.csv`
+judges your own schedule in the same way.
 """
 
 from __future__ import annotations
@@ -42,13 +42,12 @@ _SMALL = {
 
 @family("schedule.gradients", _SMALL)
 def gradients_in_schedule() -> Judge:
-    """Stages chained in the order of {case} MUST give what one plain backward of the whole model gives.
+    """Stages chained in {case} MUST give the outputs, losses and gradients of the whole model after every action.
 
-    That is every output, loss and handed-over gradient, and every parameter gradient after every action. A schedule
-    asks for backwards in orders that no test of one stage has, and one stage's mistake is the next one's input.
+    A schedule runs backwards in orders that no single-stage test has, and each stage's mistake reaches the next one.
 
-    Catches: a W dropped or swapped once several micro-batches wait for theirs, a returned gradient that is written to
-    while another stage reads it, contexts of two stages mixed up.
+    Catches: a dropped or swapped W, a returned gradient overwritten while another stage reads it, or mixed contexts of
+    two stages.
     """
     return chained
 
@@ -84,21 +83,20 @@ _LARGE = {f"{case}-{size}": on_chain(recorded(f"{name}-{size}")) for name, (case
 @family("schedule.alone", {case: _alone(*chains) for case, chains in _CHAINS.items()})
 @family("schedule.alone", {case: _alone(chain) for case, chain in _LARGE.items()}, profile="full")
 def gradients_in_turn() -> Judge:
-    """Each stage by itself MUST give the gradients of plain autograd in the order that {case} asks of it.
+    """Each stage alone MUST give the gradients of plain autograd, in its action order within {case}.
 
-    An implementation whose state is the process's can hold one stage at a time; what a schedule or a chain asks of each
-    of them is asked of it all the same.
+    A target that can hold only one stage per process must still be right in every stage's own order.
 
-    Catches: contexts taken in another order than a schedule asks for them.
+    Catches: contexts that are used in another order than the schedule requires.
     """
     return gradients
 
 
 @family("schedule.large", _LARGE, profile="full")
 def gradients_in_large_schedule() -> Judge:
-    """Stages chained in the order of {case} MUST give what one plain backward of the whole model gives.
+    """Stages chained in {case} MUST give the outputs, losses and gradients of the whole model after every action.
 
-    Eight to twelve stages and up to thirteen micro-batches: with more of them, more wait at a time.
+    With eight to twelve stages and up to thirteen micro-batches, more micro-batches wait at the same time.
 
     Catches: a queue or cache of contexts that is too short for a deep pipeline.
     """
@@ -107,11 +105,11 @@ def gradients_in_large_schedule() -> Judge:
 
 @family("schedule.chain", _CHAINS)
 def gradients_in_chain() -> Judge:
-    """A chain ({case}) MUST give what one plain backward of the whole model gives, in 1F1B, ZBV and DualPipeV.
+    """A chain ({case}) MUST give the outputs, losses and gradients of the whole model, in 1F1B, ZBV and DualPipeV.
 
-    What is special about one stage reaches the others through what it hands over.
+    A special stage, such as a frozen one, reaches all other stages through the tensors that it sends.
 
-    Catches: the gradients of two handed-over tensors swapped, a frozen stage that hands nothing back, a first stage
-    whose parameters are lost because its input needs no gradient.
+    Catches: swapped gradients of two tensors, a frozen stage that returns nothing, or lost parameters of a first stage
+    without input gradients.
     """
     return chained

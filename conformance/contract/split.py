@@ -1,4 +1,4 @@
-"""Split backward: I, then W, against plain autograd, over the stage zoo."""
+"""Split backward: I, then W, compared with plain autograd, on every stage of the zoo."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ SEED = {
 
 @family("split.gradients", over(STAGES, PROGRAM), seed=SEED)
 def gradient_driven() -> Judge:
-    """I MUST return every input gradient, and W accumulate every parameter gradient, of plain autograd on {stage}.
+    """I MUST return plain autograd's input gradients, and W accumulate its parameter gradients, on {stage}.
 
-    Zero-bubble schedules split the backward in two, and the second half starts in the middle of the graph: what the
-    first half did not note down is lost without a word.
+    W starts in the middle of the graph, so every parameter gradient that I forgets to store is lost silently.
 
-    Catches: a parameter gradient dropped or counted twice in W, an input gradient that I gives another value than B.
+    Catches: a parameter gradient that W drops or counts twice, or an input gradient of I that differs from that of B.
     """
     return gradients
 
 
 @family("split.loss", over(LOSS_STAGES, PROGRAM, loss=True))
 def loss_driven() -> Judge:
-    """I and W from a loss MUST give every input gradient and parameter gradient of plain autograd on {stage}.
+    """From a loss, I and W MUST give plain autograd's input and parameter gradients, on {stage}.
 
-    The last stage of a split schedule starts at a 0-d loss with no output gradient.
+    The last stage of a split schedule starts from a 0-d loss without output gradients.
 
-    Catches: a gradient of the loss that is lost between I and W (ColossalAI #6034), a parameter used only by the loss.
+    Catches: a loss gradient that is lost between I and W (ColossalAI #6034), or a parameter that only the loss uses.
     """
     return gradients
 
@@ -49,12 +48,12 @@ def loss_driven() -> Judge:
     {"gradients": of(REENTRANT[0].name, PROGRAM), "loss": of(REENTRANT[0].name, PROGRAM, loss=True)},
 )
 def reentrant() -> Judge:
-    """I, and W after it, MUST give the gradients of a full backward on {stage}; or I is refused, and changes nothing.
+    """I and W MUST match a full backward, unless I raises and changes nothing, on {stage}.
 
-    Checkpointing that re-enters autograd takes only a backward over everything, so torch refuses to run a part of one.
-    Whoever splits all the same runs all of it in I, and keeps from the parameters until W what they got.
+    Reentrant checkpointing only runs whole backwards, so torch refuses a split; a split that accepts it must hold
+    parameter gradients back until W.
 
-    Catches: parameter gradients accumulated in I by the backward inside, and again in W; W refused after its I.
+    Catches: parameter gradients that the inner backward adds in I and W adds again, or a W that raises after its I.
     """
     return right_or_refused
 
@@ -68,21 +67,21 @@ def reentrant() -> Judge:
     pooled=BIAS,
 )
 def unbiased() -> Judge:
-    """I and W from {case} MUST be off by no factor in the mean, and spread no wider than by rounding, on {stage}.
+    """I's and W's errors from {case} MUST average out to zero and spread no wider than rounding, on {stage}.
 
-    In a coarse dtype an error in all elements, such as a mean over one row too few, passes for rounding in each of
-    them; over many it does not, since rounding cancels and a factor does not.
+    In bfloat16 or float16, a factor on all elements looks like rounding in each element, but it does not average out.
 
-    Catches: gradients scaled by a per cent, truncated in place of rounded, or rounded through a narrower dtype.
+    Catches: gradients scaled by one percent (such as a mean over one row too few), truncated, or rounded through a
+    narrower dtype.
     """
     return gradients
 
 
 @family("split.seed_size", over(SEED_SIZE, split_immediate(1)), profile="full", seed="test_stage_backward_weight")
 def seed_size() -> Judge:
-    """I and W MUST give the gradients of plain autograd on {stage}.
+    """I and W MUST give the gradients of plain autograd, on {stage}.
 
-    torch's own suite runs at width 512 and batch 256, where sums are long and kernels are blocked and threaded.
+    torch's own tests use width 512 and batch 256, where sums are long and kernels are blocked and threaded.
 
     Catches: an error that only a long sum or a blocked kernel shows.
     """
@@ -100,10 +99,10 @@ def seed_size() -> Judge:
     seed={"mlp": "test_stage_backward_weight"},
 )
 def retain_graph() -> Judge:
-    """I, and W that is asked to keep the graph, MUST give the gradients of plain autograd on {stage}.
+    """I, and W with retain_graph, MUST give the gradients of plain autograd, on {stage}.
 
-    torch's own suite calls W in this way; a graph that is kept also lets two walks meet in it.
+    torch's own tests call W this way, and two walks of a kept graph can meet in it.
 
-    Catches: a parameter reached along two kept paths counted twice.
+    Catches: a parameter that is counted twice because two kept paths reach it.
     """
     return gradients

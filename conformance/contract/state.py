@@ -1,4 +1,4 @@
-"""State: what actions leave as it is, and gradients that share no storage."""
+"""State: values that actions must not change, and gradients that share no storage."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ def _both(*names: str) -> dict[str, Trial]:
     seed="test_stage_backward_input",
 )
 def input_pass() -> Judge:
-    """I MUST leave every parameter gradient as it was, in {program} on {stage}.
+    """I MUST NOT change any parameter gradient, in program {program} on {stage}.
 
-    Weight gradients belong to W: counted in I as well they count twice, and a data-parallel reduce starts too early.
+    A weight gradient that I and W both add counts twice, and a data-parallel reduction starts too early.
 
-    Catches: a bias or norm written in I without being claimed, a full backward behind the name of I.
+    Catches: a bias or norm gradient that I writes without a claim, or a full backward in place of I.
     """
     return judge.params_untouched_by_input_pass
 
 
 @family("state.args", _both("mlp", "in-place-activation", "two-inputs"), seed="test_stage_backward_input")
 def arguments() -> Judge:
-    """An action MUST NOT change the values of the stage's inputs, in {program} on {stage}.
+    """An action MUST NOT change the values of the stage's inputs, in program {program} on {stage}.
 
-    Received activations are also what recomputation and other branches read.
+    Recomputation and other branches read the same activations again.
 
-    Catches: an input scaled, zeroed or freed in place.
+    Catches: an input that is scaled, zeroed or freed in place.
     """
     return partial(judge.as_under_autograd, what="args")
 
 
 @family("state.output_grads", _both("mlp", "bare-bias", "two-outputs"))
 def output_gradients() -> Judge:
-    """An action MUST NOT change the output gradients it was given, in {program} on {stage}.
+    """An action MUST NOT change the output gradients that it receives, in program {program} on {stage}.
 
-    They lie in a receive buffer, or are another stage's returned gradients.
+    An output gradient is a receive buffer, or the returned gradient of another stage.
 
     Catches: a parameter gradient that is the output gradient itself and is then added to in place.
     """
@@ -61,34 +61,33 @@ def output_gradients() -> Judge:
 
 @family("state.params", _both("mlp", "batch-norm"))
 def parameters() -> Judge:
-    """An action MUST NOT change the values of parameters, in {program} on {stage}.
+    """An action MUST NOT change the values of parameters, in program {program} on {stage}.
 
-    Only the optimizer writes parameters.
+    Only the optimizer may write parameters; every other change trains another model.
 
-    Catches: a parameter detached, copied over or normalised in place.
+    Catches: a parameter that is detached, copied over or normalised in place.
     """
     return partial(judge.as_under_autograd, what="params")
 
 
 @family("state.buffers", _both("batch-norm", "gathered-parameter"))
 def buffers() -> Judge:
-    """Buffers MUST be updated once per forward and never by a backward, in {program} on {stage}.
+    """A forward MUST update buffers once, and a backward never, in program {program} on {stage}.
 
     A backward that runs the forward again updates running statistics twice.
 
-    Catches: recomputation that is not plain autograd's.
+    Catches: recomputation that plain autograd does not do.
     """
     return judge.buffers_as_under_autograd
 
 
 @family("state.recomputed_buffers", _both("checkpoint-batch-norm"))
 def recomputed_buffers() -> Judge:
-    """Buffers MUST stand in the end where a full backward leaves them under plain autograd, in {program} on {stage}.
+    """The final buffers MUST equal those of a full backward under plain autograd, in program {program} on {stage}.
 
-    A forward that is run again updates its running statistics again, once in a full backward. One that is run in I and
-    in W trains other statistics than a full backward does, and the model is evaluated with them.
+    A forward that runs again in both I and W trains other running statistics than B, and evaluation uses them.
 
-    Catches: a checkpointed forward that is run in both halves of a split backward.
+    Catches: a checkpointed forward that runs in both halves of a split backward.
     """
     return judge.buffers_in_the_end
 
@@ -98,92 +97,90 @@ def recomputed_buffers() -> Judge:
     _both("frozen-layer", "fixed-input-first", "mlp", "output-is-parameter", "output-is-input", "output-is-weight"),
 )
 def flags() -> Judge:
-    """An action MUST NOT flip requires_grad of an input or parameter, in {program} on {stage}.
+    """An action MUST NOT change requires_grad of an input or parameter, in program {program} on {stage}.
 
-    Freezing for I and thawing for W is a tempting way to split, and loses what was frozen on purpose; detaching an
-    output in place freezes a parameter or input that is an output itself.
+    A parameter that the user froze would be trained, or a trained one would stop.
 
-    Catches: a frozen parameter that thaws, a parameter left frozen.
+    Catches: a split that freezes and unfreezes parameters, or an in-place detach of an output that is a parameter or
+    input.
     """
     return partial(judge.as_under_autograd, what="requires_grad")
 
 
 @family("state.rng", _both("mlp", "dropout", "checkpoint-dropout"))
 def random_numbers() -> Judge:
-    """The random number generator MUST stand where plain autograd leaves it, after every action of {program}.
+    """The random number generator MUST have plain autograd's state after every action of program {program}.
 
-    A generator that moves differently makes a resumed or compared run diverge.
+    A different generator state makes a resumed or compared run diverge.
 
-    Catches: random numbers drawn in a backward, a forward run again without the generator's state restored.
+    Catches: random numbers drawn in a backward, or a repeated forward that does not restore the generator's state.
     """
     return partial(judge.as_under_autograd, what="rng")
 
 
 @family("state.process", _both("mlp", "dropout", "checkpoint"))
 def process() -> Judge:
-    """An action MUST leave the settings of the process as they were, in {program} on {stage}.
+    """An action MUST leave all process settings as they were, in program {program} on {stage}.
 
-    Grad mode, default dtype, autocast, deterministic algorithms, anomaly mode, the number of threads and default hooks
-    on saved tensors belong to whoever called. So do the random numbers of Python and NumPy, warning filters and
-    environment variables.
+    Grad mode, default dtype, autocast, determinism, anomaly mode, threads, saved-tensor hooks, Python and NumPy random
+    states, warnings and environment variables belong to the caller.
 
-    Catches: a setting that is changed for a backward and not put back, a generator seeded for all.
+    Catches: a setting that a backward changes and does not restore, or a global generator that it seeds.
     """
     return partial(judge.as_under_autograd, what="process")
 
 
 @family("state.handed", _both("list-output", "nested-output", "two-inputs"))
 def handed() -> Judge:
-    """An action MUST NOT take entries out of what it is handed, nor leave hooks on it, in {program} on {stage}.
+    """An action MUST NOT remove entries from arguments or leave hooks on them, in program {program} on {stage}.
 
-    The caller goes over its lists of output gradients again, and its activations are sent and received into.
+    The caller reads its lists of output gradients again, and sends and receives into its activations.
 
-    Catches: a list emptied to free memory, a hook left on an input.
+    Catches: a list that is emptied to free memory, or a hook left on an input.
     """
     return partial(judge.as_under_autograd, what="handed")
 
 
 @family("state.input_grad", _both("mlp", "two-inputs", "residual"), seed="test_stage_backward_input")
 def input_grad_attribute() -> Judge:
-    """An input's .grad MUST be None or that input's gradient after B or I, in {program} on {stage}.
+    """After B or I, an input's .grad MUST be None or that input's gradient, in program {program} on {stage}.
 
-    Whether .grad is set on inputs differs between implementations, and both are right; a wrong value is not.
+    An implementation may set .grad of an input or not, but a caller that reads a wrong value sends it on.
 
-    Catches: a running sum, a gradient of another slot, a gradient scaled in place after it was stored.
+    Catches: a running sum, a gradient of another slot, or a gradient scaled in place after it was stored.
     """
     return judge.input_grad_attributes
 
 
 @family("state.returned", _both("mlp", "sum-of-inputs", "output-is-input"))
 def returned() -> Judge:
-    """A returned input gradient MUST stay as it was returned while later actions run, in {program} on {stage}.
+    """A returned input gradient MUST keep its value while later actions run, in program {program} on {stage}.
 
-    It is being sent to the previous stage while the next micro-batch runs.
+    The pipeline still sends the gradient to the previous stage while the next micro-batch runs.
 
-    Catches: a returned buffer used again, a returned gradient that is accumulated into.
+    Catches: a returned buffer that is used again, or a returned gradient that is accumulated into.
     """
     return judge.returned_stays
 
 
 @family("state.stored_storage", _both("mlp", "bare-bias", "residual", "tied-parallel", "output-is-parameter"))
 def stored_storage() -> Judge:
-    """A stored parameter gradient MUST share storage with no other gradient or input, in {program} on {stage}.
+    """A stored parameter gradient MUST share storage with no other gradient or input, in program {program} on {stage}.
 
-    The next receive overwrites an output gradient's buffer, and with it a parameter gradient that is the same memory;
-    plain autograd clones for this reason.
+    The next receive overwrites the buffer of an output gradient; plain autograd clones it for this reason.
 
-    Catches: a bias gradient that is the output gradient, two parameters with one gradient buffer.
+    Catches: a bias gradient that is the output gradient, or two parameters with one gradient buffer.
     """
     return judge.stored_apart
 
 
 @family("state.returned_storage", _both("mlp", "sum-of-inputs", "residual", "output-is-input"), level="SHOULD")
 def returned_storage() -> Judge:
-    """Returned input gradients SHOULD share no storage with other gradients, in {program} on {stage}.
+    """Returned input gradients SHOULD share no storage with other gradients, in program {program} on {stage}.
 
-    Whoever scales one in place, or reuses the receive buffer, changes the other; torch.autograd.grad itself does share.
+    A caller that scales one gradient in place changes the other; torch.autograd.grad shares too, so this is no MUST.
 
-    Catches: an output gradient passed through as the input gradient of an addition.
+    Catches: an output gradient that is returned unchanged as the input gradient of an addition.
     """
     return judge.returned_apart
 
@@ -193,12 +190,12 @@ def returned_storage() -> Judge:
     ways("mlp", full=full_all_forwards_first(3), split=split_interleaved(3), watch=_STATE, same_args=True),
 )
 def returned_same_args() -> Judge:
-    """A returned gradient of an input that several micro-batches use MUST stay as it was returned, in {program}.
+    """A returned gradient of an input that micro-batches share MUST keep its value, in program {program}.
 
-    The input's .grad is added to by the next micro-batch; a returned gradient that is the same tensor changes with it
-    (pytorch #164329).
+    The next micro-batch adds to the input's .grad, and a returned gradient that is this tensor changes too (pytorch
+    #164329).
 
-    Catches: .grad of the input and the returned gradient being one tensor.
+    Catches: a returned gradient that is the input's .grad tensor itself.
     """
     return judge.returned_stays
 
@@ -212,10 +209,9 @@ def returned_same_args() -> Judge:
     ),
 )
 def returned_owned() -> Judge:
-    """Writing over a returned input gradient MUST NOT change a parameter's, in {program} on {stage}.
+    """Overwriting a returned input gradient MUST NOT change a parameter gradient, in program {program} on {stage}.
 
-    Whoever is handed a gradient owns it: it is scaled in place, or received into, while W is still to come. Plain
-    autograd clones what it stores.
+    The caller owns a returned gradient: it may scale it in place or receive into it before W runs.
 
     Catches: a weight context or .grad that holds the returned gradient itself.
     """
@@ -228,23 +224,22 @@ def returned_owned() -> Judge:
     level="SHOULD",
 )
 def receive_buffer() -> Judge:
-    """Writing over an output gradient after its I SHOULD NOT change what W adds, in {program} on {stage}.
+    """Overwriting an output gradient after I SHOULD NOT change the gradients W adds, in program {program} on {stage}.
 
-    What holds an output gradient is received into again once its I has returned; a W that still reads it adds what was
-    sent for another micro-batch.
+    The receive buffer is used again after I, so a W that still reads it adds another micro-batch's gradient.
 
-    Catches: output gradients kept by reference from I to W.
+    Catches: output gradients that are kept by reference from I to W.
     """
     return gradients
 
 
 @family("state.returned_layout", ways(("mlp", "transposed-use"), full="F0 B0", split="F0 I0 W0"), level="SHOULD")
 def returned_layout() -> Judge:
-    """The gradient returned for a contiguous input SHOULD be contiguous, in {program} on {stage}.
+    """The returned gradient of a contiguous input SHOULD be contiguous, in program {program} on {stage}.
 
-    It is sent to the previous stage as it is; point-to-point sends refuse a tensor that is not contiguous.
+    The pipeline sends the gradient as it is, and point-to-point sends refuse a tensor that is not contiguous.
 
-    Catches: a gradient returned as a transposed view.
+    Catches: a gradient that is returned as a transposed view.
     """
     return judge.returned_contiguous
 
@@ -256,12 +251,11 @@ def returned_layout() -> Judge:
     needs=("grads_in_param_grad",),
 )
 def stored_layout() -> Judge:
-    """A stored parameter gradient SHOULD have the strides that plain autograd gives it, in {program} on {stage}.
+    """A stored parameter gradient SHOULD have the strides plain autograd gives it, in program {program} on {stage}.
 
-    Those are the parameter's own. Fused optimizers and flat buckets take the memory as it lies, and copy or refuse what
-    lies otherwise.
+    Fused optimizers and flat buckets expect the parameter's own strides, and copy or refuse other strides.
 
-    Catches: a transposed product stored as it came.
+    Catches: a transposed product that is stored without a copy.
     """
     return judge.stored_as_laid_out
 
@@ -276,10 +270,10 @@ def stored_layout() -> Judge:
     needs=("weight_result",),
 )
 def weight_result() -> Judge:
-    """What W returns MUST be the parameter gradients that stand after it, or those it added, in {program}.
+    """W MUST return the stored parameter gradients or those that it added, in program {program}.
 
-    A caller that logs or reduces what W returns would use values of the micro-batch before (pytorch #153833).
+    A caller that logs or reduces the result of W would use values of the previous micro-batch (pytorch #153833).
 
-    Catches: the tuple collected before the gradients were accumulated.
+    Catches: a result that is collected before the gradients are accumulated.
     """
     return judge.weight_result

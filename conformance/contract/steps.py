@@ -1,4 +1,4 @@
-"""Steps: what stands between backwards as time goes on, and sessions that have a module or parameters in common."""
+"""Steps: changes between backwards over several steps, and sessions that share a module or parameters."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _three_steps(word: str, names: tuple[str, ...] = ("mlp",)) -> dict[str, Tria
 @family("steps.params", _three_steps("step", ("mlp", "layer-norm")))
 @family("steps.params", _three_steps("replace") | _three_steps("rebind", ("mlp", "tied-parallel")))
 def changed_parameters() -> Judge:
-    """Three steps on one stage MUST give what plain autograd gives, its parameters changed in between, in {program}.
+    """Three steps with parameters changed in between MUST give the gradients of plain autograd, in program {program}.
 
-    An optimizer writes parameters in place, a loaded or gathered one has other memory, and a surgery on the model puts
-    others in their places. Every step numbers its micro-batches from 0 again.
+    Optimizers write parameters in place, loading and gathering replace their memory, and model surgery replaces the
+    parameters themselves.
 
-    Catches: weights kept from an earlier step, a context of an earlier step under the same number.
+    Catches: weights kept from an earlier step, or a context of an earlier step under the same micro-batch number.
     """
     return gradients
 
@@ -44,12 +44,11 @@ def changed_parameters() -> Judge:
     needs=("grads_in_param_grad",),
 )
 def handed_gradients() -> Judge:
-    """A gradient handed over in other memory MUST be added to, in {program}.
+    """B or W MUST add to a gradient that the caller put into other memory, in program {program}.
 
-    Data-parallel wrappers let .grad be a view of a flat bucket, also where there was none; another layout of it is
-    what a kernel or a checkpoint left.
+    Data-parallel wrappers make .grad a view of a flat bucket, and kernels or checkpoints leave other layouts.
 
-    Catches: a gradient viewed as flat memory, one that is set anew where zeros were handed over.
+    Catches: a gradient that is viewed as flat memory, or a new gradient in place of the caller's zeros.
     """
     return gradients
 
@@ -67,12 +66,12 @@ def handed_gradients() -> Judge:
     },
 )
 def frozen_parameters() -> Judge:
-    """A parameter frozen or thawed MUST get what plain autograd gives it, in {program} on {stage}.
+    """A frozen or unfrozen parameter MUST get plain autograd's gradient, in program {program} on {stage}.
 
-    Schedules of layers freeze and thaw while a pipeline is full: a parameter that is frozen when its gradient comes
-    gets none, and one that was frozen in the forward has none to get.
+    Recipes freeze and unfreeze layers in flight, and a parameter frozen in its forward or its backward gets no
+    gradient.
 
-    Catches: the parameters that are trained looked up once, when the stage was opened; a frozen parameter that raises.
+    Catches: trained parameters that are listed only once, when the stage opens, or a frozen parameter that raises.
     """
     return gradients
 
@@ -85,12 +84,11 @@ def frozen_parameters() -> Judge:
     },
 )
 def changed_in_flight() -> Judge:
-    """A micro-batch MUST get the gradients of its own forward where a step comes before its B or W, in {program}.
+    """A micro-batch MUST get its own forward's gradients if a step precedes its B or W, in program {program}.
 
-    Pipelines that update asynchronously step while micro-batches are in flight. On {stage} nothing of the graph is
-    overwritten, so plain autograd gives the gradients of the values that the forward has seen.
+    Asynchronous pipelines step while micro-batches are in flight, and plain autograd uses the values of the forward.
 
-    Catches: a forward run again, or weights read again, after they were changed.
+    Catches: a forward that runs again, or weights that are read again, after the step.
     """
     return gradients
 
@@ -100,9 +98,9 @@ _CROSSED = {"full": "F0 1F0 F1 1F1 B0 1B1 1B0 B1", "split": "F0 1F0 I0 1I0 1W0 W
 
 @family("steps.one_module", {way: of_two("mlp", "mlp", one, one_module=True) for way, one in _CROSSED.items()})
 def one_module() -> Judge:
-    """Two sessions on one module MUST each add their own micro-batches to its gradients, in {program}.
+    """Two sessions on one module MUST each add the gradients of their own micro-batches, in program {program}.
 
-    A model that is run twice in a pipeline, as a loop or for two losses, is two stages with one set of parameters.
+    A model that runs twice in a pipeline, as a loop or for two losses, is two stages with one set of parameters.
 
     Catches: contexts or hooks kept on the module, which the other session takes or overwrites.
     """
@@ -111,11 +109,11 @@ def one_module() -> Judge:
 
 @family("steps.tied", {way: of_two("mlp", "mlp", one, tied=("0.weight", "2.bias")) for way, one in _CROSSED.items()})
 def tied_stages() -> Judge:
-    """Parameters that two stages share MUST get the gradients of both, in {program}.
+    """Parameters that two stages share MUST get the gradients of both stages, in program {program}.
 
-    An embedding that is also the head stands in the first stage and in the last, which a V schedule puts on one rank.
+    A V schedule puts the first and the last stage on one rank, and both may use one embedding.
 
-    Catches: a gradient or context kept by parameter, which the other stage takes for its own.
+    Catches: a gradient or context kept per parameter, which the other stage takes for its own.
     """
     return gradients
 
@@ -135,10 +133,10 @@ def tied_stages() -> Judge:
     },
 )
 def opened_late() -> Judge:
-    """A stage that is opened while another one runs MUST NOT disturb it, in {program}.
+    """Opening a stage while another one runs MUST NOT disturb it, in program {program}.
 
-    A second model, or the same one again, joins a process that has micro-batches in flight.
+    A second model, or the same one again, may join a process that has micro-batches in flight.
 
-    Catches: what opening resets for the whole process or module.
+    Catches: an open that resets state of the whole process or module.
     """
     return gradients

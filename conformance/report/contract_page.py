@@ -14,32 +14,46 @@ from typing import Any
 from gradconform.bias import STEADY
 from gradconform.contract import checks_of
 from gradconform.contract.cases import DRAWS
-from gradconform.contract.check import Check
-from gradconform.contract.explaining import FORMULA, factors, mean_floors
+from gradconform.contract.check import Check, lower_first
+from gradconform.contract.explaining import FORMULA, LETTERS, factors, mean_floors
+from gradconform.contract.space.put_back import special
+from gradconform.fixtures.planned_stages import plan_of
+from gradconform.fixtures.random_stages import recipe_of
+from gradconform.fixtures.stages.case import StageCase
 from gradconform.naming import PROFILES
 
 from .page.rendering import render_own
 
-#: The rows of torch's own suite, in its order, and what each one does.
+#: The tests of torch's own suite, in its order, and what each one runs.
 SEED_SUITE = {
     "test_stage_backward": "one full backward from a loss; input and parameter gradients",
-    "test_stage_backward_input": "I alone: the gradients of the inputs, and `.grad` of the inputs",
+    "test_stage_backward_input": "I without W: the gradients of the inputs, and `.grad` of the inputs",
     "test_stage_backward_weight": "I, then W with `retain_graph`; parameter gradients",
     "test_stage_backward_weight_multiple_iters": "ten iterations of I and W",
     "test_stage_backward_weight_grad_validation": (
-        "gradient tuples of one, two and more entries, and None among them; "
-        "there nothing is asserted but that no error is raised, here the values are"
+        "gradient tuples of one, two and more entries, some of them None; torch only asserts that nothing raises, "
+        "and these checks compare the values"
     ),
-    "test_stage_backward_input_ignores_non_tensor_inputs": "I beside an argument that is no tensor",
+    "test_stage_backward_input_ignores_non_tensor_inputs": "I with an argument that is no tensor",
     "test_stage_backward_input_with_view_output": "I and W of a stage whose output is a view",
-    "test_stage_backward_weight_custom_autograd_function": "W of a custom Function whose output is gone",
+    "test_stage_backward_weight_custom_autograd_function": "W of a custom Function whose output is freed",
     "test_stage_backward_multi_output_intermediate": "I and W through a node with several outputs",
     "test_stage_backward_weight_shared_weights": "I and W of a weight that is used twice",
-    "test_stage_backward_from_gradient_edge": "B from the edge of an output that is gone",
+    "test_stage_backward_from_gradient_edge": "B from the edge of a freed output",
     "test_stage_backward_mixed_edge_and_tensor_outputs": "B from an edge, a tensor and None",
     "test_stage_backward_edge_keeps_python_autograd_function_alive": "B from the edge of a custom Function",
     "test_stage_backward_input_from_gradient_edge": "I and W from an edge",
     "test_stage_backward_input_edge_requires_output_grads": "I from an edge without a gradient",
+}
+
+#: The column of each placeholder of a requirement; on the page its name in capitals takes its place in the sentence.
+_COLUMNS = {
+    "stage": "stage",
+    "program": "program",
+    "case": "case",
+    "grads": "output gradients",
+    "modes": "settings",
+    "said": "values",
 }
 
 
@@ -53,6 +67,9 @@ def contract_page(version: str) -> str:
         formula=FORMULA,
         profiles=list(PROFILES),
         counts=_counts(found),
+        core=", ".join(f"`{check.id}`" for check in found if check.core),
+        letters=list(LETTERS.items()),
+        stages=_stages(found),
         factors=[(name, f"{c:g}", f"{eps:.4g}") for name, c, eps in factors()],
         draws=DRAWS,
         steady=f"{STEADY:.2f}",
@@ -65,7 +82,7 @@ def contract_page(version: str) -> str:
 
 
 def _counts(checks: Sequence[Check]) -> list[list[Any]]:
-    """Count the checks of each area in each profile, which holds those of the smaller ones."""
+    """Count the checks of each area in each profile, which contains the checks of the smaller profiles."""
     areas = sorted({check.area for check in checks})
     counts = Counter(
         (area, profile)
@@ -77,25 +94,63 @@ def _counts(checks: Sequence[Check]) -> list[list[Any]]:
 
 
 def _seed_suite(checks: Sequence[Check]) -> Iterator[tuple[str, str, str]]:
-    """Yield which checks stand for which test of torch's own suite."""
+    """Yield each test of torch's own suite, what it runs, and the checks that cover it."""
     for test, what in SEED_SUITE.items():
         ids = [check.id for check in checks if check.seed and test in re.split(r"[,\s]+", check.seed)]
-        yield f"`{test}`", what, ", ".join(f"`{name}`" for name in ids) or "none yet"
+        yield f"`{test}`", what, ", ".join(f"`{name}`" for name in ids) or "none"
     yield '`devices = ["cpu", "cuda", "hpu", "xpu"]`', "a list of devices", "no list: `--device` takes any"
 
 
+def _stages(checks: Sequence[Check]) -> list[tuple[str, str]]:
+    """Return the name of each stage with a name of its own, and what is special about it, sorted by name."""
+    cases = {case.name: case for check in checks for trial in check.trials for case in trial.stages}
+    named = (case for case in cases.values() if recipe_of(case) is None and plan_of(case) is None)
+    return sorted((f"`{case.name}`", lower_first(case.special)) for case in named)
+
+
 def _area(area: str, checks: Sequence[Check]) -> tuple[str, str, list[Any]]:
-    """Return an area with what its module says of it, and its topics."""
+    """Return an area, the introduction from its module, and its topics."""
     module = importlib.import_module(f"gradconform.contract.{area}")
     topics = groupby(sorted(checks, key=_topic), key=_topic)
-    return area, " ".join((inspect.getdoc(module) or "").split()), [_told(topic, list(of)) for topic, of in topics]
+    introduction = " ".join((inspect.getdoc(module) or "").split())
+    return area, introduction, [(topic, list(_families(list(of)))) for topic, of in topics]
 
 
 def _topic(check: Check) -> str:
     return check.id.rpartition(".")[0]
 
 
-def _told(topic: str, checks: Sequence[Check]) -> tuple[str, Iterable[tuple[str, str]], list[Any]]:
-    """Return a topic, each reason with what its checks catch once, and a row per check."""
-    reasons = dict.fromkeys((check.why, check.catches) for check in checks)
-    return topic, reasons, [(f"`{check.id}`", check.level, check.profile, check.requirement) for check in checks]
+def _families(checks: Sequence[Check]) -> Iterator[tuple[str, str, str, list[str], list[list[str]]]]:
+    """Yield per requirement of a topic: the sentence, why it matters, what it catches, and its table of checks."""
+    families: dict[tuple[str, str, str], list[Check]] = {}
+    for check in checks:
+        families.setdefault((check.template, check.why, check.catches), []).append(check)
+    for (template, why, catches), some in families.items():
+        names = list(some[0].filled)
+        sentence = template.format(**{name: _placeholder(name) for name in names})
+        head = ["id", "level", "profile", *(_COLUMNS[name] for name in names)]
+        yield sentence, why, catches, head, [_row(check, names) for check in some]
+
+
+def _placeholder(name: str) -> str:
+    """Return the text of a placeholder on the page: a column's name in capitals, for the cell below it."""
+    before = "stage " if name == "stage" else ""
+    return f"{before}*{_COLUMNS[name].upper()}*"
+
+
+def _row(check: Check, names: Iterable[str]) -> list[str]:
+    return [f"`{check.id}`", check.level, check.profile, *(_cell(check, name) for name in names)]
+
+
+def _cell(check: Check, name: str) -> str:
+    """Return the text of a placeholder for one check; a stage and the values of a row are explained once, elsewhere."""
+    if name == "stage":
+        return _stage_cell(check.trials[0].stages[0])
+    if name == "said":
+        return ", ".join((special(check.id) or {}).values()) or "default values only"
+    return check.filled[name]
+
+
+def _stage_cell(case: StageCase) -> str:
+    recipe = recipe_of(case)
+    return f"`{case.name}`" if recipe is None else f"`{'; '.join(recipe.text.splitlines())}`"

@@ -10,7 +10,6 @@ from gradconform.contract.space.elsewhere import ELSEWHERE
 from gradconform.contract.space.rows import ROWS, TRIPLES, frozen_rows
 from gradconform.contract.space.triples import MOST_CLAIMS, SHARE
 from gradconform.covering.dimension import Dimension
-from gradconform.covering.rows import named
 from gradconform.covering.space import Space, Words, covered
 from gradconform.extent import AREA_SHARE
 
@@ -34,8 +33,6 @@ def space_page() -> str:
         elsewhere=[(one.what, one.because, ", ".join(f"`{c}`" for c in one.checks) or "none") for one in ELSEWHERE],
         names=["", *_names()[1:]],
         pairs=[(way, _pairs(DIMENSIONS[way], rows[way])) for way in DIMENSIONS],
-        rows=[line for way in DIMENSIONS for line in _rows(way, "space.{}.{}", rows[way])],
-        beyond=[line for way in DIMENSIONS for line in _rows(way, "space.triples.{}-{}", beyond[way])],
     )
     return text.rstrip() + "\n"
 
@@ -45,13 +42,13 @@ def _names() -> list[str]:
 
 
 def _ways(way: str, rows: Sequence[Words], beyond: Sequence[Words]) -> Iterator[tuple[str, ...]]:
-    """Yield a line per profile: how many rows a way has there, and what they cover."""
+    """Yield a line per profile: the number of rows of a way, and the pairs and triples that they cover."""
     for profile, some in (("standard", rows), ("full", [*rows, *beyond])):
         yield way, profile, str(len(some)), *_shares(way, some)
 
 
 def _shares(way: str, rows: Sequence[Words]) -> tuple[str, str]:
-    """Return how many of the pairs and of the triples that can stand together do so."""
+    """Return how many of the possible pairs and triples the rows cover."""
     told = []
     for strength in (2, 3):
         can, do = set(Space(DIMENSIONS[way], CONSTRAINTS).possible(strength)), covered(rows, strength)
@@ -60,7 +57,7 @@ def _shares(way: str, rows: Sequence[Words]) -> tuple[str, str]:
 
 
 def _claims(rows: Mapping[str, Sequence[Words]]) -> list[tuple[str, ...]]:
-    """Return a line per claim: how many rows of each way ask for it, and what is covered of the pairs that do not."""
+    """Return a line per claim: the rows of each way that need it, and the covered pairs that do not."""
     told: dict[str, list[str]] = {}
     for number, (way, dimensions) in enumerate(DIMENSIONS.items()):
         space = Space(dimensions, CONSTRAINTS)
@@ -73,7 +70,7 @@ def _claims(rows: Mapping[str, Sequence[Words]]) -> list[tuple[str, ...]]:
 
 
 def _dimension(name: str, rows: dict[str, list[Words]]) -> tuple[str, str, list[tuple[str, str, str, str]]]:
-    """Return a dimension, what it says, and a line per value: word, in words, claims, how many rows have it."""
+    """Return a dimension, its meaning, and a line per value: word, meaning, claims and number of rows."""
     found: dict[str, tuple[str, str]] = {}
     counts: Counter[str] = Counter()
     says = ""
@@ -91,7 +88,7 @@ def _words(words: Mapping[str, frozenset[str]]) -> str:
 
 
 def _pairs(dimensions: Sequence[Dimension], rows: Sequence[Words]) -> list[list[str]]:
-    """Return a line per dimension: with each that follows it, the pairs that stand in rows of those that can."""
+    """Return a line per dimension: for each later dimension, the covered pairs of the possible ones."""
     can = Counter(tuple(place for place, _ in pair) for pair in Space(dimensions, CONSTRAINTS).possible(2))
     do = Counter(tuple(place for place, _ in pair) for pair in covered(rows, 2))
     places = range(len(dimensions))
@@ -99,11 +96,3 @@ def _pairs(dimensions: Sequence[Dimension], rows: Sequence[Words]) -> list[list[
         [dimensions[one].name, *(f"{do[one, other]}/{can[one, other]}" if one < other else "" for other in places[1:])]
         for one in places[:-1]
     ]
-
-
-def _rows(way: str, check: str, rows: Sequence[Words]) -> Iterator[tuple[str, str]]:
-    """Yield a line per row: its check, and what is not plain in it."""
-    plain = [dimension.values[0].word for dimension in DIMENSIONS[way]]
-    for name, row in named(DIMENSIONS[way], rows).items():
-        told = ", ".join(word for word, usual in zip(row, plain, strict=True) if word != usual)
-        yield f"`{check.format(way, name)}`", told

@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 
 import torch
 
-#: The modes that a trial can have, several at a time.
+#: The modes that a trial can have, several at a time. A custom Function calls a backward under no_grad, for example.
 MODES = {
     "eval": "the stage is in evaluation mode",
     "autocast": "F runs under autocast to bfloat16",
     "autocast_float16": "F runs under autocast to float16",
-    "float32_high": "products of float32 may be computed in TF32 or alike",
-    "float32_medium": "products of float32 may be computed in bfloat16",
-    "no_grad": "B, I and W are called under no_grad, as from a custom function's backward",
-    "thread": "B, I and W are each called from another thread than F",
-    "deterministic": "torch is told to use deterministic algorithms, and memory that is not written to holds NaN",
+    "float32_high": "float32 products may use TF32 or similar",
+    "float32_medium": "float32 products may use bfloat16",
+    "no_grad": "B, I and W run under no_grad",
+    "thread": "B, I and W use other threads",
+    "deterministic": "deterministic algorithms fill unwritten memory with NaN",
     "default_dtype": "the default dtype is float64",
 }
 

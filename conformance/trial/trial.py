@@ -25,17 +25,17 @@ from .program import (
 
 #: Which tensors a caller receives into, beside new ones each time.
 RECEIVED = {
-    "inputs": "arguments come in the tensors of a micro-batch that is done, filled again",
-    "grads": "output gradients come in the tensors of a micro-batch that is done, filled again",
+    "inputs": "arguments arrive in the refilled tensors of a finished micro-batch",
+    "grads": "output gradients arrive in the refilled tensors of a finished micro-batch",
     "twice": "one tensor is the gradient of all outputs of its shape",
     "once": "one tensor is the output gradient of every micro-batch",
 }
 
 #: Which weights W is passed, beside all of them in their order.
 WEIGHTS = {
-    "reversed": "W is passed the weights in reverse order",
-    "twice": "I and W are passed the first weight twice",
-    "parts": "W is called twice, each time with a part of the weight context and its weights",
+    "reversed": "W receives the weights in reverse order",
+    "twice": "I and W receive the first weight twice",
+    "parts": "W runs twice, each time with a part of the weight context and its weights",
 }
 
 
@@ -155,13 +155,13 @@ class Trial:
 
     @property
     def passed(self) -> tuple[str, ...]:
-        """What is unusual about the tensors and lists that the caller passes, a sentence each."""
+        """The unusual tensors and lists that the caller passes, one sentence each."""
         return (
             *([RECEIVED[self.received]] if self.received else []),
-            *(["output gradients require a gradient themselves"] if self.tracked_grads else []),
-            *(["the caller uses the lists that it passes again"] if self.kept_lists else []),
+            *(["output gradients require grad"] if self.tracked_grads else []),
+            *(["the caller uses its lists again"] if self.kept_lists else []),
             *([WEIGHTS[self.weights]] if self.weights else []),
-            *(["arguments lie in the memory of an earlier graph's outputs"] if self.upstream else []),
+            *(["arguments share the memory of an earlier graph's outputs"] if self.upstream else []),
         )
 
     @property

@@ -24,14 +24,13 @@ def test_it_says_all_there_is_to_know_of_a_check(command: Command) -> None:
         """\
 ========================== split.gradients.tied-apart ==========================
 level        MUST, from profile quick on, since contract 1.0
-requirement  I MUST return every input gradient, and W accumulate every
-             parameter gradient, of plain autograd on the stage tied-apart (one
-             weight under two names, at two depths with another layer between).
-why          Zero-bubble schedules split the backward in two, and the second
-             half starts in the middle of the graph: what the first half did not
-             note down is lost without a word.
-catches      a parameter gradient dropped or counted twice in W, an input
-             gradient that I gives another value than B.
+requirement  I MUST return plain autograd's input gradients, and W accumulate
+             its parameter gradients, on stage tied-apart (one weight under two
+             names, around another layer).
+why          W starts in the middle of the graph, so every parameter gradient
+             that I forgets to store is lost silently.
+catches      a parameter gradient that W drops or counts twice, or an input
+             gradient of I that differs from that of B.
 needs        mid_stage, shared_params, split, weight_order!=none
 seed suite   test_stage_backward_weight_shared_weights (torch,
              test/distributed/pipelining/test_backward.py)

@@ -69,8 +69,8 @@ def test_on_a_terminal_each_check_has_its_requirement_below_it() -> None:
         """\
 ================================ full: 1 check =================================
 full.gradients.mlp  MUST, quick, needs full, mid_stage
-    B MUST return every input gradient, and accumulate every parameter gradient,
-    of plain autograd on the stage mlp (an MLP with biases).
+    B MUST return plain autograd's input gradients and accumulate its parameter
+    gradients, on stage mlp (an MLP with biases).
 1 of 1 checks of contract 1.0, profile full""",
     )
 

@@ -46,14 +46,12 @@ def test_failures_with_one_cause_are_told_together(command: Command) -> None:
         told.replace("…", "..."),
         """\
     program F0 I0 F1 I1 W0 W1, raised at I0
-    I MUST return every input gradient, and W accumulate every parameter
-    gradient, of plain autograd on the stage ...
-      split.gradients.output-slice: output-slice (an output that is a slice: a
-          part of what was computed is dropped)
-      split.gradients.output-transposed: output-transposed (an output that is a
-          transpose, hence not contiguous)
-      split.gradients.output-view: output-view (an output that is a view of
-          another shape)
+    I MUST return plain autograd's input gradients, and W accumulate its
+    parameter gradients, on stage ...
+      split.gradients.output-slice: output-slice (an output that is a slice)
+      split.gradients.output-transposed: output-transposed (a transposed,
+          non-contiguous output)
+      split.gradients.output-view: output-view (an output that is a view)
     reproduce: gradconform replay split.gradients.output-view torch
 """,
     )

@@ -32,7 +32,7 @@ def test_a_class_has_one_test_per_check_and_says_the_verdict(capsys: pytest.Capt
     assert found.wasSuccessful()
     assert found.testsRun == len(made.report.results) == len(made.run_of_checks.plan.items) > 5
     assert "test_full_gradients_mlp " in told
-    assert "B MUST return every input gradient" in told
+    assert "B MUST return plain autograd's input gradients" in told
     assert "reference-split 1.0.0" in capsys.readouterr().err
     assert made.__module__ == __name__
 

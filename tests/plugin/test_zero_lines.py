@@ -16,7 +16,7 @@ IN_TWO = True
 
 Judge = Callable[..., pytest.RunResult]
 
-REQUIREMENT = "B MUST return every input gradient, and accumulate every parameter gradient, of plain autograd on"
+REQUIREMENT = "B MUST return plain autograd's input gradients and accumulate its parameter gradients, on"
 
 
 def without_durations(text: str) -> Any:
@@ -120,7 +120,7 @@ def test_a_failure_is_the_kits_message_without_a_traceback(judge: Judge, double:
             "*_ MUST full.gradients.mlp[[]cpu-float32] _*",
             "2.0 × micro-batch 0: counted twice: after B, an input gradient has a wrong value",
             "MUST failed: double.py on cpu in float32",
-            f"{REQUIREMENT} the stage mlp (an MLP with biases).",
+            f"{REQUIREMENT} stage mlp (an MLP with biases).",
             "program F0 B0 F1 B1",
             "input 0, after B0: worst at *: expected *, got *; error *, bound *, error/bound *",
         ]
@@ -173,7 +173,7 @@ def test_junit_says_which_requirement_a_test_tried(judge: Judge, pytester: pytes
     said = {found.get("name"): found.get("value") for found in case.iter("property")}
     assert said["check"] == "full.gradients.mlp"
     assert said["level"] == "MUST"
-    assert said["requirement"] == f"{REQUIREMENT} the stage mlp (an MLP with biases)."
+    assert said["requirement"] == f"{REQUIREMENT} stage mlp (an MLP with biases)."
     assert said["headroom"] == "0.0"
     assert case.get("name") == "full.gradients.mlp[cpu-float32]"
 

@@ -317,8 +317,8 @@ def test_add_writes_what_is_to_be_filled_in_and_nothing_twice(
         re.sub(r"expires = \d{4}-\d\d-\d\d$", "expires = DAY", text.partition("2999-12-31\n")[2], flags=re.MULTILINE),
         """\
 
-# I MUST return every input gradient, and W accumulate every parameter gradient, of plain autograd on the
-# stage embedding (an Embedding, whose input is of integers).
+# I MUST return plain autograd's input gradients, and W accumulate its parameter gradients, on stage embedding
+# (an Embedding with an integer input).
 # 0.weight, after W0: expected a tensor of shape (5, 11) with largest element 1.42, got None; likely cause:
 # never accumulated
 [[waiver]]

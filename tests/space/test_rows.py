@@ -124,9 +124,9 @@ def test_where_one_claim_is_withheld_three_of_four_pairs_that_do_not_ask_for_it_
 
 def test_a_row_is_said_in_words() -> None:
     plain = tuple(dimension.values[0].word for dimension in DIMENSIONS["full"])
-    assert in_words("full", plain) == "nothing special"
+    assert in_words("full", plain) == "default values only"
     assert in_words("full", ("reversed", "past-64-mb", *plain[2:])) == (
-        "the last micro-batch backward first, 65 micro-batches"
+        "the last micro-batch's backward first; 65 micro-batches"
     )
 
 

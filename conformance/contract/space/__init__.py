@@ -1,1 +1,4 @@
-"""The planned space: its dimensions, the covering arrays over them, and one check per row."""
+"""Planned space: one check per row of a covering array over the dimensions of a trial.
+
+[The page of the space](space.md) explains every value; a row lists its values that are not the default.
+"""

@@ -1,4 +1,4 @@
-"""The space: a check per row of the covering arrays over all that a trial can differ in."""
+"""Planned space: one check per row of the covering arrays over the dimensions of a trial."""
 
 from __future__ import annotations
 
@@ -49,24 +49,24 @@ def _said(placed: Placed, way: str) -> dict[str, str]:
 
 
 def in_words(way: str, row: Words) -> str:
-    """Say a row in words that follow "with": what is not plain in it."""
-    told = [
+    """Describe the row's non-default values, to follow the word "with"."""
+    described = [
         dimension.value(word).said
         for dimension, word in zip(DIMENSIONS[way], row, strict=True)
         if word != dimension.values[0].word
     ]
-    return ", ".join(told) or "nothing special"
+    return "; ".join(described) or "default values only"
 
 
 @family("space.triples", _trials(BEYOND, "full"), said=_said(BEYOND, "full"), profile="full")
 @family("space.full", _trials(ROWS, "full"), said=_said(ROWS, "full"))
 def full() -> Judge:
-    """B MUST give the gradients of plain autograd, and change nothing else, with {said}.
+    """B MUST give the gradients of plain autograd and change nothing else, with: {said}.
 
-    What is right for each of two things need not be right for both. Every pair of values that can stand together does
-    so in one of the checks of profile standard, and most triples do in those of profile full: docs/space.md has them.
+    Two features that each work alone can fail together; standard rows combine every possible pair, and full rows most
+    triples.
 
-    Catches: a mistake that takes two or three things together, or one that no other check has.
+    Catches: a mistake that needs two or three values together, or that no other check finds.
     """
     return whole
 
@@ -74,12 +74,11 @@ def full() -> Judge:
 @family("space.triples", _trials(BEYOND, "split"), said=_said(BEYOND, "split"), profile="full")
 @family("space.split", _trials(ROWS, "split"), said=_said(ROWS, "split"))
 def split() -> Judge:
-    """I and W MUST give the gradients of plain autograd, and change nothing else, with {said}.
+    """I and W MUST give the gradients of plain autograd and change nothing else, with: {said}.
 
-    What is right for each of two things need not be right for both. Every pair of values that can stand together does
-    so in one of the checks of profile standard, and most triples do in those of profile full, apart from those of B:
-    docs/space.md has them.
+    Two features that each work alone can fail together; standard rows combine every possible pair, and full rows most
+    triples.
 
-    Catches: a mistake of I or W that takes two or three things together, or one that no other check has.
+    Catches: a mistake of I or W that needs two or three values together, or that no other check finds.
     """
     return whole

@@ -1,4 +1,4 @@
-"""The dimensions of the space, and what of it cannot be together: one list, to be read at a glance."""
+"""The dimensions of the planned space, and the combinations that no row has, in one list."""
 
 from __future__ import annotations
 
@@ -7,211 +7,211 @@ from gradconform.covering.dimension import Dimension, hiding, never, value
 #: The orders by way. Every pair of the other values is covered in either way.
 _FULL = (
     value("in-flight", "all forwards before the first backward", order="full-in-flight"),
-    value("at-once", "each backward behind its forward", order="full-at-once"),
-    value("reversed", "the last micro-batch backward first", "backward_order=any", order="full-reversed"),
+    value("at-once", "each backward directly after its forward", order="full-at-once"),
+    value("reversed", "the last micro-batch's backward first", "backward_order=any", order="full-reversed"),
 )
 _SPLIT = (
-    value("split-at-once", "each W behind its I", order="split-at-once"),
+    value("split-at-once", "each W directly after its I", order="split-at-once"),
     value("split-in-flight", "all F, then all I, then all W", "weight_order!=none", order="split-in-flight"),
-    value("lagging", "each W behind the I that follows", "weight_order!=none", order="split-lagging"),
+    value("lagging", "each W after the next I", "weight_order!=none", order="split-lagging"),
     value("weights-reversed", "the last W first", "weight_order=any", order="weights-reversed"),
     value("inputs-reversed", "the last I first", "weight_order=any", "backward_order=any", order="inputs-reversed"),
-    value("mixed", "B for every other micro-batch", "full", "mixed", "weight_order!=none", order="mixed"),
+    value("mixed", "B for every second micro-batch", "full", "mixed", "weight_order!=none", order="mixed"),
 )
 
-#: What a second stage asks for, and what one asks for that has parameters of the first.
+#: Claims that a second stage requires, and more claims that a second session on one module requires.
 _BESIDE = ("global_state=False", "weight_order!=none")
 _SHARED = ("shared_module", "grads_on_param", "weight_when=weight", "input_pass_touches_params=False")
 
 _OTHERS = (
-    Dimension(name="count", says="how many micro-batches a step has", values=(
+    Dimension(name="count", says="micro-batches per step", values=(
         value("two-mb", "two micro-batches"),
         value("one-mb", "one micro-batch", count=1),
         value("three-mb", "three micro-batches", count=3),
         value("past-64-mb", "65 micro-batches", count=65),
-        value("ragged-mb", "two micro-batches, of which the second has a row less", "ragged", ragged=True),
+        value("ragged-mb", "a second micro-batch with one row less", "ragged", ragged=True),
     )),
-    Dimension(name="steps", says="what comes between steps", values=(
+    Dimension(name="steps", says="changes between steps", values=(
         value("one-step", "one step"),
-        value("cleared", "a second step behind gradients set to None", "clears_grads", steps="cleared"),
-        value("zeroed", "a second step behind gradients of zeros with other strides", "clears_grads",
+        value("cleared", "a second step after gradients are set to None", "clears_grads", steps="cleared"),
+        value("zeroed", "a second step after gradients become zeros with other strides", "clears_grads",
               steps="zeroed"),
-        value("stepped", "a second step behind parameters changed in place", steps="stepped"),
-        value("three-steps", "three steps whose micro-batches have the same numbers", steps="three"),
+        value("stepped", "a second step after parameters change in place", steps="stepped"),
+        value("three-steps", "three steps with the same micro-batch numbers", steps="three"),
         value("frozen-later", "a parameter frozen for the second step", "frozen_params", "changed_params",
               steps="frozen"),
     )),
-    Dimension(name="found", says="what the first action finds", values=(
+    Dimension(name="found", says="state before the first action", values=(
         value("nothing-before", "no gradients before"),
-        value("prior", "gradients that are there before", "grads_on_param", prior_grads=True),
+        value("prior", "gradients before the first action", "grads_on_param", prior_grads=True),
         value("same-arguments", "the same argument tensors for all micro-batches", same_args=True),
     )),
-    Dimension(name="start", says="where a backward starts", values=(
+    Dimension(name="start", says="start of a backward", values=(
         value("gradients", "gradients of the outputs"),
         value("loss", "a loss", "loss", loss=True),
-        value("transposed-gradients", "output gradients that lie transposed", output_grads="layout:transposed"),
+        value("transposed-gradients", "output gradients transposed in memory", output_grads="layout:transposed"),
         value("strided-gradients", "output gradients with gaps between elements", output_grads="layout:strided"),
-        value("expanded-gradients", "output gradients whose elements share one place", output_grads="layout:expanded"),
-        value("offset-gradients", "output gradients that begin behind where their memory begins",
+        value("expanded-gradients", "expanded output gradients", output_grads="layout:expanded"),
+        value("offset-gradients", "output gradients with a storage offset",
               output_grads="layout:offset"),
-        hiding("zero-gradients", "output gradients of zeros", output_grads="zeros"),
+        hiding("zero-gradients", "zero output gradients", output_grads="zeros"),
         value("none-first", "None for the first output", "none_output_grad", output_grads="none:0"),
     )),
-    Dimension(name="inputs", says="what the stage is fed", values=(
+    Dimension(name="inputs", says="arguments of the stage", values=(
         value("one-input", "one argument"),
-        value("two-inputs", "two arguments, one of which lies transposed", "multi_input", entry="two"),
-        value("unused-input", "an argument that is not used", "multi_input", "unused_input", entry="unused"),
-        value("fixed-input", "an argument without gradient before one with", "multi_input", "fixed_input",
+        value("two-inputs", "a second argument that is transposed in memory", "multi_input", entry="two"),
+        value("unused-input", "an unused argument", "multi_input", "unused_input", entry="unused"),
+        value("fixed-input", "an argument without gradient before one with a gradient", "multi_input", "fixed_input",
               entry="fixed"),
         hiding("all-fixed", "no argument that needs a gradient", "fixed_input", "no_input_grads", entry="all fixed"),
-        value("half-input", "an argument in a dtype of 16 bits beside one in the stage's", "multi_input", entry="half"),
-        value("integer-input", "an argument of integers", "multi_input", "integer_input", entry="integers"),
-        value("inputs-in-one-memory", "two arguments on one memory", "multi_input", entry="tied by memory"),
+        value("half-input", "an extra argument in another 16-bit dtype", "multi_input", entry="half"),
+        value("integer-input", "an integer argument", "multi_input", "integer_input", entry="integers"),
+        value("inputs-in-one-memory", "two arguments in the same memory", "multi_input", entry="tied by memory"),
     )),
-    Dimension(name="outputs", says="what the stage puts out", values=(
+    Dimension(name="outputs", says="outputs of the stage", values=(
         value("tensor", "one output"),
         value("one-element", "an output of one element", "view_output", exit="one element"),
         value("tuple-of-one", "a tuple with one output", "tuple_of_one", exit="tuple of one"),
         value("named", "a named tuple of outputs", "multi_output", "nested_output", exit="named"),
-        value("dict", "a dict of outputs with None among them", "multi_output", "nested_output", "none_output",
+        value("dict", "a dict of outputs that contains None", "multi_output", "nested_output", "none_output",
               exit="dict"),
-        value("bools", "an output of bools", "multi_output", "nongrad_output", exit="bools"),
-        value("scalar", "an output without dimensions", "multi_output", "scalar_output", exit="scalar"),
+        value("bools", "a bool output", "multi_output", "nongrad_output", exit="bools"),
+        value("scalar", "a 0-d output", "multi_output", "scalar_output", exit="scalar"),
     )),
-    Dimension(name="parameters", says="what parameters the stage has", values=(
+    Dimension(name="parameters", says="parameters of the stage", values=(
         value("three-parameters", "three parameters"),
         value("many-parameters", "200 parameters", layers="many"),
         value("tied", "a weight that is used twice", "shared_params", layers="tied"),
-        value("parameters-in-one-memory", "two parameters on one memory", layers="tied by memory"),
-        value("frozen", "a frozen weight and a parameter that is not used", "frozen_params", "unused_params",
+        value("parameters-in-one-memory", "two parameters in the same memory", layers="tied by memory"),
+        value("frozen", "a frozen weight and an unused parameter", "frozen_params", "unused_params",
               layers="frozen"),
         value("sparse", "a sparse gradient", "sparse_grads", layers="sparse"),
         value("buffer", "a buffer that each forward updates", "buffers", layers="buffer"),
     )),
-    Dimension(name="size", says="how many elements the weight has, those of the other tensors as they follow", values=(
+    Dimension(name="size", says="elements of the weight; the sizes of other tensors follow", values=(
         value("few-elements", "a weight of 35 elements"),
         value("one-by-one", "tensors of one element each", size="1"),
         value("past-256-elements", "a weight of 257 elements", size="257"),
-        value("32x32", "a weight of 32×32 elements, whole blocks of 16, 256 and 1,024", size="1024"),
+        value("32x32", "a weight of 32×32 elements (whole blocks of 16, 256 and 1,024)", size="1024"),
         value("37x41", "a weight of 37×41 elements", size="1517"),
         value("past-32768-elements", "a weight of 32,769 elements", size="32769"),
         value("65535-elements", "a weight of 65,535 elements", size="65535"),
         value("past-65536-elements", "a weight of 65,537 elements", size="65537"),
         value("no-elements", "an argument and a weight without elements", "empty_batch", size="0"),
     )),
-    Dimension(name="dtype", says="which dtypes the parameters have", values=(
+    Dimension(name="dtype", says="dtypes of the parameters", values=(
         value("one-dtype", "one dtype"),
         value("wide-gain", "a gain in a wider dtype", gain="wide"),
         value("64-bit-gain", "a gain in float64", gain="float64"),
-        value("narrow-gain", "a gain in another dtype of 16 bits", gain="narrow"),
+        value("narrow-gain", "a gain in another 16-bit dtype", gain="narrow"),
         value("graded-gain", "a gain whose gradient is in another dtype", "grad_dtype", gain="graded"),
     )),
-    Dimension(name="rows", says="how many rows the arguments have", values=(
+    Dimension(name="rows", says="rows of the arguments", values=(
         value("few-rows", "three rows at most"),
-        value("17-rows", "17 rows, one past 16", rows=17),
-        value("65-rows", "65 rows, one past 64", rows=65),
-        value("257-rows", "257 rows, one past 256", rows=257),
+        value("17-rows", "17 rows (one past 16)", rows=17),
+        value("65-rows", "65 rows (one past 64)", rows=65),
+        value("257-rows", "257 rows (one past 256)", rows=257),
     )),
-    Dimension(name="layout", says="how arguments and parameters are in memory", values=(
+    Dimension(name="layout", says="memory layout of arguments and parameters", values=(
         value("contiguous", "contiguous arguments and parameters"),
         value("transposed-arguments", "arguments that are transposed in memory", arguments="transposed"),
         value("strided-arguments", "arguments with gaps between elements", arguments="strided"),
-        value("offset-arguments", "arguments that begin behind where their memory begins", arguments="offset"),
-        value("expanded-arguments", "arguments whose elements share one place", arguments="expanded"),
+        value("offset-arguments", "arguments with a storage offset", arguments="offset"),
+        value("expanded-arguments", "expanded arguments", arguments="expanded"),
         value("transposed-weight", "a weight that is transposed in memory", transposed=True),
     )),
-    Dimension(name="values", says="how large the values of the arguments are", values=(
+    Dimension(name="values", says="values of the arguments", values=(
         value("usual", "usual values"),
         value("tiny", "arguments near the smallest normal number", values="tiny"),
         value("subnormal", "arguments below the smallest normal number", values="subnormal"),
         value("huge", "huge arguments", values="huge"),
         value("cancelling", "arguments whose elements add up to zero", values="cancelling"),
-        value("uneven", "arguments of which each second element is 2^-12 of its value", values="uneven"),
-        value("zeros", "arguments of zeros", values="zero"),
+        value("uneven", "arguments with every second element scaled by 2^-12", values="uneven"),
+        value("zeros", "zero arguments", values="zero"),
     )),
-    Dimension(name="graph", says="what lies between arguments and outputs", values=(
-        value("plain", "layers alone"),
-        value("deep", "2,000 nodes behind the layers", graph="deep"),
-        value("custom", "a custom Function, and writes in place", graph="custom"),
-        value("views", "views, integers and bools between", graph="views"),
-        value("complex-between", "complex numbers between", graph="complex"),
-        value("checkpoint", "a checkpoint", "recomputes", graph="checkpoint"),
+    Dimension(name="graph", says="graph between arguments and outputs", values=(
+        value("plain", "layers only"),
+        value("deep", "2,000 nodes after the layers", graph="deep"),
+        value("custom", "a custom Function and in-place writes", graph="custom"),
+        value("views", "views, integers and bools in the graph", graph="views"),
+        value("complex-between", "complex numbers in the graph", graph="complex"),
+        value("checkpoint", "activation checkpointing", "recomputes", graph="checkpoint"),
         value("dropout", "dropout", "rng", graph="dropout"),
     )),
-    Dimension(name="caller", says="what the caller does behind B or I", values=(
-        value("keeps", "a caller that keeps all"),
-        value("drops", "a caller that lets go of the micro-batch", caller="drops"),
-        value("overwrites", "a caller that writes over the input gradients", caller="overwrites"),
-        value("receives", "a caller that writes over the output gradients", caller="receives"),
+    Dimension(name="caller", says="actions of the caller after B or I", values=(
+        value("keeps", "a caller that keeps everything"),
+        value("drops", "a caller that frees the micro-batch", caller="drops"),
+        value("overwrites", "a caller that overwrites the input gradients", caller="overwrites"),
+        value("receives", "a caller that overwrites the output gradients", caller="receives"),
     )),
-    Dimension(name="mode", says="what the process is set to", values=(
+    Dimension(name="mode", says="mode of the process and the stage", values=(
         value("as-usual", "the usual modes"),
         value("eval", "the stage in evaluation mode", modes=frozenset({"eval"})),
         value("autocast", "forwards under autocast", "autocast", modes=frozenset({"autocast"})),
-        value("no-grad", "backwards called where no gradients are recorded", "called_without_grad",
+        value("no-grad", "backwards under no_grad", "called_without_grad",
               modes=frozenset({"no_grad"})),
         value("thread", "backwards in other threads", modes=frozenset({"thread"})),
         value("deterministic", "deterministic algorithms", modes=frozenset({"deterministic"})),
         value("default-dtype", "another default dtype", modes=frozenset({"default_dtype"})),
     )),
-    Dimension(name="hooks", says="what hooks on the parameters do", values=(
+    Dimension(name="hooks", says="hooks on the parameters", values=(
         value("no-hooks", "no hooks"),
         value("scaled-by-hooks", "hooks that scale each gradient", "hooks=with_grad", "hooks!=nowhere",
               "bias_hooks=as_weights", "weight_when=weight", "input_pass_touches_params=False", altering="scale"),
     )),
-    Dimension(name="watched", says="what is looked at beside gradients", values=(
-        value("unwatched", "nothing but gradients looked at"),
-        value("state", "all that must stay as it is looked at", watch=frozenset({"state"})),
+    Dimension(name="watched", says="state watched in addition to gradients", values=(
+        value("unwatched", "a watch on gradients only"),
+        value("state", "a watch on all state that must not change", watch=frozenset({"state"})),
     )),
-    Dimension(name="received", says="which tensors the caller receives into", values=(
+    Dimension(name="received", says="tensors that the caller receives into", values=(
         value("new-tensors", "new tensors each time"),
-        value("inputs-refilled", "arguments received into the tensors of an earlier micro-batch", received="inputs",
+        value("inputs-refilled", "arguments received into an earlier micro-batch's tensors", received="inputs",
               again=True),
-        value("gradients-refilled", "output gradients received into the tensors of an earlier micro-batch",
+        value("gradients-refilled", "output gradients received into an earlier micro-batch's tensors",
               received="grads", again=True),
         value("one-gradient-twice", "one tensor as the gradient of two outputs", received="twice"),
         value("one-gradient-for-all", "one tensor as the output gradient of all micro-batches", received="once"),
     )),
-    Dimension(name="tracking", says="whether output gradients require a gradient themselves", values=(
-        value("untracked", "output gradients without a history"),
-        value("tracked-gradients", "output gradients that require a gradient themselves", tracked_grads=True),
+    Dimension(name="tracking", says="whether output gradients require grad", values=(
+        value("untracked", "output gradients without graph history"),
+        value("tracked-gradients", "output gradients that require grad", tracked_grads=True),
     )),
-    Dimension(name="lists", says="what the caller does with the lists that it passes", values=(
+    Dimension(name="lists", says="lifetime of the lists that the caller passes", values=(
         value("lists-left", "lists for one call each"),
         value("lists-kept", "lists that the caller uses again", "lists", kept_lists=True),
     )),
-    Dimension(name="owner", says="in whose memory the arguments are", values=(
-        value("own-memory", "arguments in memory of their own"),
-        value("earlier-graph", "arguments in the memory of an earlier graph, which goes on afterwards", upstream=True),
+    Dimension(name="owner", says="owner of the arguments' memory", values=(
+        value("own-memory", "arguments in their own memory"),
+        value("earlier-graph", "arguments in the memory of an earlier graph that continues", upstream=True),
     )),
-    Dimension(name="forwards", says="what forwards there are without a backward", values=(
+    Dimension(name="forwards", says="forwards without a backward", values=(
         value("no-other-forward", "no other forward"),
         value("evaluated", "an evaluation between a forward and its backward", "evaluation", forwards="evaluated"),
-        value("lost-forward", "a forward whose number is used again, without a backward", "forward_again",
+        value("lost-forward", "a forward without backward whose number is used again", "forward_again",
               forwards="lost"),
     )),
-    Dimension(name="beside", says="what else is alive", values=(
+    Dimension(name="beside", says="other open stages and sessions", values=(
         value("alone", "one stage"),
-        value("beside", "a second stage beside it", *_BESIDE, beside=True),
-        value("one-module", "a second session on its module", *_BESIDE, *_SHARED, beside=True, one_module=True),
+        value("beside", "a second stage", *_BESIDE, beside=True),
+        value("one-module", "a second session on the same module", *_BESIDE, *_SHARED, beside=True, one_module=True),
     )),
 )  # fmt: skip
 
 #: The dimensions by way, the order first.
 DIMENSIONS: dict[str, tuple[Dimension, ...]] = {
-    "full": (Dimension(name="order", says="the order of a step's actions", values=_FULL), *_OTHERS),
+    "full": (Dimension(name="order", says="order of the actions of a step", values=_FULL), *_OTHERS),
     "split": (
-        Dimension(name="order", says="the order of a step's actions", values=_SPLIT),
+        Dimension(name="order", says="order of the actions of a step", values=_SPLIT),
         *_OTHERS,
         Dimension(
             name="weights",
-            says="which weights W is passed",
+            says="weights that the caller passes to W",
             values=(
-                value("all-in-order", "all weights in their order"),
+                value("all-in-order", "all weights in order"),
                 value("reversed-list", "the weights in reverse order for W", "lists", weights="reversed"),
-                value("listed-twice", "a weight that is listed twice", "lists", weights="twice"),
+                value("listed-twice", "a weight listed twice", "lists", weights="twice"),
                 value(
-                    "in-two-parts", "two W, each with a part of the weights", "lists", "param_groups", weights="parts"
+                    "in-two-parts", "two W with a part of the weights each", "lists", "param_groups", weights="parts"
                 ),
             ),
         ),
@@ -227,7 +227,7 @@ _HEAVY = {
     "parameters": "many-parameters",
 }
 
-#: What nothing that is slow stands with.
+#: Values that never share a row with a slow value.
 _RARE = {
     "order": "lagging inputs-reversed",
     "count": "three-mb ragged-mb",
@@ -256,67 +256,68 @@ _RARE = {
 }
 
 CONSTRAINTS = (
-    never("what is slow is not multiplied with what is slow", _HEAVY, _HEAVY),
-    never("what is slow stands with a few values of each other dimension", _HEAVY, _RARE),
-    never("what must stay as it is is looked at on one stage alone", {"watched": "state"},
+    never("two slow values never share a row", _HEAVY, _HEAVY),
+    never("a slow value only meets a few values of each other dimension", _HEAVY, _RARE),
+    never("the state watch supports one stage only", {"watched": "state"},
            {"beside": "beside one-module"}),
-    never("many micro-batches are to be in flight", {"count": "past-64-mb"},
+    never("65 micro-batches test many micro-batches in flight", {"count": "past-64-mb"},
            {"order": "at-once split-at-once lagging mixed"}),
-    never("a lone micro-batch has no order", {"count": "one-mb"},
+    never("a single micro-batch has no order", {"count": "one-mb"},
            {"order": "reversed lagging weights-reversed inputs-reversed mixed"}),
-    never("None for one output asks for another", {"start": "none-first"},
+    never("None for one output requires another output", {"start": "none-first"},
            {"outputs": "tensor tuple-of-one one-element bools"}),
-    never("a loss is taken of tensors", {"start": "loss"}, {"outputs": "dict"}),
-    never("a loss has no output gradients that could be received into", {"start": "loss"}, {"caller": "receives"}),
-    never("what needs no gradient has none that could be written over", {"inputs": "all-fixed"},
+    never("a loss needs tensor outputs", {"start": "loss"}, {"outputs": "dict"}),
+    never("a loss has no output gradients to receive into", {"start": "loss"}, {"caller": "receives"}),
+    never("arguments without gradients have no input gradient to overwrite", {"inputs": "all-fixed"},
            {"caller": "overwrites"}),
-    never("where no gradient can be anything but zero, nothing could be seen", {"start": "zero-gradients"},
+    never("a row whose gradients are all zero shows no mistake", {"start": "zero-gradients"},
            {"inputs": "all-fixed"}),
-    never("hooks that alter gradients are put on parameters that stay, and on no gradient that is there before",
+    never("altering hooks need unchanged parameters and no earlier gradients",
            {"hooks": "scaled-by-hooks"}, {"steps": "cleared zeroed", "found": "prior"}),
-    never("what two stages share stays what it is for both", {"beside": "one-module"},
+    never("parameters that two sessions share stay unchanged", {"beside": "one-module"},
            {"steps": "stepped frozen-later"}),
-    never("a micro-batch with a row less has a row, and arguments of its own", {"count": "ragged-mb"},
+    never("a micro-batch with one row less needs at least one row and its own arguments", {"count": "ragged-mb"},
            {"size": "one-by-one", "found": "same-arguments"}),
-    never("whether a loss is computed in F or later, and so in which mode, is for the implementation to say",
+    never("the implementation chooses when it computes the loss, and so in which mode",
            {"mode": "autocast no-grad"}, {"start": "loss"}),
-    never("the same arguments for all are not received, and are no outputs of a graph that goes on once",
+    never("shared arguments are neither received nor outputs of another graph",
            {"found": "same-arguments"},
            {"received": "inputs-refilled", "owner": "earlier-graph", "forwards": "lost-forward"}),
-    never("an earlier graph has its outputs to itself, and is made of what needs a gradient",
+    never("an earlier graph owns its outputs and needs arguments with gradients",
            {"owner": "earlier-graph"},
            {"received": "inputs-refilled", "inputs": "inputs-in-one-memory all-fixed", "count": "ragged-mb"}),
     never("a loss has no output gradients", {"start": "loss"},
            {"received": "gradients-refilled one-gradient-twice one-gradient-for-all", "tracking": "tracked-gradients"}),
-    never("a lone micro-batch receives into the tensors of no other", {"count": "one-mb"},
+    never("a single micro-batch has no earlier tensors to receive into", {"count": "one-mb"},
            {"received": "inputs-refilled gradients-refilled one-gradient-for-all"}),
-    never("one gradient for all is of one shape, and nobody writes over it", {"received": "one-gradient-for-all"},
+    never("one gradient for all micro-batches has one shape and is never overwritten",
+           {"received": "one-gradient-for-all"},
            {"count": "ragged-mb", "caller": "receives"}),
-    never("what I computes itself, such as vectors and what is run again, is in one part", {"weights": "in-two-parts"},
+    never("I computes vectors and repeated forwards as one part", {"weights": "in-two-parts"},
            {"graph": "checkpoint", "parameters": "frozen", "size": "one-by-one no-elements"}),
-    never("two outputs of one shape are those of a dict", {"received": "one-gradient-twice"},
+    never("only the dict has two outputs of one shape", {"received": "one-gradient-twice"},
            {"outputs": "tensor tuple-of-one one-element named bools scalar", "start": "none-first"}),
-    never("values of which all are equal, or none is there, are those of any micro-batch",
+    never("equal or missing values make two micro-batches look the same",
            {"received": "inputs-refilled", "forwards": "lost-forward"},
            {"values": "zeros", "size": "no-elements one-by-one"}),
-    never("huge gradients of one micro-batch more, or of one sign, have sums that float16 does not hold",
+    never("float16 cannot hold the sums of more huge gradients",
            {"received": "inputs-refilled gradients-refilled one-gradient-for-all"}, {"values": "huge"}),
-    never("gradients of zeros are those of any output and micro-batch",
+    never("zero gradients make outputs and micro-batches look the same",
            {"received": "gradients-refilled one-gradient-twice one-gradient-for-all"}, {"start": "zero-gradients"}),
-    never("what has no elements has no values", {"size": "no-elements"},
+    never("a tensor without elements has no values", {"size": "no-elements"},
            {"values": "tiny subnormal huge cancelling uneven zeros"}),
-    never("a tensor of one element, or of none, has no layout and no further rows",
+    never("a tensor of at most one element has no layout and no more rows",
            {"size": "one-by-one no-elements"},
            {"rows": "17-rows 65-rows 257-rows",
             "layout": "transposed-arguments strided-arguments expanded-arguments transposed-weight"}),
-    never("one element is not uneven, nor are values that autocast rounds", {"values": "uneven"},
+    never("one element is never uneven, and autocast rounds uneven values", {"values": "uneven"},
            {"size": "one-by-one", "mode": "autocast"}),
-    never("what shares one place has one value", {"layout": "expanded-arguments"},
+    never("elements that share memory have one value", {"layout": "expanded-arguments"},
            {"values": "cancelling uneven", "inputs": "inputs-in-one-memory"}),
-    never("outputs of an earlier graph begin where their memory does, without gaps", {"owner": "earlier-graph"},
+    never("outputs of an earlier graph have no storage offset and no gaps", {"owner": "earlier-graph"},
            {"layout": "strided-arguments offset-arguments expanded-arguments"}),
-    never("a gradient in another dtype is none that is there before, nor one that hooks alter",
+    never("a gradient in another dtype needs no earlier gradient and no altering hook",
            {"dtype": "graded-gain"}, {"found": "prior", "steps": "cleared zeroed", "hooks": "scaled-by-hooks"}),
-    never("an argument of 16 bits holds few of such values", {"inputs": "half-input"},
+    never("a 16-bit argument holds few such values", {"inputs": "half-input"},
            {"values": "tiny subnormal huge"}),
 )  # fmt: skip

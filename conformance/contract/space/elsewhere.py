@@ -1,4 +1,4 @@
-"""What trials differ in besides, and no row has: why not, and which checks try it on their own."""
+"""Features of trials that no row of the space has: the reasons, and the checks that test them separately."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Something that rows leave out; ``checks`` are globs over the ids of those that have it, if any do."""
+    """A feature that no row has; ``checks`` are globs over the ids of checks that test it, if any."""
 
     what: str
     because: str
@@ -17,53 +17,52 @@ class Elsewhere:
 ELSEWHERE = (
     Elsewhere(
         "a hook, a custom Function or a saved-tensor hook that raises",
-        "how far autograd came when it stopped is nobody's rule, so that what is left is judged by other rules than a "
-        "gradient, and most of what else a row has could not be seen",
+        "autograd may stop at any point, so an error needs rules of its own and hides most other values of a row",
         ("errors.surface.*", "errors.left.*", "errors.next.*"),
     ),
     Elsewhere(
         "outputs in a dataclass",
-        "nobody meets them: torch's PipelineStage refuses them (`Stage args must be a tensor, tuple, or list of "
-        "tensors`), and its stage_backward takes one for no tensor, so that it does nothing",
+        "no pipeline uses them: torch's PipelineStage refuses them (`Stage args must be a tensor, tuple, or list of "
+        "tensors`), and its stage_backward ignores an output that is no tensor",
     ),
     Elsewhere(
-        "parameters replaced or bound anew between backwards",
-        "rows have what every optimizer does, which is to change them in place (stepped)",
+        "parameters replaced or rebound between backwards",
+        "rows change parameters in place, as every optimizer does (stepped)",
         ("steps.params.replace-*", "steps.params.rebind-*"),
     ),
     Elsewhere(
-        "freezing and thawing between F and B, or I and W",
-        "plain autograd has no I and W, so that what is right hangs on the order",
+        "freezing and unfreezing between F and B, or between I and W",
+        "plain autograd has no I and W, so the right gradients depend on the order",
         ("steps.frozen.*",),
     ),
     Elsewhere(
-        "gradients with other strides, or in a bucket, handed over between I and W",
-        "rows have what a step begins with (cleared, zeroed)",
+        "gradients that the caller moves to other strides or a bucket between I and W",
+        "rows change gradients at the start of a step only (cleared, zeroed)",
         ("steps.grads.*",),
     ),
     Elsewhere(
         "stages that are opened late, parameters that two stages share",
-        "rows have two sessions that begin together (beside, one-module)",
+        "rows open two sessions together (beside, one-module)",
         ("steps.opened_late.*", "steps.tied.*"),
     ),
     Elsewhere(
-        "what the garbage collector runs",
-        "when it does is measured, and rows are judged by values",
+        "runs of the garbage collector",
+        "their effect depends on timing, and rows are judged by values",
         ("lifetime.collected.*",),
     ),
     Elsewhere(
         "checkpoints that re-enter autograd",
-        "plain autograd takes them in B alone, and only for inputs that need a gradient",
+        "plain autograd supports them in B only, and only for inputs that need a gradient",
         ("accumulate.reentrant.*", "split.reentrant.*", "full.*.checkpoint-reentrant"),
     ),
     Elsewhere(
         "hooks on activations, outputs and modules, and those that move a gradient",
-        "one that is called in both passes of a split is right and changes counts, so that each has a judge of its own",
+        "both passes of a split may call such a hook, which changes counts, so each kind has its own judge",
         ("hooks.*",),
     ),
     Elsewhere(
-        "edges in place of outputs",
-        "torch's runtime hands them over since 2.15",
+        "edges instead of outputs",
+        "only torch 2.15 and later pass them",
         ("edges.*",),
     ),
 )
