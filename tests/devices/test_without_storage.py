@@ -109,7 +109,7 @@ def test_a_wrong_kernel_of_it_is_named(tmp_path: Path, process: Process) -> None
 @pytest.mark.slow
 def test_what_the_kits_own_code_raises_is_an_error_of_the_kit(tmp_path: Path, process: Process) -> None:
     text = (tmp_path / "pebble.py").read_text(encoding="utf-8")
-    broken = "from gradconform.reference import gradients\n\ngradients.place_of = int  # raises for several"
+    broken = "from gradconform.reference import gradients\n\ngradients.shared_place_of = int  # raises for several"
     (tmp_path / "pebble.py").write_text(f"{text}\n{broken}\n", encoding="utf-8")
     report = judged(tmp_path, process, "--operation", "erf", "--profile", "quick")
     assert {(r["status"], r["kind"]) for r in report["results"]} == {("error", "kit")}
