@@ -292,9 +292,10 @@ class Device:
 
     def stream_reader(self) -> Callable[[], int]:
         """Return what gives the number of the calling thread's stream, of a device that has streams."""
-        current, index = torch.accelerator.current_stream, self.torch_device.index
-        place = self.torch_device if index is None else index  # a number is looked up sooner than a device
-        return lambda: current(place).stream_id
+        place: Any = self.torch_device
+        if ":" in str(place):  # a number is looked up sooner than a device
+            place = place.index
+        return lambda: torch.accelerator.current_stream(place).stream_id
 
     @property
     def _is_accelerator(self) -> bool:
