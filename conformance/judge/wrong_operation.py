@@ -18,7 +18,7 @@ from gradconform.drive.reference64 import References
 from gradconform.drive.watches import on_cpu
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.tolerance import Room
-from gradconform.torch_releases.composed import is_composed, run_composed
+from gradconform.torch_releases.composed import is_composed, is_only_composed, run_composed
 from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import map_leaves, tensors
 
@@ -81,6 +81,8 @@ class Compared(DispatchMode):
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
         self.device, self.twice = device, twice
         self.found: Cause | None = None
+        #: Whether what was found has a kernel of its own on the device.
+        self.is_certain = False
         self.imprecise: dict[tuple[str, str], Imprecise] = {}
         self.names: list[str] = []
         self.errors: dict[Call, tuple[float, ...]] = {}
@@ -118,11 +120,16 @@ class Compared(DispatchMode):
             self._note(name, seen)
         else:
             own = Cause(Mistake.OPERATION_WRONG, names=(name, _shapes(given[0]), seen.beside("the CPU")))
-            self.found = self._inside(func, args, given) or own
+            inside = self._inside(func, args, given)
+            self.found = inside or own
+            self.is_certain = inside is not None or not is_only_composed(func, self.device.type)
         return found
 
     def _inside(self, func: Any, args: Any, given: Any) -> Cause | None:
-        """Return which operation is wrong among those that torch composes ``func`` of on the device, None for none."""
+        """Return which operation is wrong among those that torch composes ``func`` of on the device, None for none.
+
+        One that is composed itself is not named if nothing inside it is: a user knows the outer name.
+        """
         if not is_composed(func, self.device.type):
             return None
         inner = Compared(self.device, twice=self.twice)
@@ -132,7 +139,7 @@ class Compared(DispatchMode):
                 run_composed(func, self.device.type, *there, **options)
         except REFUSALS:
             return None
-        return inner.found
+        return inner.found if inner.is_certain else None
 
     def _weigh(self, func: Any, found: Any, here: Any) -> None:
         """Note by how much the results of a call are off."""

@@ -10,13 +10,20 @@ from .private_use import AT_KEY, KEYS, at_key, has_kernel
 _NEEDED = "says which operations torch composes of others"
 KEY_OF = Name("torch:_C", ("_dispatch_key_for_device",), _NEEDED)
 
-#: The keys of kernels that call other operations through the dispatcher.
-_COMPOSING = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "CompositeImplicitAutograd")
+#: The keys of kernels that call other operations through the dispatcher. Most of the first one call only the form
+#: of the same operation that writes into a given tensor.
+_OUT_FORM = "CompositeExplicitAutogradNonFunctional"
+_COMPOSING = ("CompositeExplicitAutograd", _OUT_FORM, "CompositeImplicitAutograd")
 
 
 def is_composed(operation: Any, device_type: str) -> bool:
     """Return whether torch runs an overload on a type of device by a kernel that calls other operations."""
     return _composing(operation, device_type) is not None
+
+
+def is_only_composed(operation: Any, device_type: str) -> bool:
+    """Return whether an overload has no kernel of its own: it is composed, and of other operations than its own form."""
+    return _composing(operation, device_type) not in {None, _OUT_FORM}
 
 
 def run_composed(operation: Any, device_type: str, *args: Any, **kwargs: Any) -> Any:
