@@ -22,7 +22,7 @@ def is_composed(operation: Any, device_type: str) -> bool:
 
 
 def is_only_composed(operation: Any, device_type: str) -> bool:
-    """Return whether an overload has no kernel of its own: it is composed, and of other operations than its own form."""
+    """Return whether an overload has no kernel of its own, but for one that calls operations of other names."""
     return _composing(operation, device_type) not in {None, _OUT_FORM}
 
 
