@@ -3,7 +3,11 @@
 Runs the right split on the device and on the CPU in this process, in turn, and prints for each: the seconds to the
 first check (probe, pre-flight, numeric profile), the seconds of the checks, and per check the copies from the device to
 the CPU, how often the CPU waits for them, and what is copied. Copies that do not block wait together; reading one
-number of the device (``item``) waits as well.
+number of the device (``item``) waits as well. The seconds of the checks are CPU time of this process, so other load on
+the machine changes them little; those to the first check are wall time, as the probe has a process of its own.
+
+The last line compares two ratios: the kit's time on the device over that on the CPU, and the same of plain forward and
+backward of the profile's stages without the kit. What the first has beyond the second is the kit's own.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradconform.devices.device import device_of
+from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 from gradconform.trees import tensors
@@ -76,9 +82,9 @@ def cost(device: str, profile: str) -> Cost:
     plugins = [PLUGINS[device]] if device in PLUGINS else []
     run = Run(RunOptions.of("reference-split", device=device, profile=profile, device_plugins=plugins), diagnose=False)
     start = time.perf_counter() - began
-    began = time.perf_counter()
+    began = time.process_time()
     report = run.run()
-    checks = time.perf_counter() - began
+    checks = time.process_time() - began
     copied = Copies()
     with copied:
         counted = Run(RunOptions.of("reference-split", device=device, profile=profile, device_plugins=plugins)).run()
@@ -86,6 +92,32 @@ def cost(device: str, profile: str) -> Cost:
         msg = "counting changes what the checks find"
         raise SystemExit(msg)
     return Cost(start, checks, len(report.results), copied)
+
+
+def plain(device: str, profile: str) -> float:
+    """Return the seconds of plain forward and backward of the stages of a profile on ``device``, five times each."""
+    run = Run(RunOptions.of("reference-split", profile=profile))
+    here, taken = torch.device(device), 0.0
+    cases = {case.name: case for item in run.plan.items for trial in item.check.trials for case in trial.stages}
+    for case in cases.values():
+        try:
+            stage = case.make(dtype=torch.float32, device=here, seed=20)
+            drawn = draw_arguments(case.inputs, seed=20, dtype=torch.float32)
+            args = place_arguments(case.inputs, drawn, stage, here)
+            _step(stage, args)
+        except (RuntimeError, NotImplementedError):  # the device does not have it
+            continue
+        began = time.process_time()
+        for _ in range(5):
+            _step(stage, args)
+        device_of(here).synchronize()
+        taken += time.process_time() - began
+    return taken
+
+
+def _step(stage: torch.nn.Module, args: tuple[Any, ...]) -> None:
+    outputs = [one for one in tensors(stage(*args)) if one.requires_grad]
+    torch.autograd.backward(outputs, [torch.ones_like(one) for one in outputs])
 
 
 def main() -> None:
@@ -109,7 +141,9 @@ def main() -> None:
         copies = f"{copied.copies / count:6.1f}  {copied.waits / count:5.1f}  {copied.bytes / count / 1024:5.1f}"
         print(f"{device:6}  {count:6}  {starts}  {best.checks_s:7.2f}  {copies}")
     ratio = min(one.checks_s for one in found[arguments.device]) / min(one.checks_s for one in found["cpu"])
-    print(f"{arguments.device} takes {ratio:.2f} times the CPU's time")
+    floor = min(plain(arguments.device, arguments.profile) for _ in range(arguments.rounds))
+    floor /= min(plain("cpu", arguments.profile) for _ in range(arguments.rounds))
+    print(f"{arguments.device} takes {ratio:.2f} times the CPU's time; plain forward and backward {floor:.2f} times")
 
 
 if __name__ == "__main__":

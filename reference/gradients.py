@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from gradconform.devices.memory import place_of
+from gradconform.devices.memory import shared_place_of
 
 from .recomputed import Root, needs_grad
 
@@ -91,7 +91,7 @@ def input_grads(
 
 def places_of(grads: Iterable[Tensor | None]) -> set[int]:
     """Return the places in memory of gradients."""
-    return {place_of(grad) for grad in grads if grad is not None}
+    return {shared_place_of(grad) for grad in grads if grad is not None}
 
 
 def apart(
@@ -111,8 +111,8 @@ def apart(
             # An output gradient that requires a gradient may come out as it is: its history is the caller's.
             own = grad.detach()
             laid_out = own.contiguous() if value.is_contiguous() and own.layout == torch.strided else own
-            grad = laid_out.clone() if place_of(laid_out) in taken else laid_out
-            taken.add(place_of(grad))
+            grad = laid_out.clone() if shared_place_of(laid_out) in taken else laid_out
+            taken.add(shared_place_of(grad))
         result.append(grad)
     return tuple(result)
 

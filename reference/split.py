@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from gradconform.devices.memory import place_of
+from gradconform.devices.memory import shared_place_of
 from gradconform.torch_releases.edges import EDGE
 from gradconform.torch_releases.node_hooks import Watched
 from gradconform.torch_releases.products import engine_is_needed
@@ -140,7 +140,7 @@ class _Kept:
         """Copy what lies in one of ``places``, which belong to others."""
 
         def own(grad: Tensor | None) -> Tensor | None:
-            return grad.detach().clone() if grad is not None and place_of(grad) in places else grad
+            return grad.detach().clone() if grad is not None and shared_place_of(grad) in places else grad
 
         self.came = {place: own(grad) for place, grad in self.came.items()}
         self.outputs = [(edge, own(grad)) for edge, grad in self.outputs]

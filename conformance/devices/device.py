@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradconform.tolerance import refuse_no_tolerances
-from gradconform.torch_releases.accelerator import MEMORY, accelerator
+from gradconform.torch_releases.accelerator import MEMORY, accelerator, peak_memory
 
 from .memory import COUNTER, withheld
 from .names import DTYPE_NAMES, dtype_name
@@ -23,8 +23,13 @@ from .registry import registered_device
 _MIB = 1 << 20
 #: From how many tensors on a device is waited for once; and the bytes that each begins at a multiple of.
 _TOGETHER, _ALIGNED = 2, 64
+#: The dtypes and shapes of tensors that are copied together, and for how many of these the views are kept.
+_Forms = tuple[tuple[torch.dtype, torch.Size], ...]
+_FORMS = 256
 #: How long a device's thread is waited for, in seconds; it takes less than a millisecond where no core is short.
 _AUTOGRAD_S = 1.0
+#: How often this thread gives way to it before it sleeps.
+_YIELDS = 20
 #: What torch says of a backend that cannot wait; any other error is the device's own.
 _NO_WAITING = "Backend doesn't support synchronizing"
 
@@ -43,6 +48,8 @@ class Device:
         self.is_cpu = self.type == "cpu"  # asked of every tensor
         self._registered = registered
         self._staging: Tensor | None = None
+        self._views: dict[_Forms, list[Tensor]] = {}
+        self._was_accelerator = False
         #: The numeric profile, where the run has measured it.
         self.numerics: NumericProfile | None = None
 
@@ -93,6 +100,10 @@ class Device:
             held = weakref.ref(leaf)
             (leaf * 1).backward()
             del leaf
+            for _ in range(_YIELDS):  # a sleep takes longer than the thread
+                if held() is None:
+                    return
+                time.sleep(0)
             until = time.monotonic() + _AUTOGRAD_S
             while held() is not None and time.monotonic() < until:
                 time.sleep(0.0001)
@@ -118,22 +129,39 @@ class Device:
             return [self.to_cpu(tensor) for tensor in given]
         parts = [tensor.detach() for tensor in given]
         together = [part for part in parts if _is_one_block(part)]
-        sizes = [-(-part.numel() * part.element_size() // _ALIGNED) * _ALIGNED for part in together]
-        block = self._block(sum(sizes))
         copies: dict[int, Tensor] = {}
-        start = 0
-        for part, size in zip(together, sizes, strict=True):
-            end = start + part.numel() * part.element_size()
-            copies[id(part)] = block[start:end].view(part.dtype).view(part.shape)
-            copies[id(part)].copy_(part, non_blocking=True)
-            start += size
+        for part, view in zip(together, self._staged(together), strict=True):
+            copies[id(part)] = view.copy_(part, non_blocking=True)
         if copies:
             torch.accelerator.current_stream(self.torch_device).synchronize()
         return [copies[id(part)].clone() if id(part) in copies else self.to_cpu(part) for part in parts]
 
+    def _staged(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Return views of the block on the CPU, one after the other, in the dtypes and shapes of ``parts``.
+
+        The same tensors are copied after every action, so the views of the last forms are kept.
+        """
+        forms = tuple((part.dtype, part.shape) for part in parts)
+        known = self._views.get(forms)
+        if known is not None:
+            return known
+        sizes = [-(-part.numel() * part.element_size() // _ALIGNED) * _ALIGNED for part in parts]
+        block = self._block(sum(sizes))
+        views: list[Tensor] = []
+        start = 0
+        for part, size in zip(parts, sizes, strict=True):
+            end = start + part.numel() * part.element_size()
+            views.append(block[start:end].view(part.dtype).view(part.shape))
+            start += size
+        if len(self._views) >= _FORMS:
+            del self._views[next(iter(self._views))]
+        self._views[forms] = views
+        return views
+
     def _block(self, size: int) -> Tensor:
         """Return at least ``size`` bytes on the CPU, in pinned memory if the device has it."""
         if self._staging is None or self._staging.numel() < size:
+            self._views.clear()  # they are views of the old block
             try:
                 self._staging = torch.empty(max(size, _MIB), dtype=torch.uint8, pin_memory=True)
             except (RuntimeError, NotImplementedError):
@@ -196,14 +224,16 @@ class Device:
             return False
 
     def _counter(self, *, reset: bool) -> int:
-        """Return the peak in bytes; with ``reset`` start anew first. Raises where there is no counter."""
+        """Return the peak in bytes; with ``reset`` start anew and return any number. Raises if there is no counter."""
         own = self._part("peak_memory")
         if own is not None:
             return int(own(self.torch_device, reset=reset))
-        counters: Any = torch.accelerator if self._is_accelerator and MEMORY.there() else self._module
+        of_torch = self._is_accelerator and MEMORY.there()
         if reset:
+            counters: Any = torch.accelerator if of_torch else self._module
             counters.reset_peak_memory_stats(self.torch_device)
-        return int(counters.max_memory_allocated(self.torch_device))
+            return 0
+        return peak_memory(self.torch_device) if of_torch else int(self._module.max_memory_allocated(self.torch_device))
 
     @property
     def dtypes(self) -> tuple[str, ...] | None:
@@ -260,30 +290,34 @@ class Device:
             return False
         return True
 
-    @property
-    def stream(self) -> int:
-        """The number of this thread's stream, of a device that has streams."""
-        return torch.accelerator.current_stream(self.torch_device).stream_id
+    def stream_reader(self) -> Callable[[], int]:
+        """Return what gives the number of the calling thread's stream, of a device that has streams."""
+        place: Any = self.torch_device
+        if ":" in str(place):  # a number is looked up sooner than a device
+            place = place.index
+        return lambda: torch.accelerator.current_stream(place).stream_id
 
     @property
     def _is_accelerator(self) -> bool:
         """Whether torch.accelerator speaks of this type: in a build for another one it does not."""
-        current = accelerator()
-        return current is not None and current.type == self.type
+        if not self._was_accelerator:
+            current = accelerator()
+            self._was_accelerator = current is not None and current.type == self.type
+        return self._was_accelerator
 
 
 def device_of(device: str | torch.device) -> Device:
     """Return the :class:`Device`, with the object that is registered for its type."""
     found = torch.device(device)
     own = registered_device(found.type)
-    key = (str(found), id(own))
+    key = (found, id(own))
     if key not in _DEVICES:
         _DEVICES[key] = Device(found, own)
     return _DEVICES[key]
 
 
 #: Kept, so that what a device was asked once (whether it counts memory) is not asked again.
-_DEVICES: dict[tuple[str, int], Device] = {}
+_DEVICES: dict[tuple[torch.device, int], Device] = {}
 
 
 def _is_one_block(tensor: Tensor) -> bool:

@@ -123,9 +123,11 @@ def _switches(*names: str) -> Setter:
 def _deterministic(value: str, undo: ExitStack) -> None:
     import torch  # noqa: PLC0415 (as above)
 
+    from gradconform.torch_releases.deterministic import use_deterministic_algorithms  # noqa: PLC0415 (as above)
+
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    undo.callback(torch.use_deterministic_algorithms, before[0], warn_only=before[1])
-    torch.use_deterministic_algorithms(value != "off", warn_only=value == "warn")
+    undo.callback(use_deterministic_algorithms, mode=before[0], warn_only=before[1])
+    use_deterministic_algorithms(mode=value != "off", warn_only=value == "warn")
 
 
 def _matmul_precision(value: str, undo: ExitStack) -> None:

@@ -74,6 +74,17 @@ def place_of(tensor: Tensor) -> int:
     return id(tensor) if address is None else address
 
 
+def shared_place_of(tensor: Tensor) -> int:
+    """Return :func:`place_of`; 0 for a strided tensor without an address.
+
+    So any two tensors that may share memory have the same place.
+    """
+    address = address_of(tensor)
+    if address is None:
+        return 0 if tensor.layout is torch.strided else id(tensor)
+    return address
+
+
 def start_of(tensor: Tensor) -> int:
     """Return the address of the first element of ``tensor`` in bytes, counted from :func:`place_of`."""
     return place_of(tensor) + offset_of(tensor) * tensor.element_size()
@@ -89,11 +100,23 @@ def are_one_memory(one: Tensor, other: Tensor) -> bool:
     if address_of(one) is not None and address_of(other) is not None:
         return start_of(one) == start_of(other)
     with torch.no_grad():
-        kept = one.clone()
-        one.fill_(float("nan"))
+        written = without_repeats(one)
+        kept = written.clone()
+        written.fill_(float("nan"))
         seen = bool(torch.isnan(other).all())
-        one.copy_(kept)
+        written.copy_(kept)
     return seen
+
+
+def without_repeats(tensor: Tensor, like: Tensor | None = None) -> Tensor:
+    """Return the view of ``tensor`` that has at most one element in each dimension in which ``like`` has stride 0.
+
+    Torch refuses to write into several elements at one address. ``like`` is ``tensor`` itself if it is not given.
+    """
+    for dimension, stride in enumerate(strides_of(tensor if like is None else like) or ()):
+        if stride == 0:
+            tensor = tensor.narrow(dimension, 0, min(tensor.shape[dimension], 1))
+    return tensor
 
 
 def version_of(tensor: Tensor) -> int:

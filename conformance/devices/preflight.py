@@ -217,3 +217,13 @@ def draws_as_the_cpu(device: Device) -> bool:
     """Tell whether dropout after one seed drops what it drops on the CPU."""
     cpu = Device("cpu")
     return all(_drawn(device, seed) == _drawn(cpu, seed) for seed in (7, 8))
+
+
+def replaces_data(device: Device) -> bool:
+    """Return whether a parameter has the values of ``tensor`` after ``parameter.data = tensor``.
+
+    Torch replaces the ``TensorImpl`` alone. A wrapper subclass keeps the tensor that it wraps, and so its old values.
+    """
+    parameter = nn.Parameter(_put(device, torch.ones(3)))
+    parameter.data = _put(device, torch.full((3,), 5.0))
+    return bool(device.to_cpu(parameter.detach()).tolist() == [5.0, 5.0, 5.0])

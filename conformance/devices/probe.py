@@ -95,6 +95,11 @@ class Probe:
         return self.facts.get("backward_raises", False) is None
 
     @property
+    def keeps_replaced_data(self) -> bool:
+        """Whether ``parameter.data = tensor`` was tried and left the old values there."""
+        return self.facts.get("replaces_data") is False
+
+    @property
     def hides(self) -> tuple[str, ...]:
         """What cannot be watched there."""
         return hidden_by(self.facts)

@@ -217,13 +217,14 @@ def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
     from .dtypes import product_keeps_digits  # noqa: PLC0415 (it imports torch)
     from .environment import description  # noqa: PLC0415 (as above)
     from .memory import FACTS, OPERATIONS  # noqa: PLC0415 (as above)
-    from .preflight import backward_raises, draws_as_the_cpu  # noqa: PLC0415 (as above)
+    from .preflight import backward_raises, draws_as_the_cpu, replaces_data  # noqa: PLC0415 (as above)
     from .shown import operations_are_seen, shows  # noqa: PLC0415 (as above)
 
     asked: dict[str, Callable[[], Any]] = {
         "counts_memory": lambda: device.counts_memory,
         "float32_product_keeps_digits": lambda: product_keeps_digits(device),
         "draws_as_the_cpu": lambda: draws_as_the_cpu(device),
+        "replaces_data": lambda: replaces_data(device),
         "description": partial(description, name),
         "tolerance": lambda: dict(device.tolerances),
         "known_limits": lambda: {str(key): _plain(value) for key, value in device.known_limits.items()},

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from gradconform.devices.memory import without_repeats
 from gradconform.fixtures.inputs import arrange
 
 #: What every parameter is multiplied by: exact in every dtype, so that nothing of a gradient's error enters.
@@ -79,7 +80,5 @@ def write_over(tensor: Tensor) -> None:
     """Write another number into every element, as the owner of a tensor may; a sparse tensor stays as it is."""
     if tensor.layout != torch.strided:
         return
-    # Where several elements lie at one address (stride 0), torch refuses to write: each is written once.
-    sizes = [1 if stride == 0 else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
     with torch.no_grad():
-        tensor.detach().as_strided(sizes, tensor.stride()).fill_(7)
+        without_repeats(tensor.detach()).fill_(7)

@@ -12,6 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,13 +67,15 @@ class OperationLog(DispatchMode):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
-        self._device, self._counter = device, device_of(device)
+        self._counter = device_of(device)
         self._there, self._peak = 0, 0
         self._elsewhere: Counter[str] = Counter()
         self._live: dict[int, weakref.ref[Any]] = {}
         self._bytes = 0
-        self._fell_back: list[bool] = []
-        self._has_streams, self._sleep = self._counter.has_streams, sleep_of(device.type)
+        self._kind = device.type
+        self._fell_back = False
+        self._stream = self._counter.stream_reader() if self._counter.has_streams else None
+        self._sleep = sleep_of(device.type)
         self._home, self._slowed = 0, set[int]()
         #: Whether the last call has put work on another stream than the caller's.
         self.other_streams = False
@@ -89,8 +92,8 @@ class OperationLog(DispatchMode):
     def __enter__(self) -> Self:
         """Log from here on."""
         _ENTERED.append(self)
-        if self._has_streams:
-            self._home, self.other_streams = self._counter.stream, False
+        if self._stream is not None:
+            self._home, self.other_streams = self._stream(), False
             self._slowed.clear()
         super().__enter__()  # type: ignore[no-untyped-call] # as above
         return self
@@ -103,16 +106,19 @@ class OperationLog(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and count it."""
         del types
-        if self._has_streams and (stream := self._counter.stream) != self._home:
+        if self._stream is not None and (stream := self._stream()) != self._home:
             self._on_another(stream)
-        self._fell_back.append(False)
-        try:
-            found = func(*args, **(kwargs or {}))
-        finally:
-            fell_back = self._fell_back.pop()
+        self._fell_back = False
+        found = func(*args, **kwargs) if kwargs else func(*args)
+        fell_back = self._fell_back
+        name = _counted_name(func)
+        if self._before is not None and not name:
+            return found
+        if self._before is not None and isinstance(found, Tensor) and found.device.type == self._kind and not fell_back:
+            self._there += 1  # common, and quick
+            return found
         made = tensors(found)
-        name = func.name().partition(".")[0]
-        if made and not func.is_view and not name.removeprefix("aten::").startswith(_NOT_COUNTED):
+        if made and name:
             self._count(name, made, fell_back=fell_back)
         if self._before is None:
             for tensor in made:
@@ -128,12 +134,10 @@ class OperationLog(DispatchMode):
 
     def falls_back(self) -> None:
         """Write down that the operation that runs right now handed its tensors to the CPU."""
-        if self._fell_back:
-            self._fell_back[-1] = True
+        self._fell_back = True
 
     def _count(self, name: str, made: list[Tensor], *, fell_back: bool) -> None:
-        kind = self._device.type
-        if fell_back or all(tensor.device.type != kind for tensor in made):
+        if fell_back or all(tensor.device.type != self._kind for tensor in made):
             if fell_back or any(tensor.dim() for tensor in made):
                 self._elsewhere[name] += 1
         else:
@@ -141,7 +145,7 @@ class OperationLog(DispatchMode):
 
     def _weigh(self, tensor: Tensor) -> None:
         """Add the memory of a tensor that is new on the device, until it is let go."""
-        if tensor.device.type != self._device.type or tensor.layout != torch.strided:
+        if tensor.device.type != self._kind or tensor.layout != torch.strided:
             return
         storage, address = storage_of(tensor), address_of(tensor)
         if storage is None or address is None:
@@ -161,6 +165,13 @@ class OperationLog(DispatchMode):
             self._bytes -= size
 
         return forget
+
+
+@cache
+def _counted_name(operation: Any) -> str:
+    """Return the name of an operation without its overload; empty for one that computes nothing."""
+    name: str = operation.name().partition(".")[0]
+    return "" if operation.is_view or name.removeprefix("aten::").startswith(_NOT_COUNTED) else name
 
 
 #: The logs that are being written, the innermost last.

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradconform.devices.memory import without_repeats
 from gradconform.trees import Tree, flattened, tensors
 
 
@@ -53,12 +54,8 @@ def _form(leaf: Any) -> Any:
 
 def fill(buffer: Tensor, values: Tensor) -> None:
     """Write ``values`` into a tensor of the same shape and strides; what lies at one address is written once."""
-    into, source = buffer.detach(), values.detach()
-    for dimension, stride in enumerate(buffer.stride()):
-        if stride == 0:
-            into, source = (one.narrow(dimension, 0, min(one.shape[dimension], 1)) for one in (into, source))
     with torch.no_grad():
-        into.copy_(source)
+        without_repeats(buffer.detach()).copy_(without_repeats(values.detach(), like=buffer))
 
 
 def tracked(grads: Tree) -> Tree:

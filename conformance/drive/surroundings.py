@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradconform.torch_releases.deterministic import use_deterministic_algorithms
 from gradconform.torch_releases.settings import hooks_on_saved_tensors, without_hooks_on_saved_tensors
 from gradconform.trees import Tree, leaves
 
@@ -106,7 +107,7 @@ def put_back(device: torch.device) -> Iterator[None]:
         after = settings(device)
         if after != before:
             torch.set_default_dtype(dtype)
-            torch.use_deterministic_algorithms(mode=before["deterministic algorithms"], warn_only=warns)
+            use_deterministic_algorithms(mode=before["deterministic algorithms"], warn_only=warns)
             if before["autocast"] is not None:  # the device has it
                 torch.set_autocast_enabled(device.type, before["autocast"])
             torch.autograd.set_detect_anomaly(before["anomaly mode"])

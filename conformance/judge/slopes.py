@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import OPERATIONS, are_one_memory, withheld
+from gradconform.devices.memory import OPERATIONS, are_one_memory, withheld, without_repeats
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.driver import NO_LOG
 from gradconform.drive.reference64 import widen
@@ -119,7 +119,8 @@ def _value(materials: Materials, lane: int, along: list[Tensor], step: float) ->
     args = materials.args(lane, 0, stage)
     with torch.no_grad():
         for (leaf, *_), by in zip(_trained(args, stage), along, strict=True):
-            leaf.add_((step * by).to(leaf.dtype).to(leaf.device))
+            moved = without_repeats(step * by, like=leaf).to(leaf.dtype).to(leaf.device)
+            without_repeats(leaf).add_(moved)
         outputs = _forward(materials, stage, args)
     given = dict(leaves(materials.output_grads(lane, 0)))
     pairs = [(one, given[path]) for path, one in leaves(outputs) if given[path] is not None]
@@ -153,7 +154,8 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _direction(leaf: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a direction, of the size of the leaf's own values."""
+    """Return a direction, of the size of the leaf's own values; elements at one address move together."""
     own = _wide(leaf)
     size = float(own.square().mean().sqrt()) if own.numel() else 0.0
-    return torch.randn(own.shape, generator=generator, dtype=torch.float64) * (size or 1.0)
+    drawn = torch.randn(own.shape, generator=generator, dtype=torch.float64)
+    return without_repeats(drawn, like=leaf).expand(own.shape) * (size or 1.0)

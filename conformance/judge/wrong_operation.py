@@ -18,11 +18,13 @@ from gradconform.drive.reference64 import References
 from gradconform.drive.watches import on_cpu
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.tolerance import Room
+from gradconform.torch_releases.composed import is_composed, is_only_composed, run_composed
 from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import map_leaves, tensors
 
 from .accumulated_rounding import Call, Calls, computes, errors_in, relative_errors
 from .device_precision import MOST_EPS_OF_SCALARS, Imprecise, judged_with, most_eps, room_in
+from .kernel_call import REFUSALS
 from .kernel_results import Difference, difference, run_kernel
 
 _WIDER = {
@@ -79,6 +81,8 @@ class Compared(DispatchMode):
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
         self.device, self.twice = device, twice
         self.found: Cause | None = None
+        #: Whether what was found has a kernel of its own on the device.
+        self.is_certain = False
         self.imprecise: dict[tuple[str, str], Imprecise] = {}
         self.names: list[str] = []
         self.errors: dict[Call, tuple[float, ...]] = {}
@@ -115,8 +119,27 @@ class Compared(DispatchMode):
         if explained or self._shrinks(func, args, given, seen) or _rounds_scalars(func, given, found, seen):
             self._note(name, seen)
         else:
-            self.found = Cause(Mistake.OPERATION_WRONG, names=(name, _shapes(given[0]), seen.beside("the CPU")))
+            own = Cause(Mistake.OPERATION_WRONG, names=(name, _shapes(given[0]), seen.beside("the CPU")))
+            inside = self._inside(func, args, given)
+            self.found = inside or own
+            self.is_certain = inside is not None or not is_only_composed(func, self.device.type)
         return found
+
+    def _inside(self, func: Any, args: Any, given: Any) -> Cause | None:
+        """Return which operation is wrong among those that torch composes ``func`` of on the device, None for none.
+
+        One that is composed itself is not named if nothing inside it is: a user knows the outer name.
+        """
+        if not is_composed(func, self.device.type):
+            return None
+        inner = Compared(self.device, twice=self.twice)
+        there, options = map_leaves(_on_device_of(args), given)
+        try:
+            with torch.no_grad(), inner:
+                run_composed(func, self.device.type, *there, **options)
+        except REFUSALS:
+            return None
+        return inner.found if inner.is_certain else None
 
     def _weigh(self, func: Any, found: Any, here: Any) -> None:
         """Note by how much the results of a call are off."""

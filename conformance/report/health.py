@@ -88,6 +88,8 @@ def _facts(probe: Probe) -> Iterator[str]:
         yield "its random numbers differ from the CPU's"
     if probe.ends_where_a_backward_raises:
         yield "an error raised in a backward ends the process"
+    if probe.keeps_replaced_data:
+        yield "`parameter.data = tensor` keeps the old values"
     yield from map(unwatched, probe.hides)
 
 

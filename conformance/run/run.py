@@ -40,6 +40,7 @@ from gradconform.version import CONTRACT_VERSION
 from gradconform.waivers.waiver import Waivers, read_waivers, refuse_unknown_checks
 
 from .canaries import withdrawn
+from .device_limits import left_out
 from .execution import OnResult, OnStart
 from .guard import Guard
 from .known_faults import KnownFaults
@@ -47,7 +48,6 @@ from .loaded_files import loaded_files
 from .operation_oracles import OperationOracles
 from .options import RunOptions
 from .plan_file import PlanFileError, plan_file
-from .raising import left_out
 from .runner import Runner, one_thread
 from .skip_lists import withheld_from
 

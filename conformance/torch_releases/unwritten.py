@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import torch
 
+from .deterministic import use_deterministic_algorithms
+
 
 @contextlib.contextmanager
 def unwritten_is_nan() -> Iterator[None]:
@@ -15,8 +17,8 @@ def unwritten_is_nan() -> Iterator[None]:
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of operations that have no deterministic form
-        torch.use_deterministic_algorithms(True, warn_only=True)  # noqa: FBT003 (as torch has it)
+        use_deterministic_algorithms(mode=True, warn_only=True)
         try:
             yield
         finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            use_deterministic_algorithms(mode=before[0], warn_only=before[1])

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from gradconform.torch_releases.deterministic import use_deterministic_algorithms
+
 #: The modes that a trial can have, several at a time. A custom Function calls a backward under no_grad, for example.
 MODES = {
     "eval": "the stage is in evaluation mode",
@@ -81,7 +83,7 @@ def set_to(modes: frozenset[str]) -> Iterator[None]:
         if "default_dtype" in modes:
             torch.set_default_dtype(torch.float64)
         if "deterministic" in modes:
-            torch.use_deterministic_algorithms(mode=True, warn_only=True)
+            use_deterministic_algorithms(mode=True, warn_only=True)
         with contextlib.ExitStack() as undo:
             if modes & {"float32_high", "float32_medium"}:
                 undo.enter_context(_products_in("high" if "float32_high" in modes else "medium"))
@@ -90,7 +92,7 @@ def set_to(modes: frozenset[str]) -> Iterator[None]:
         if "default_dtype" in modes:
             torch.set_default_dtype(dtype)
         if "deterministic" in modes:
-            torch.use_deterministic_algorithms(mode=deterministic, warn_only=warns)
+            use_deterministic_algorithms(mode=deterministic, warn_only=warns)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend as setup
 
-known_limits = {"simulated": "the CPU computes", "sparse": "no sparse tensors", "complex": "no conj or neg views"}
+known_limits = {
+    "simulated": "the CPU computes",
+    "sparse": "no sparse tensors",
+    "complex": "no conj or neg views",
+    "data": "p.data = q keeps the values of p, as torch replaces no tensor that a wrapper subclass holds",
+}
 
 
 class Pebble(Tensor):

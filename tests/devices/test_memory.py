@@ -14,10 +14,12 @@ from gradconform.devices.memory import (
     address_of,
     are_one_memory,
     place_of,
+    shared_place_of,
     start_of,
     storage_of,
     version_of,
     withhold,
+    without_repeats,
 )
 from gradconform.devices.shown import shows
 
@@ -86,3 +88,24 @@ def test_two_tensors_of_one_memory_are_known_by_a_write_where_there_is_no_addres
     assert not are_one_memory(values, values.clone())
     assert not are_one_memory(values, values.view(2, 3))
     assert values.tolist() == [0, 1, 2, 3, 4, 5]
+    repeated = torch.zeros(()).expand(2, 3)
+    assert are_one_memory(repeated, repeated.detach())
+    assert not are_one_memory(repeated, torch.zeros(2, 3))
+    assert repeated.tolist() == [[0.0] * 3] * 2
+
+
+def test_tensors_without_an_address_have_one_shared_place() -> None:
+    whole = torch.zeros(4, 3)
+    assert shared_place_of(whole[1]) == shared_place_of(whole) != shared_place_of(whole.clone())
+    hidden = torch.zeros(3, device="meta")
+    assert shared_place_of(hidden) == shared_place_of(torch.zeros(3, device="meta")) == 0
+    sparse = torch.eye(3).to_sparse()
+    assert shared_place_of(sparse) == place_of(sparse)
+
+
+def test_a_write_without_repeats_reaches_every_element() -> None:
+    row = torch.zeros(3)
+    repeated = row.expand(2, 3)
+    without_repeats(repeated).copy_(without_repeats(torch.ones(2, 3), like=repeated))
+    assert repeated.tolist() == [[1.0] * 3] * 2
+    assert without_repeats(row) is row

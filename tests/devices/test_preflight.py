@@ -22,6 +22,7 @@ from gradconform.devices.preflight import (
     draws_as_the_cpu,
     index_is_kept,
     mixing_is_refused,
+    replaces_data,
     requires_grad_survives,
     second_backward_accumulates,
     seeding_reproduces,
@@ -152,6 +153,12 @@ def test_a_product_that_is_rounded_to_tf32_is_noticed() -> None:
     assert product_keeps_digits(CPU)
     with Faulty({Tensor.matmul: lambda f, x, y: f(x.bfloat16().float(), y)}):
         assert not product_keeps_digits(CPU)
+
+
+def test_data_that_is_not_replaced_is_noticed() -> None:
+    assert replaces_data(CPU)
+    with Faulty({Tensor.data.__set__: lambda *_: None}):  # type: ignore[attr-defined] # a descriptor
+        assert not replaces_data(CPU)
 
 
 def test_an_error_comes_out_of_a_backward_as_it_was_raised() -> None:

@@ -30,6 +30,11 @@ WRONG = {
     "behind what leaves memory unwritten": (
         "aten::_ctc_loss_backward", "index", "nn.functional.ctc_loss", "operation_wrong",
     ),
+    # Torch composes celu of elu, and binary_cross_entropy_with_logits of log_sigmoid, which is composed itself.
+    "inside a composed one": ("aten::elu", "index", "nn.functional.celu", "operation_wrong"),
+    "two levels inside": (
+        "aten::log_sigmoid_forward", "index", "nn.functional.binary_cross_entropy_with_logits", "operation_wrong",
+    ),
     # float64 takes another branch, by the last bit.
     "where float64 tells nothing": ("aten::_pdist_backward", "transpose", "nn.functional.pdist", "operation_wrong"),
     "one that draws": ("aten::native_dropout", "index", "nn.functional.dropout", "operation_draws"),
