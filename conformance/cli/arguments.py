@@ -55,7 +55,7 @@ RUN_DEFAULTS = {
     "no_waivers": False,
 }
 
-_NO_TIME = "not a time; expected seconds greater than 0, such as 30 or 0.5"
+_SECONDS = "seconds greater than 0, such as 30 or 0.5"
 
 
 @command("run", "run:run")
@@ -122,7 +122,14 @@ def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
         help="start no check after TIME, such as 90s, 10m or 1h; --resume runs the remaining checks (default: none)",
     )
     limit = one.add_mutually_exclusive_group()
-    limit.add_argument("-x", "--exitfirst", dest="maxfail", action="store_const", const=1, help="stop after the first failure, as --maxfail 1")
+    limit.add_argument(
+        "-x",
+        "--exitfirst",
+        dest="maxfail",
+        action="store_const",
+        const=1,
+        help="stop after the first failure, as --maxfail 1",
+    )
     add_count(limit, "--maxfail", help="stop after N checks that failed or raised an error")
     add_count(one, "-n", "--workers", help="run the checks in N processes (default: 1)")
 
@@ -131,7 +138,7 @@ def _add_time(one: argparse.ArgumentParser, flag: str, default: float, what: str
     """Add an option that takes seconds."""
     one.add_argument(
         flag,
-        type=partial(number_given, fits=lambda seconds: seconds > 0, otherwise=_NO_TIME),
+        type=partial(number_given, fits=lambda seconds: seconds > 0, expected=_SECONDS),
         metavar="SECONDS",
         help=f"{what} (default: {default:g})",
     )

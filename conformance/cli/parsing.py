@@ -71,8 +71,8 @@ class Parser(argparse.ArgumentParser):
         if wrong is not None:
             commands = re.findall(r"[a-z-]+", message.partition("choose from")[2])
             near = difflib.get_close_matches(wrong[1], commands, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            message = f"unknown command {wrong[1]!r}; {hint}expected one of {', '.join(commands)}"
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            message = f"unknown command {wrong[1]!r}{hint}; expected one of {', '.join(commands)}"
         self.exit(2, for_terminal(f"{self.prog}: {message}\nSee '{self.prog} --help'.\n"))
 
     # argparse types two overloads for this one behaviour.
@@ -133,19 +133,19 @@ def names_given(text: str) -> list[str]:
     """Return the names that commas separate."""
     names = [name.strip() for name in text.split(",")]
     if not all(names):
-        msg = f"{text!r} contains an empty name; expected one name, or several separated by commas"
+        msg = f"expected one name or several separated by commas, got an empty name in {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return names
 
 
-def number_given(text: str, *, fits: Callable[[float], bool], otherwise: str) -> float:
-    """Return a finite number that fits; argparse says what another text is ``otherwise``."""
+def number_given(text: str, *, fits: Callable[[float], bool], expected: str) -> float:
+    """Return a finite number that fits; argparse reports any other text, and what was ``expected``."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not (math.isfinite(number) and fits(number)):
-        msg = f"{text!r} is {otherwise}"
+        msg = f"expected {expected}, got {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return number
 
@@ -161,7 +161,7 @@ def duration_given(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not (math.isfinite(seconds) and seconds > 0):
-        msg = f"{text!r} is not a time; expected seconds or a number with a unit, such as 90, 90s, 10m or 1.5h"
+        msg = f"expected seconds or a number with a unit, such as 90, 90s, 10m or 1.5h; got {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return seconds
 
@@ -242,7 +242,7 @@ def add_report_files(one: argparse.ArgumentParser, json: Any = None) -> None:
 
 def _file_given(path: str) -> str:
     if path == "-":
-        msg = "'-' is not possible: standard output shows the run; name a file, or use 'gradconform report' afterwards"
+        msg = "expected a file, got '-': standard output shows the run; 'gradconform report' can print a page later"
         raise argparse.ArgumentTypeError(msg)
     return path
 

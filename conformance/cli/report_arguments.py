@@ -79,7 +79,7 @@ def _day_given(text: str) -> dt.date:
     try:
         return dt.date.fromisoformat(text)
     except ValueError as error:
-        msg = f"{text!r} is not a date; expected one such as 2027-01-10"
+        msg = f"expected a date such as 2027-01-10, got {text!r}"
         raise argparse.ArgumentTypeError(msg) from error
 
 
@@ -96,9 +96,7 @@ def _merge(one: argparse.ArgumentParser) -> None:
     add_report_files(one)
 
 
-_factor = partial(
-    number_given, fits=lambda factor: factor >= 1, otherwise="not a factor; expected a number of at least 1"
-)
+_factor = partial(number_given, fits=lambda factor: factor >= 1, expected="a number of at least 1")
 
 _LANGUAGE = """\
 EXPR is a condition on counts: names, numbers, < <= > >= == !=, and, or, not
@@ -213,7 +211,7 @@ def _badge(one: argparse.ArgumentParser) -> None:
 def _label_given(text: str) -> str:
     """Return a label; refuse one that nobody could see."""
     if not text.strip():
-        msg = f"label {text!r} is empty; expected text, such as the name of the target"
+        msg = f"expected some text, such as the name of the target; got {text!r}"
         raise ValueError(msg)
     return text
 
@@ -221,7 +219,7 @@ def _label_given(text: str) -> str:
 def _text_given(text: str) -> str:
     """Return what a waiver is to say; refuse what says nothing."""
     if not text.strip():
-        msg = f"{text!r} is empty; expected some text"
+        msg = f"expected some text, got {text!r}"
         raise ValueError(msg)
     return text
 
@@ -232,10 +230,10 @@ def _last_day_given(text: str) -> dt.date:
     try:
         day = dt.date.fromisoformat(text)
     except ValueError as error:
-        msg = f"{text!r} is not a date; expected one such as {today.year + 1}-01-31"
+        msg = f"expected a date such as {today.year + 1}-01-31, got {text!r}"
         raise ValueError(msg) from error
     if day < today:
-        msg = f"{text} is in the past; expected today ({today}) or a later day"
+        msg = f"expected today ({today}) or a later day, got {text}"
         raise ValueError(msg)
     return day
 

@@ -39,7 +39,7 @@ def gradconform_target(pytestconfig: pytest.Config) -> Adapter:
     runs = pytestconfig.stash.get(RUNS_KEY, None)
     if runs is None:
         pytest.fail(
-            "gradconform_target requires a target; pass --gradconform TARGET, or set gradconform_target in the ini file",
+            "gradconform_target requires a target; add --gradconform TARGET, or set gradconform_target in the ini file",
             pytrace=False,
         )
     return runs[0].run.target.adapter
