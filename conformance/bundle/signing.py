@@ -91,7 +91,7 @@ def signer(held: bytes, bundle: str, signers: str) -> str:
     listed = _content(signers, "--signers", _ENTRY)
     path = signature_path(bundle)
     if not is_signed(bundle):
-        msg = f"the signature {path!r} does not exist; 'gradconform bundle --sign' writes it next to a bundle"
+        msg = f"{path!r} does not exist; 'gradconform bundle --sign' writes this signature next to a bundle"
         raise NotSignedError(msg)
     given = _content(path, "the signature", "a file that 'gradconform bundle --sign' wrote")
     with on_disk({_SIGNERS: listed, _SIGNATURE: given}) as folder:

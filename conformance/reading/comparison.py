@@ -231,7 +231,8 @@ def _refuse_foreign(node: ast.expr, text: str) -> None:
         shown = ast.get_source_segment(text.strip(), node) or text
         named = isinstance(node, ast.Name)
         expected = f"one of {', '.join(NAMES)}" if named else "names, numbers, comparisons, and, or, not, parentheses"
-        msg = f"{text[:80]!r} contains {shown[:60]!r}; expected {expected}"
+        within = "" if shown == text.strip() else f" in {text[:80]!r}"
+        msg = f"expected {expected}; got {shown[:60]!r}{within}"
         raise ExpressionError(msg)
     for part in parts:
         _refuse_foreign(part, text)

@@ -173,7 +173,7 @@ def problem_of(values: Mapping[str, Any], what: Literal["report", "result"]) -> 
     if error is None:
         return None
     place = error.json_path.removeprefix("$").lstrip(".") or f"the {what}"
-    return f"{_short(place)} {_told(error)}"
+    return f"{_short(place)}{_told(error)}"
 
 
 @cache
@@ -185,15 +185,15 @@ def _validator(what: str) -> Draft202012Validator:
 
 
 def _told(error: ValidationError) -> str:
-    """Say what is there and what was expected, without the schema's own words."""
+    """Return what was expected and what is there, to follow the name of the place, without the schema's own words."""
     rule, value, found = str(error.validator), cast("Any", error.validator_value), cast("Any", error.instance)
     known = cast("dict[str, Any]", error.schema).get("properties", {})
     if rule == "required":
         missing = ", ".join(repr(name) for name in value if name not in found)
-        return f"has no {missing}, which the schema requires"
+        return f": expected the name {missing}, got none"
     if rule == "additionalProperties" and isinstance(found, dict):
         unknown = _short(", ".join(repr(name) for name in found if name not in known))
-        return f"has the unknown name {unknown}; expected only {', '.join(known)}"
+        return f" has the unknown name {unknown}; expected only {', '.join(known)}"
     expected: dict[str, Callable[[], str]] = {
         "type": lambda: " or ".join([value] if isinstance(value, str) else value),
         "enum": lambda: textwrap.shorten(f"one of {', '.join(map(repr, value))}", _SHOWN_WORDS, placeholder=" …"),
@@ -205,7 +205,7 @@ def _told(error: ValidationError) -> str:
         "minLength": lambda: "some text",
         "minItems": lambda: "at least one entry",
     }
-    return f"is {_shown(found)}; expected {expected[rule]()}"
+    return f": expected {expected[rule]()}, got {_shown(found)}"
 
 
 def _shown(value: object) -> str:
@@ -248,7 +248,7 @@ def read_report(path_or_text: str | bytes | os.PathLike[str]) -> Report:
         made=values.get("made"),
     )
     for problem in _problems(report, values):
-        _refuse(name, f"{problem}; the file was edited after the kit wrote it. Use the original report")
+        _refuse(name, f"{problem}; the file was edited; expected a report as the kit wrote it")
     return report
 
 
@@ -330,8 +330,8 @@ def _against_the_contract(report: Report, contract: FrozenContract) -> Iterator[
     cells = {(result.device, result.dtype) for result in report.results}
     if not size or report.manifest % size or report.manifest < size * len(cells):
         yield (
-            f"summary.manifest is {report.manifest}, but contract {report.contract} has {size} checks in profile "
-            f"{report.profile} per device and dtype, and the results name {len(cells)} of these"
+            f"summary.manifest: expected {size} checks of contract {report.contract}, profile {report.profile}, for "
+            f"each of {len(cells)} devices and dtypes, got {report.manifest}"
         )
     for position, result in enumerate(report.results):
         check = contract.checks.get(result.check)

@@ -90,14 +90,14 @@ def charged(begun: Result, first: Ending, again: Ending | Result, oracle: Ending
             return again
         return _result(begun, "error", "environment", f"{first.text}; run again alone, the check passed", first)
     if not isinstance(oracle, Result) or oracle.status not in {"passed", "failed"}:
-        return _result(begun, "error", "environment", f"{again.text}, and so it did with plain autograd", again)
+        return _result(begun, "error", "environment", f"{again.text}; the same happens with plain autograd", again)
     if again.limit is not None and oracle.duration_s * _SLOWER > again.limit:
         text = f"{again.text}; plain autograd took {oracle.duration_s:.1f} s; --check-timeout allows more"
         return _result(begun, "error", "environment", text, again)
     if again.result is not None and again.result.status == "failed":
         return again.result
     kind = "memory" if again.kind == "killed" else again.kind
-    return _result(begun, "failed", kind, f"{again.text}; with plain autograd this does not happen", again)
+    return _result(begun, "failed", kind, f"{again.text}; this does not happen with plain autograd", again)
 
 
 def _result(begun: Result, status: Status, kind: str, text: str, ending: Ending) -> Result:

@@ -122,7 +122,7 @@ def test_ctrl_c_before_anything_was_judged_is_told_without_a_traceback(
     monkeypatch.setattr(Run, "__init__", interrupt)
     done = command("run", "torch")
     assert (done.code, done.out) == (130, "")
-    assert done.err == "gradconform: interrupted before anything was judged\n"
+    assert done.err == "gradconform: interrupted; no check was judged\n"
 
 
 def test_a_fuzzer_that_is_interrupted_tells_what_it_has_tried(
