@@ -62,7 +62,7 @@ def test_options_that_no_run_has_written_are_refused(odd: dict[str, object]) -> 
 
 
 def test_a_path_that_is_none_is_refused() -> None:
-    with pytest.raises(SelectionError, match="5 is no path"):
+    with pytest.raises(SelectionError, match="expected the path of a file, got 5"):
         RunOptions(target="torch", waivers=5)  # type: ignore[arg-type] # what is asked
 
 
@@ -70,7 +70,7 @@ def test_several_values_of_one_that_pytest_reads_from_a_file_are_refused(pyteste
     pytester.makepyprojecttoml('[tool.pytest.ini_options]\ngradconform_json = ["a.json"]\n')
     run = pytester.runpytest_inprocess("--collect-only")
     assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines("ERROR: gradconform_json = ['a.json']: expected one value")
+    run.stderr.fnmatch_lines("ERROR: gradconform_json: expected one value, got ['a.json']")
 
 
 def test_a_list_of_the_kits_files_that_utf_8_cannot_hold_is_not_the_kits(
@@ -162,7 +162,7 @@ def test_a_contract_of_a_thousand_digits_is_none(valid: Valid, capsys: pytest.Ca
     Path("odd.json").write_text(json.dumps(values))
     for way in ("compare odd.json odd.json", "bundle odd.json -o made.zip", "report odd.json --html -"):
         assert main(way.split()) == 2
-        assert "odd.json: contract is '999" in capsys.readouterr().err
+        assert "odd.json: contract: expected text of the form" in capsys.readouterr().err
 
 
 def test_entries_are_added_beside_one_whose_check_is_no_text(valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,7 +72,7 @@ def test_a_dtype_that_the_ini_file_names_wrongly_fails_the_test_that_needs_it(py
     pytester.makepyfile("def test_own(gradconform_dtype): pass", test_other="def test_other(): pass")
     result = pytester.runpytest()
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*dtype 'float31' is not one*"])
+    result.stdout.fnmatch_lines(["*unsupported dtype 'float31'*"])
 
 
 def test_the_generator_is_seeded_from_the_seed_and_the_test(pytester: pytest.Pytester) -> None:

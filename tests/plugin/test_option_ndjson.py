@@ -54,7 +54,7 @@ def test_the_report_does_not_take_the_place_of_the_records(judge: Judge) -> None
     result = judge("--gradconform-ndjson=run.json", "--gradconform-json=run.json")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["*--gradconform-ndjson and --gradconform-json name the same file, *run.json'; choose *"]
+        ["*--gradconform-ndjson and --gradconform-json name the same file, *run.json'; change *"]
     )
 
 
