@@ -293,7 +293,7 @@ def refuse_crowd(choice: Choice, workers: int) -> None:
         if workers > most:
             msg = (
                 f"{workers} worker processes are too many for device {device!r}. It has {len(indices)} usable "
-                f"{'index' if len(indices) == 1 else 'indices'}, with at most {min(limits)} processes on each. Use "
+                f"{'index' if len(indices) == 1 else 'indices'}; the limit is {min(limits)} per index. Use "
                 f"-n {most}, name more indices, or set {PROCESSES_VARIABLE}"
             )
             raise SelectionError(msg)

@@ -39,7 +39,7 @@ class TwiceTheInputs(AutogradAdapter):
     [
         ({"device": "cpuu"}, "device 'cpuu' cannot be used"),
         ({"device": ["cpu", "cpuu"]}, "device 'cpuu' cannot be used"),
-        ({"device": []}, "nothing to run on: "),
+        ({"device": []}, "no device or no dtype is given"),
         ({"dtype": "float23"}, "unsupported dtype 'float23'"),
         ({"dtype": ["float32", torch.int8]}, "unsupported dtype 'int8'"),
         ({"profile": "all"}, "unknown profile 'all'; expected one of quick, standard, full"),

@@ -147,9 +147,9 @@ def test_the_environment_says_which_indices_are_shared(found: Any, monkeypatch: 
 def test_more_processes_than_a_device_takes_are_refused(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found({"npu": [works("npu:0", processes_per_index=1), works("npu:1", processes_per_index=1)]})
     refuse_crowd(choose(["npu"]), 2)
-    with pytest.raises(SelectionError, match=r"3 worker processes are too many for device 'npu': .*; use -n 2"):
+    with pytest.raises(SelectionError, match=r"3 worker processes are too many for device 'npu'\. .* Use -n 2"):
         refuse_crowd(choose(["npu"]), 3)
-    with pytest.raises(SelectionError, match=r"2 worker processes are too many for device 'npu:1': .*; use -n 1"):
+    with pytest.raises(SelectionError, match=r"2 worker processes are too many for device 'npu:1'\. .* Use -n 1"):
         refuse_crowd(choose(["npu:1"]), 2)
     monkeypatch.setenv("GRADCONFORM_PROCESSES_PER_INDEX", "4")
     refuse_crowd(choose(["npu"]), 8)

@@ -139,7 +139,7 @@ def test_a_schedule_from_a_file_runs_on_torchs_runtime_and_one_without_split_tak
         (("torch", "--nnodes", "3"), "training steps on 2 ranks cannot be divided evenly by --nnodes 3"),
         (("torch", "--schedule", "1F1B", "--checks", "*.frozen"), "nearest: pipeline.1f1b.frozen-first"),
         (("reference-split", "--fixed"), "--fixed requires target torch, got 'reference-split'"),
-        (("autograd", "--schedule", "1F1B"), "a pipeline takes torch's three functions"),
+        (("autograd", "--schedule", "1F1B"), "a pipeline requires torch's three functions"),
         (("no.such.module", "--schedule", "1F1B"), "no.such.module"),
     ],
 )

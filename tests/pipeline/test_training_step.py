@@ -246,7 +246,7 @@ def test_a_claim_withholds_the_rows_with_other_values() -> None:
     ("claims", "complaint"),
     [
         ({"layouts": "two-stages"}, "claims the unknown dimension 'layouts'; nearest: layout"),
-        ({"rows": "even raged"}, "claims rows='raged'; expected some of even, ragged, lengths"),
+        ({"rows": "even raged"}, "claim rows: expected some of even, ragged, lengths, got 'raged'"),
     ],
 )
 def test_a_claim_of_what_there_is_not_is_refused(

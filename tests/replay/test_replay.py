@@ -92,7 +92,7 @@ def test_a_script_is_written_where_it_was_asked_for(tmp_path: Path, capsys: pyte
         (("split.gradients.linear-hok", "torch"), "nearest: split.gradients.linear"),
         (("none.json#1",), "none.json"),
         (("{report}#2",), "expected a number from 1 to 1, got 2"),
-        (("{report}#full.gradients.lstm",), "has no result of 'full.gradients.lstm'; nearest: full.gradients.mlp"),
+        (("{report}#full.gradients.lstm",), "has no result for 'full.gradients.lstm'; nearest: full.gradients.mlp"),
         ((CHECK, "torch", "--script", "no/folder/x.py"), "does not exist; create it first"),
     ],
 )

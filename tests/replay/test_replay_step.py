@@ -249,7 +249,10 @@ UNCLAIMED = CASES["step.tied-clipped"]
         (("step.plain",), "a check id requires a TARGET"),
         (("step.plian", "torch"), "unknown training step 'step.plian'; nearest: step.plain"),
         (("step.plain", "autograd"), "'autograd' is an adapter; a pipeline requires"),
-        (("step.plain", "torch", "--flag", "tf32=on"), "--flag: of checks of the contract"),
+        (
+            ("step.plain", "torch", "--flag", "tf32=on"),
+            "takes only --device, --device-plugin, --dtype, --seed; omit --flag",
+        ),
         (("step.plain", "torch", "--script", "no/folder/x.py"), "does not exist; create it first"),
         ((UNCLAIMED.id, "torch", "--script", "x.py"), f"{UNCLAIMED.id}: the runtime does not claim"),
     ],
@@ -299,5 +302,5 @@ def test_no_script_is_written_of_torch_with_the_right_split_in_it(
     )  # fmt: skip
     (tmp_path / "report.json").write_text(report.to_json())
     assert main(["replay", "report.json#step.plain", "--script", "x.py"]) == 2
-    assert "a script runs torch as it is, and step.plain ran with --fixed" in capsys.readouterr().err
+    assert "--script runs torch as released, but step.plain ran with --fixed" in capsys.readouterr().err
     assert not (tmp_path / "x.py").exists()

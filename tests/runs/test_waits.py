@@ -42,7 +42,7 @@ class Lines(list[str]):
 
 def test_a_long_wait_is_reported_again_and_again_each_time_later() -> None:
     lines = Lines()
-    with waiting("the device", 3.0, say=lines.say):
+    with waiting("probing the device", 3.0, say=lines.say):
         lines.wait(3)
     said = list(lines)
     assert all(re.fullmatch(r"still probing the device after \d+ s \(limit 3 s\)", line) for line in said)
