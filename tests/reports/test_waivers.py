@@ -334,7 +334,7 @@ when = { adapter = "torch" }
 """,
     )
     assert main(["run", "torch"]) == 2
-    assert "entry 2 (split.gradients.embedding): reason is ''" in capsys.readouterr().err
+    assert "entry 2 (split.gradients.embedding): reason: expected some text, got ''" in capsys.readouterr().err
     assert main(["waivers", "add", "--from", "run.json"]) == 0
     assert "0 added; every failure of the run has a waiver" in capsys.readouterr().out
     for name in ("reason", "issue", "owner"):

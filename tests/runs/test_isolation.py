@@ -74,8 +74,8 @@ def test_whatever_ends_the_process_is_the_failure_of_its_check_and_the_rest_is_j
     assert messages[LINEAR].startswith("the check did not end within 10 s; this does not happen with plain autograd")
     assert "in stuck" in messages[LINEAR]
     assert "in listen_to_parent" not in messages[LINEAR]
-    assert messages[PAIR].startswith("the process ended during the check, with exit code 0; with plain autograd")
-    assert messages[RESIDUAL].startswith("the process was ended by SIGKILL, as the system does where memory runs out")
+    assert messages[PAIR].startswith("the process ended during the check, with exit code 0; this does not happen")
+    assert messages[RESIDUAL].startswith("the process was killed by SIGKILL, as the system does if memory runs out")
     assert "MemoryError: no more" in messages[LOSS]
     assert '{"record": "result"}\nfrom a process of its own\n' in run.out
     assert "last words" in run.err

@@ -46,7 +46,7 @@ def test_a_run_in_processes_ends_when_its_time_is_spent_and_is_gone_on_with(tmp_
     assert "--time-budget of 4 s is used up; " in told
     records = [json.loads(line) for line in (tmp_path / "run.ndjson").read_text(encoding="utf-8").splitlines()]
     kept = sum(record["record"] == "result" for record in records)
-    assert f"and {len(records[0]['places']) - kept} checks are left" in told
+    assert f"; {len(records[0]['places']) - kept} checks left to run" in told
     again = subprocess.run(
         [*words, "--resume", "run.ndjson", "-n", workers, "--json", "run.json"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
