@@ -32,8 +32,8 @@ def on_simx(tmp_path: Path, judged: Judged) -> Callable[..., Any]:
     ("variable", "said"),
     [
         ("SIMX_LOST_AT", "the device was lost: AcceleratorError: simx error: device lost"),
-        ("SIMX_ABORT_AT", "the process was ended by SIGABRT"),
-        ("SIMX_SEGFAULT_AT", "the process was ended by SIGSEGV"),
+        ("SIMX_ABORT_AT", "the process was killed by SIGABRT"),
+        ("SIMX_SEGFAULT_AT", "the process was killed by SIGSEGV"),
         pytest.param("SIMX_HANG_AT", "the check did not end within 20 s", marks=pytest.mark.nightly),
     ],
 )
