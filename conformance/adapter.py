@@ -131,7 +131,7 @@ class Capabilities:
             else:
                 valid, expected = isinstance(value, bool), "True or False"
             if not valid:
-                msg = f"capability {field.name}={value!r}; expected {expected}"
+                msg = f"capability {field.name}: expected {expected}, got {value!r}"
                 raise ValueError(msg)
 
     def unclaimed(self, needs: Iterable[str]) -> list[str]:
@@ -155,7 +155,7 @@ class Capabilities:
 
 def _unknown(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else "gradconform.Capabilities lists what can be claimed"
+    hint = f"did you mean {near[0]!r}?" if near else "gradconform.Capabilities lists all capabilities"
     return f"unknown capability {name!r}; {hint}"
 
 

@@ -55,10 +55,10 @@ def refusal(error: Exception) -> tuple[str, int]:
     if code is not None:
         return str(error), int(code)
     if isinstance(error, ImportError):
-        advice = "Expected gradconform with its dependencies; install it again"
-        return f"the environment cannot run the kit: {error}. {advice}", EXIT_ENVIRONMENT
+        advice = "install gradconform and its dependencies again"
+        return f"gradconform could not import its dependencies: {error}; {advice}", EXIT_ENVIRONMENT
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _USED_UP):
-        return f"this machine has not what the kit needs: {str(error) or 'memory'}", EXIT_ENVIRONMENT
+        return f"this machine ran out of a resource: {str(error) or 'memory'}", EXIT_ENVIRONMENT
     # A crash of the kit has an exit code of its own and is never taken for a verdict.
     told = "".join(traceback.format_exception(error))
-    return f"error of the kit, no verdict on the target:\n{told}", EXIT_KIT
+    return f"internal error of the kit; there is no verdict on the target:\n{told}", EXIT_KIT

@@ -43,7 +43,7 @@ def opened(path: str | os.PathLike[str], *, pipe: bool = False) -> BinaryIO:
         os.close(file)
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        raise OSError(errno.EINVAL, "no ordinary file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     os.set_blocking(file, True)
     return os.fdopen(file, "rb")
 

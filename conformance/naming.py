@@ -74,15 +74,15 @@ def _one_of(known: Sequence[Named], word: str, name: object) -> Named:
         if one == name:
             return one
     near = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    msg = f"unknown {word} {name!r}; {hint}expected one of {', '.join(known)}"
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    msg = f"unknown {word} {name!r}{hint}; expected one of {', '.join(known)}"
     raise SelectionError(msg)
 
 
 def seed_named(seed: Any) -> int:
     """Return the seed; raise :class:`SelectionError` for what no generator takes."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= LARGEST_SEED:
-        msg = f"{seed=} is no seed; expected an integer from 0 to {LARGEST_SEED}"
+        msg = f"seed: expected an integer from 0 to {LARGEST_SEED}, got {seed!r}"
         raise SelectionError(msg)
     return seed
 
@@ -90,7 +90,7 @@ def seed_named(seed: Any) -> int:
 def seed_read(text: str) -> int:
     """Return the seed that ``text`` spells; raise :class:`SelectionError` where it spells none."""
     if not text.isascii() or not text.isdigit() or int(text) > LARGEST_SEED:
-        msg = f"{text!r} is no seed; expected an integer from 0 to {LARGEST_SEED}"
+        msg = f"expected an integer from 0 to {LARGEST_SEED}, got {text!r}"
         raise SelectionError(msg)
     return int(text)
 
@@ -98,7 +98,7 @@ def seed_read(text: str) -> int:
 def max_crashes_named(max_crashes: Any) -> int:
     """Return how many checks may end their process; raise :class:`SelectionError` for what is no count from 1."""
     if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 1:
-        msg = f"{max_crashes=} is no count; expected a whole number from 1"
+        msg = f"max_crashes: expected a whole number of at least 1, got {max_crashes!r}"
         raise SelectionError(msg)
     return max_crashes
 
@@ -106,7 +106,7 @@ def max_crashes_named(max_crashes: Any) -> int:
 def count_read(text: str) -> int:
     """Return the count from 1 that ``text`` spells; raise :class:`SelectionError` where it spells none."""
     if not text.isascii() or not text.isdigit() or int(text) == 0:
-        msg = f"{text!r} is no count; expected a whole number from 1"
+        msg = f"expected a whole number of at least 1, got {text!r}"
         raise SelectionError(msg)
     return int(text)
 
@@ -118,7 +118,7 @@ def switch_read(given: object) -> bool:
     """Return whether a word or a value is on; raise :class:`SelectionError` for one that is neither on nor off."""
     word = str(given).lower()
     if word not in _SWITCHES:
-        msg = f"{given!r} is neither on nor off; expected one of {', '.join(_SWITCHES)}"
+        msg = f"expected one of {', '.join(_SWITCHES)}, got {given!r}"
         raise SelectionError(msg)
     return _SWITCHES[word]
 
@@ -130,7 +130,7 @@ def percentage_named(given: float | str) -> float:
     except ValueError:
         found = -1.0
     if not 0.0 <= found <= _WHOLE:
-        msg = f"require_device_execution={given!r} is no percentage; expected a number from 0 to 100, such as 95"
+        msg = f"require_device_execution: expected a number from 0 to 100, such as 95; got {given!r}"
         raise SelectionError(msg)
     return found
 

@@ -59,7 +59,7 @@ _ALL = (
         metavar="DEVICE",
         default=("cpu",),
         kind="several",
-        help="where it runs: cpu, cuda, cuda:1, npu:*, any other that torch or a plugin knows, auto, or all",
+        help="run on DEVICE: cpu, cuda, cuda:1, npu:*, auto, all, or another device that torch or a plugin knows",
     ),
     OptionWords(
         name="device_plugins",
@@ -67,14 +67,14 @@ _ALL = (
         metavar="MODULE",
         default=(),
         kind="several",
-        help="import MODULE first, which makes a device usable that torch does not know",
+        help="import MODULE first; it registers a device that torch does not know",
     ),
     OptionWords(
         name="dtype",
         metavar="DTYPE",
         default=("float32",),
         kind="several",
-        help="float64, float32, bfloat16, float16, or all that a device has",
+        help="run in DTYPE: float64, float32, bfloat16, float16, or all that the device supports",
     ),
     OptionWords(
         name="flags",
@@ -83,128 +83,137 @@ _ALL = (
         default=(),
         kind="several",
         unset="torch's own",
-        help="set a flag of torch that changes numbers, such as tf32=on or autocast=bfloat16",
+        help="set a torch flag that changes numbers, such as tf32=on or autocast=bfloat16",
     ),
     OptionWords(
         name="contract",
         metavar="VERSION",
         default=CONTRACT_VERSION,
-        help="which version of the contract: 'gradconform list --contract VERSION' lists its checks",
+        help="use this version of the contract; 'gradconform list --contract VERSION' lists its checks",
     ),
     OptionWords(
-        name="profile", metavar="PROFILE", default="standard", help="how much of the contract: quick, standard or full"
+        name="profile",
+        metavar="PROFILE",
+        default="standard",
+        help="run this part of the contract: quick, standard or full",
     ),
     OptionWords(
-        name="checks", metavar="GLOB", default=(), kind="several", unset="all", help="only the checks whose id matches"
+        name="checks",
+        metavar="GLOB",
+        default=(),
+        kind="several",
+        unset="all",
+        help="run only the checks whose id matches GLOB",
     ),
     OptionWords(
-        name="exclude_checks", metavar="GLOB", default=(), kind="several", help="leave out the checks whose id matches"
+        name="exclude_checks", metavar="GLOB", default=(), kind="several", help="skip the checks whose id matches GLOB"
     ),
     OptionWords(
         name="skip_operations",
         metavar="FILE",
         default=(),
         kind="paths",
-        help="leave out the operations that a list names for the device and dtype, in the form of torch's device "
-        "tests or a plain one; a .py file is executed, a .json file is read",
+        help="skip the operations that FILE lists for the device and dtype, in the format of torch's device tests "
+        "or as a plain list; a .py file is executed, a .json file is read",
     ),
-    OptionWords(name="seed", metavar="N", default=DEFAULT_SEED, help="what all values are drawn from"),
-    OptionWords(name="strict", default=False, kind="switch", help="let a failed SHOULD decide the verdict as well"),
+    OptionWords(name="seed", metavar="N", default=DEFAULT_SEED, help="generate all values from this seed"),
+    OptionWords(name="strict", default=False, kind="switch", help="let a failed SHOULD check change the verdict too"),
     OptionWords(
         name="probe",
         default=False,
         kind="switch",
-        help="try also what the target does not claim; profile full always does",
+        help="also test features that the target does not claim; profile full always does",
     ),
     OptionWords(
         name="require_device_execution",
         metavar="PERCENT",
-        help="fail a check of which less than PERCENT of the operations ran on the device, 100 for no fall back at all",
+        help="fail a check if less than PERCENT of its operations ran on the device; 100 allows no CPU fallback",
     ),
     OptionWords(
         name="max_crashes",
         metavar="N",
         default=20,
-        help="run no more after N checks that ended or hung their process, where checks run in processes of their own",
+        help="stop after N checks that crashed or hung their worker process",
     ),
     OptionWords(
         name="schedule",
         metavar="FILE.csv",
         default=(),
         kind="paths",
-        help="judge the pipeline schedule of a CSV file in torch's format, a row per rank, in place of the contract",
+        help="judge the pipeline schedule in FILE.csv instead of the contract; torch's format, one row per rank",
     ),
     OptionWords(
         name="stage",
         metavar="STAGE",
         default=(),
         kind="several",
-        help="judge TARGET on a stage of yours, named as a target is, in place of the contract",
+        help="judge TARGET on your own STAGE instead of the contract; name STAGE as you name TARGET",
     ),
     OptionWords(
         name="operation",
         metavar="NAME",
         default=(),
         kind="several",
-        help="judge TARGET on stages of one operation of torch each, in place of the contract: a name, a glob, or all",
+        help="judge TARGET on single torch operations instead of the contract: a name, a glob, or all",
     ),
     OptionWords(
         name="oracle",
         metavar="NAME",
         default=(),
         kind="several",
-        help="check the device on each operation without a second one: layout, finite-differences, additive, or all",
+        help="check each operation without a second device: layout, finite-differences, additive, or all",
     ),
     OptionWords(
         name="block",
         metavar="NAME",
         default=(),
         kind="several",
-        help="judge TARGET on blocks of models, in place of the contract: a name, a glob, or all; --sizes says how "
-        "large",
+        help="judge TARGET on model blocks instead of the contract: a name, a glob, or all; --sizes sets their size",
     ),
     OptionWords(
         name="sizes",
         metavar="SIZES",
         default="small",
-        help="up to which size blocks are tried: small (32K values), large (1M) or full (2G, as far as memory goes)",
+        help="try blocks up to this size: small (32K values), large (1M) or full (2G, if memory allows)",
     ),
     OptionWords(
         name="setting",
         metavar="NAME",
         default=(),
         kind="several",
-        help="judge TARGET under settings of torch, such as autocast-bfloat16 or deterministic, in place of the "
-        "contract: a name, a glob, or all",
+        help="judge TARGET under torch settings instead of the contract, such as autocast-bfloat16 or "
+        "deterministic: a name, a glob, or all",
     ),
     OptionWords(
         name="fault",
         metavar="NAME",
         default=(),
         kind="several",
-        help="check that known faults are found here, in place of the contract: a name, a glob, all or none",
+        help="check that known faults are found here, instead of the contract: a name, a glob, all, or none",
     ),
     OptionWords(
-        name="with_contract", default=False, kind="switch", help="judge the contract too, beside whatever else is named"
+        name="with_contract",
+        default=False,
+        kind="switch",
+        help="judge the contract as well when another option replaces it",
     ),
     OptionWords(
         name="shard",
         metavar="I/N",
         unset="all",
-        help="run part I of N of the plan, such as 1/4; 'gradconform merge' puts the N reports together",
+        help="run part I of N of the checks, such as 1/4; 'gradconform merge' combines the N reports",
     ),
     OptionWords(
         name="plan",
         metavar="FILE",
         unset="the user's cache",
-        help="read what the plan measured of operation samples from FILE, and write there what is new: for the shards "
-        "of one run",
+        help="read measured operation samples from FILE and add new ones to it; for the shards of one run",
     ),
     OptionWords(
         name="waivers",
         metavar="FILE",
-        unset="gradconform-waivers.toml, if it is there",
-        help="failures that are expected, see 'gradconform waivers --help'",
+        unset="gradconform-waivers.toml, if it exists",
+        help="read the expected failures from FILE; see 'gradconform waivers --help'",
     ),
 )
 

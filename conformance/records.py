@@ -101,8 +101,8 @@ class Header:
             raise RecordsError(msg)
         if record.get("schema_version") != SCHEMA_VERSION:
             msg = (
-                f"schema version {record.get('schema_version')!r} is unknown to gradconform {KIT_VERSION}, "
-                f"which reads version {SCHEMA_VERSION}"
+                f"expected schema version {SCHEMA_VERSION}, which gradconform {KIT_VERSION} reads; "
+                f"got {record.get('schema_version')!r}"
             )
             raise RecordsError(msg)
         try:
@@ -115,7 +115,7 @@ class Header:
             )
             header.report_of({})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            msg = f"the record 'run' cannot be read: {type(error).__name__}: {error}"
+            msg = f"cannot read the record 'run': {type(error).__name__}: {error}"
             raise RecordsError(msg) from error
         return header
 
@@ -172,7 +172,7 @@ def as_result(record: Record) -> Result:
         result = Result.from_dict({name: value for name, value in record.items() if name != "record"})
         place_of(record)
     except (TypeError, ValueError, AttributeError) as error:
-        msg = f"this is no result: {error}: {beginning(record)}"
+        msg = f"not a valid result: {error}: {beginning(record)}"
         raise RecordsError(msg) from error
     return result
 
@@ -189,7 +189,7 @@ def as_line(record: Record) -> bytes:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        msg = f"expected a text, got {value!r}"
+        msg = f"expected a string, got {value!r}"
         raise TypeError(msg)
     return value
 

@@ -117,7 +117,7 @@ def on_disk(files: Mapping[str, bytes]) -> Iterator[Path]:
             for name, held in files.items():
                 (folder / name).write_bytes(held)
         except OSError as error:
-            msg = f"no temporary file can be written ({error}); expected room in the folder that TMPDIR names"
+            msg = f"cannot write a temporary file ({error}); free some space, or set TMPDIR to another folder"
             raise ScratchError(msg) from error
         yield folder
 
@@ -139,7 +139,7 @@ def archive_content(path: str | os.PathLike[str]) -> bytes:
     try:
         return content(path, LARGEST_REPORT)
     except (OSError, ValueError) as error:
-        _refuse(path, f"cannot be read: {getattr(error, 'strerror', None) or error}")
+        _refuse(path, f"cannot read the file: {getattr(error, 'strerror', None) or error}")
 
 
 def unpacked(path: str | os.PathLike[str], held: bytes | None = None) -> dict[str, bytes]:
@@ -158,7 +158,7 @@ def unpacked(path: str | os.PathLike[str], held: bytes | None = None) -> dict[st
     except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error) as error:
         if isinstance(error, ArchiveError):
             raise
-        _refuse(path, f"is no zip archive that can be read: {error}")
+        _refuse(path, f"not a readable zip archive: {error}")
 
 
 def _unpacked(path: object, file: io.BytesIO) -> dict[str, bytes]:
@@ -173,36 +173,36 @@ def _refuse_long_lists(path: object, held: bytes) -> None:
     tail = held[-(_END + _LOCATOR) :]
     locator, end = tail[:-_END], tail[-_END:]
     if not end.startswith(b"PK\x05\x06") or not end.endswith(b"\0\0") or locator.startswith(b"PK\x06\x07"):
-        _refuse(path, "is no zip archive that can be read: it does not end as a bundle does")
+        _refuse(path, "not a readable zip archive: it does not end as a bundle does")
     if (listed := int.from_bytes(end[12:16], "little")) > _LONGEST_LIST:
-        _refuse(path, f"lists its files in {listed} bytes, as no bundle does")
+        _refuse(path, f"expected a list of files of at most {_LONGEST_LIST} bytes, got {listed}")
 
 
 def _refuse_foreign(path: object, entries: list[zipfile.ZipInfo]) -> None:
     names = [entry.filename for entry in entries]
     foreign = [name for name in names if name not in NAMES]
     if foreign:
-        _refuse(path, f"holds {foreign[0][:80]!r}, which is no file of a bundle")
+        _refuse(path, f"contains {foreign[0][:80]!r}, which does not belong in a bundle")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        _refuse(path, f"holds {twice[0]!r} twice")
+        _refuse(path, f"contains {twice[0]!r} twice")
     missing = [name for name in REQUIRED if name not in names]
     if missing:
-        _refuse(path, f"has no {', '.join(missing)}")
+        _refuse(path, f"does not contain {', '.join(missing)}")
     for entry in entries:
         _refuse_odd(path, entry)
     if sum(entry.file_size for entry in entries) > LARGEST_REPORT:
-        _refuse(path, f"has more than {LARGEST_REPORT} bytes in all, as no bundle has")
+        _refuse(path, f"expected at most {LARGEST_REPORT} bytes in total, got more")
 
 
 def _refuse_odd(path: object, entry: zipfile.ZipInfo) -> None:
     name = entry.filename
     if entry.flag_bits & _ENCRYPTED or entry.compress_type not in _PACKED:
-        _refuse(path, f"has {name!r} encrypted or packed in a way that no bundle is")
+        _refuse(path, f"{name!r} is encrypted or uses another compression than a bundle")
     if (entry.external_attr >> 16) & _KIND not in _ORDINARY:
-        _refuse(path, f"has {name!r} as a link or another thing that is no ordinary file")
+        _refuse(path, f"{name!r} is a link or another entry that is not a regular file")
     if entry.file_size > LARGEST_REPORT or entry.file_size > _MOST_PACKED * max(entry.compress_size, 1):
-        _refuse(path, f"has {name!r} of {entry.file_size} bytes packed into {entry.compress_size}, as no bundle has")
+        _refuse(path, f"{name!r} unpacks {entry.compress_size} bytes to {entry.file_size}, more than a bundle does")
 
 
 def _content(path: object, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
@@ -210,10 +210,10 @@ def _content(path: object, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> 
     with archive.open(entry) as file:
         held = file.read(entry.file_size + 1)
     if len(held) != entry.file_size:
-        _refuse(path, f"has {entry.filename!r} of another size than it says")
+        _refuse(path, f"{entry.filename!r} differs in size from its header")
     return held
 
 
 def _refuse(path: object, problem: str) -> NoReturn:
-    msg = f"{path}: {problem}; expected a file that gradconform bundle has written"
+    msg = f"{path}: {problem}; expected a file that 'gradconform bundle' wrote"
     raise ArchiveError(msg)

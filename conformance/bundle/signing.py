@@ -70,13 +70,13 @@ def signature(held: bytes, key: str) -> bytes:
     try:
         opened(key).close()  # ssh-keygen waits for a pipe that nobody writes to
     except OSError as error:
-        msg = f"--sign {key!r}: cannot be read: {error.strerror}; expected a private key of ssh, as ~/.ssh/id_ed25519"
+        msg = f"--sign {key!r}: cannot read the file: {error.strerror}; expected a private ssh key"
         raise SigningError(msg) from error
     done = _ssh_keygen(["sign", "-f", str(Path(key).absolute()), "-n", NAMESPACE], held, asks=_person_at_terminal())
     if done.returncode != 0:
         msg = (
-            f"--sign {key!r}: ssh-keygen has not signed with it ({_said(done)}); expected a private key of ssh. One "
-            "with a passphrase needs a terminal to ask for it, or ssh-agent: ssh-add it first"
+            f"--sign {key!r}: ssh-keygen did not sign with it ({_said(done)}); expected a private ssh key. For a key "
+            "with a passphrase, use a terminal, or add it to ssh-agent with ssh-add"
         )
         raise SigningError(msg)
     return done.stdout
@@ -91,24 +91,24 @@ def signer(held: bytes, bundle: str, signers: str) -> str:
     listed = _content(signers, "--signers", _ENTRY)
     path = signature_path(bundle)
     if not is_signed(bundle):
-        msg = f"{path!r} is not there; expected the signature that 'gradconform bundle --sign' writes beside a bundle"
+        msg = f"{path!r} does not exist; 'gradconform bundle --sign' writes this signature next to a bundle"
         raise NotSignedError(msg)
-    given = _content(path, "the signature", "a file that 'gradconform bundle --sign' has written")
+    given = _content(path, "the signature", "a file that 'gradconform bundle --sign' wrote")
     with on_disk({_SIGNERS: listed, _SIGNATURE: given}) as folder:
         done = _ssh_keygen(["check-novalidate", *_SIGNED], held, folder)
         if done.returncode != 0:
-            msg = f"{path!r} is no signature of this bundle: {_said(done)}"
+            msg = f"{path!r} is not a signature of this bundle: {_said(done)}"
             raise NotSignedError(msg)
         done = _ssh_keygen(["find-principals", "-s", _SIGNATURE, "-f", _SIGNERS], b"", folder)
         if done.returncode != 0:
             _refuse_malformed(signers, listed)
-            msg = f"{path!r} was made by a key that {signers!r} lists for nobody: {_said(done)}"
+            msg = f"{path!r} was made with a key that {signers!r} does not list: {_said(done)}"
             raise NotSignedError(msg)
         for name in _names(done.stdout):
             done = _ssh_keygen(["verify", "-I", name, "-f", _SIGNERS, *_SIGNED], held, folder)
             if done.returncode == 0:
                 return name
-    msg = f"{path!r} was made by a key that {signers!r} does not let sign bundles: {_said(done)}"
+    msg = f"{path!r} was made with a key that {signers!r} does not allow for bundles: {_said(done)}"
     raise NotSignedError(msg)
 
 
@@ -121,14 +121,14 @@ def _content(path: str, what: str, expected: str) -> bytes:
     try:
         return content(path, _LARGEST)
     except OSError as error:
-        msg = f"{what} {path!r}: cannot be read: {error.strerror}; expected {expected}"
+        msg = f"{what} {path!r}: cannot read the file: {error.strerror}; expected {expected}"
         raise SigningError(msg) from error
 
 
 def _refuse_malformed(signers: str, listed: bytes) -> None:
     for number, line in enumerate(listed.splitlines(), start=1):
         if _NO_ENTRY.match(line):
-            msg = f"--signers {signers!r}: line {number} names no public key; expected {_ENTRY}"
+            msg = f"--signers {signers!r}: line {number} has no public key; expected {_ENTRY}"
             raise SigningError(msg)
 
 
@@ -142,7 +142,7 @@ def _ssh_keygen(
     """Run ``ssh-keygen -Y`` in ``folder`` on ``given``; one that ``asks`` keeps the terminal, any other has none."""
     program = shutil.which("ssh-keygen")
     if program is None:
-        msg = "there is no ssh-keygen on the PATH, which signs and verifies bundles; install OpenSSH 8.2 or later"
+        msg = "ssh-keygen, which signs and verifies bundles, is not on the PATH; install OpenSSH 8.2 or later"
         raise NoSshKeygenError(msg)
     seconds = _SECONDS_OF_A_PERSON if asks else _SECONDS
     try:
@@ -157,14 +157,14 @@ def _ssh_keygen(
             timeout=seconds,
         )
     except subprocess.TimeoutExpired as error:
-        msg = f"{program} -Y {words[0]} gave no answer in {seconds} s and was ended; try it by hand"
+        msg = f"{program} -Y {words[0]} did not end within {seconds} s and was stopped; run it by hand"
         raise NoSshKeygenError(msg) from error
     except (OSError, ValueError) as error:
-        msg = f"{program} -Y {words[0]} cannot be run: {error}; expected that of OpenSSH 8.2 or later"
+        msg = f"cannot run {program} -Y {words[0]}: {error}; install OpenSSH 8.2 or later"
         raise NoSshKeygenError(msg) from error
     if done.returncode not in {0, _REFUSED}:
         ended = exit_in_words(done.returncode)
-        msg = f"{program} -Y {words[0]} ended with {ended}: {_said(done)}; expected that of OpenSSH 8.2 or later"
+        msg = f"{program} -Y {words[0]} ended with {ended}: {_said(done)}; install OpenSSH 8.2 or later"
         raise NoSshKeygenError(msg)
     return done
 
@@ -172,4 +172,4 @@ def _ssh_keygen(
 def _said(done: subprocess.CompletedProcess[bytes]) -> str:
     """Return what ``ssh-keygen`` complains of, as one line."""
     lines = done.stderr.decode(errors="replace").splitlines()
-    return "; ".join(line.strip() for line in lines if line.strip())[:_SAID] or "ssh-keygen says no, and not why"
+    return "; ".join(line.strip() for line in lines if line.strip())[:_SAID] or "ssh-keygen gave no reason"

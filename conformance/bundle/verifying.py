@@ -49,10 +49,10 @@ def _values(name: str, content: bytes) -> dict[str, Any]:
     try:
         values = json.loads(content)
     except (ValueError, RecursionError) as error:
-        msg = f"{name}: is no JSON: {error}"
+        msg = f"{name} is not valid JSON: {error}"
         raise ReportError(msg) from error
     if not isinstance(values, dict):
-        msg = f"{name}: holds no object"
+        msg = f"{name}: expected a JSON object, got {type(values).__name__}"
         raise ReportError(msg)
     return values
 
@@ -60,12 +60,12 @@ def _values(name: str, content: bytes) -> dict[str, Any]:
 def _refuse_other_schemas(stated: Mapping[str, Any]) -> None:
     wrong = [name for name, kind in _FIELDS.items() if not isinstance(stated.get(name), kind)]
     if wrong or set(stated) - set(_FIELDS):
-        found = ", ".join(wrong) or "there is"
-        msg = f"{STATEMENT}: {found} not as in a statement; expected exactly {', '.join(_FIELDS)}"
+        found = ", ".join(wrong or sorted(set(stated) - set(_FIELDS)))[:80]
+        msg = f"{STATEMENT}: wrong or unknown field {found}; expected exactly {', '.join(_FIELDS)}"
         raise ReportError(msg)
     if (stated["schema"], stated["schema_version"]) != (SCHEMA, SCHEMA_VERSION):
         found = f"{stated['schema']!r} version {stated['schema_version']}"
-        msg = f"{STATEMENT}: is of schema {found[:80]}; expected {SCHEMA!r} version {SCHEMA_VERSION}"
+        msg = f"{STATEMENT}: expected schema {SCHEMA!r} version {SCHEMA_VERSION}, got {found[:80]}"
         raise ReportError(msg)
 
 
@@ -73,9 +73,9 @@ def _of_hashes(stated: Mapping[str, Any], files: Mapping[str, bytes]) -> Iterato
     given = {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != STATEMENT}
     for name in sorted({**given, **stated["files"]}):
         if name not in given:
-            yield f"{name[:80]} is listed in the statement and not there"
+            yield f"{name[:80]} is listed in the statement but missing"
         elif stated["files"].get(name) != given[name]:
-            yield f"{name} is not the file that the statement lists: its SHA-256 is {given[name]}"
+            yield f"{name} differs from the file that the statement lists: its SHA-256 is {given[name]}"
 
 
 def _of_scope(report: Report) -> Iterator[str]:
@@ -83,32 +83,32 @@ def _of_scope(report: Report) -> Iterator[str]:
     if report.extra:
         yield "the run judged extra checks, not the contract"
     if report.shard is not None:
-        yield "the report is of one shard; merge the shards first"
+        yield "the report covers one shard; merge the shards first"
     if report.profile != "full":
         yield f"the profile is {report.profile}; only full supports a statement of conformance"
     if not report.whole:
         counts = report.summary
         yield (
-            f"the manifest is not complete: {counts['ran'] + counts['unsupported']} of {report.manifest} checks have a "
+            f"the run is not complete: {counts['ran'] + counts['unsupported']} of {report.manifest} checks have a "
             "verdict"
         )
     elif not report.verdict.startswith("conforms"):
         yield f"the verdict is {report.verdict!r}"
         yield from map(str, report.lacks if report.verdict == "incomplete" else ())
     if not report.target.get("sha256"):
-        yield "the report has no hash of the target's file, so it does not say which code was judged"
+        yield "the report has no hash of the target's file, so the judged code is unknown"
     if report.environment.get("tolerances_changed"):
-        yield "the tolerances were changed for the run"
+        yield "the run changed the tolerances"
     for probe in (report.devices or {}).get("probes", ()):
         yield from _of_device(probe)
 
 
 def _of_device(probe: Mapping[str, Any]) -> Iterator[str]:
     if probe["facts"].get("tolerance"):
-        yield f"{probe['device']} was judged by the tolerance of its own object, not by the contract's"
+        yield f"{probe['device']} was judged with the tolerance of its device object, not with the contract's"
     faults = sum(not line["held"] for line in probe["preflight"])
     if faults:
-        yield f"{probe['device']} gets {faults} of {len(probe['preflight'])} lines of its pre-flight wrong"
+        yield f"{probe['device']} failed {faults} of {len(probe['preflight'])} lines of its pre-flight"
 
 
 def _of_statement(stated: Mapping[str, Any], report: Report, environment: Mapping[str, Any]) -> Iterator[str]:
@@ -121,20 +121,20 @@ def _of_statement(stated: Mapping[str, Any], report: Report, environment: Mappin
     }
     for name, (said, reported) in told.items():
         if said != reported:
-            yield f"the {name} is not that of the report"
+            yield f"the {name} differs from the report's"
 
 
 def _of_waivers(report: Report, content: bytes | None, today: dt.date | None) -> Iterator[str]:
     """Yield waivers that are unlisted, expired or not those of the run."""
     if report.waivers is None:
         if content is not None:
-            yield f"{WAIVERS} is there, and the run went by no waivers"
+            yield f"the bundle contains {WAIVERS}, but the run used no waivers"
         return
     if content is None:
-        yield f"the run went by waivers, and {WAIVERS} is not there"
+        yield f"the run used waivers, but {WAIVERS} is missing"
         return
     if hashlib.sha256(content).hexdigest() != report.waivers["sha256"]:
-        yield f"{WAIVERS} is not the file that the run went by"
+        yield f"{WAIVERS} is not the file that the run used"
     with on_disk({WAIVERS: content}) as folder:
         try:
             listed = [waiver.to_dict() for waiver in read_waivers(folder / WAIVERS, today=today).entries]
@@ -142,12 +142,12 @@ def _of_waivers(report: Report, content: bytes | None, today: dt.date | None) ->
             yield from str(error).replace(f"{folder}/", "").splitlines()
             return
     if listed != report.waivers["entries"]:
-        yield f"the report has other waivers than {WAIVERS}"
+        yield f"the waivers in the report differ from {WAIVERS}"
     unlisted = sorted({r.check for r in report.results if r.waiver is not None and r.waiver not in listed})
     if unlisted:
         yield f"{len(unlisted)} checks have a waiver that {WAIVERS} does not list: {_few(unlisted)}"
     if report.idle_waivers:
-        yield f"{len(report.idle_waivers)} waivers met no result; remove them, and run again"
+        yield f"{len(report.idle_waivers)} waivers are unused; remove them, and run again"
 
 
 def _of_records(report: Report, content: bytes | None) -> Iterator[str]:
@@ -158,10 +158,10 @@ def _of_records(report: Report, content: bytes | None) -> Iterator[str]:
             run = read_run(folder / RECORDS)
             recorded = {r.place: r.to_dict() for r in run.report().results}
         except (RecordsError, ReportError, TypeError, KeyError) as error:
-            yield f"{RECORDS} cannot be read: {str(error).replace(f'{folder}/', '')}"
+            yield f"cannot read {RECORDS}: {str(error).replace(f'{folder}/', '')}"
             return
     if not run.ended:
-        yield f"{RECORDS} is of a run that did not come to its end"
+        yield f"{RECORDS} contains an unfinished run"
     reported = {r.place: r.to_dict() for r in report.results}
     other = sorted(place.check for place in {**recorded, **reported} if recorded.get(place) != reported.get(place))
     if other:
@@ -171,17 +171,17 @@ def _of_records(report: Report, content: bytes | None) -> Iterator[str]:
 def _of_kit(report: Report, kit: Mapping[str, Any]) -> Iterator[str]:
     """Yield what speaks against the kit that ran, and against the kit that verifies."""
     if report.environment.get("kit_sha256") != kit_sha256({str(name): str(digest) for name, digest in kit.items()}):
-        yield f"{KIT} does not list the files that ran: the report has another hash of the kit"
+        yield f"{KIT} does not list the files that ran: the report has a different hash of the kit"
     altered = altered_since_installation()
     if altered:
-        yield f"the gradconform that verifies was altered since it was installed: {_few(altered)}"
+        yield f"this gradconform was changed after its installation: {_few(altered)}"
     if report.kit != KIT_VERSION:
-        yield f"the run was made by gradconform {report.kit}, and this is {KIT_VERSION}; verify with {report.kit}"
+        yield f"gradconform {report.kit} made the run, but this is {KIT_VERSION}; verify with {report.kit}"
         return
     ours = kit_files()
     other = sorted(name for name in {**ours, **kit} if ours.get(name) != kit.get(name))
     if other:
-        yield f"{len(other)} files of the kit that ran are not those of gradconform {KIT_VERSION} here: {_few(other)}"
+        yield f"{len(other)} files of the kit that ran differ from gradconform {KIT_VERSION} here: {_few(other)}"
 
 
 def _few(names: list[str]) -> str:

@@ -54,8 +54,8 @@ def _flushed(stream: TextIO) -> bool:
 
 def _ended(status: int) -> int:
     """Say that the process was ended by what it judges, and return the exit code of that."""
-    words = f"the target ended the process of this command by os._exit({status}), before there was a verdict"
-    complain(f"{words}; 'gradconform run' judges in processes of their own")
+    words = f"the target ended the process of this command with os._exit({status}) before the verdict"
+    complain(f"{words}; 'gradconform run' runs the target in separate processes")
     return EXIT_ENVIRONMENT
 
 
@@ -72,7 +72,7 @@ def _code(argv: Sequence[str] | None) -> int:
     except SystemExit as stop:  # argparse has said what is wrong, or printed the help
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE
     except KeyboardInterrupt:
-        complain("interrupted before anything was judged")
+        complain("interrupted; no check was judged")
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader (head, say) went away
         return EXIT_BROKEN_PIPE

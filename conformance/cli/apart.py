@@ -18,7 +18,7 @@ def told_apart(work: str, target: str, **given: Any) -> dict[str, Any]:
 
     Raises :class:`~gradconform.exits.RunRefusedError` with what refused it, or how its process ended.
     """
-    wait = waiting(f"the import of target {target!r}", time_limit())
+    wait = waiting(f"importing target {target!r}", time_limit())
     with wait, closing(Orphans()), closing(Worker(work, {"target": target, **given}, quiet=True)) as worker:
         worker.expect(time_limit())
         said = next(worker.told())

@@ -55,84 +55,90 @@ RUN_DEFAULTS = {
     "no_waivers": False,
 }
 
-_NO_TIME = "no time; expected seconds, such as 30 or 0.5"
+_SECONDS = "seconds greater than 0, such as 30 or 0.5"
 
 
 @command("run", "run:run")
 def _run(one: argparse.ArgumentParser) -> None:
-    """Run the contract against a target and give a verdict.
+    """Judge a target by the contract and print the verdict.
 
-    Run the contract against a target, tell what failed and why, and give a verdict.
+    Run the checks of the contract on a target. Print what failed, why, and the verdict.
     """
     names = sorted(entry.name for entry in importlib.metadata.entry_points(group="gradconform.adapters"))
     # Each line goes under the first one's names, and within 80 columns.
     targets = TARGETS.format(registered=textwrap.fill(", ".join(names), 54).replace("\n", "\n" + " " * 26))
     one.epilog = f"{targets}\n{EXAMPLES}\n{EXIT_CODES}"
-    one.add_argument("target", metavar="TARGET", nargs="?", help="what is judged, see below")
+    one.add_argument("target", metavar="TARGET", nargs="?", help="code to judge, see below")
     for name in OPTIONS:
         if name == "waivers":
             expected = one.add_mutually_exclusive_group()
             add_option(expected, name)
-            expected.add_argument("--no-waivers", **SWITCH, help="expect no failure, whatever file there is")
+            expected.add_argument("--no-waivers", **SWITCH, help="expect no failures; ignore any waiver file")
         elif name != "target":
             add_option(one, name)
     _add_records_and_workers(one)
     add_telling(one)
     one.add_argument(
         "--last-failed", "--lf", dest="last_failed", **SWITCH,
-        help="only the checks that failed when TARGET was last run from this folder, all where none did",
+        help="run only the checks that failed in TARGET's last run from this folder, or all if none failed",
     )  # fmt: skip
     only = one.add_mutually_exclusive_group()
     add_report_files(one, json=only)
-    only.add_argument("--list", **SWITCH, help="print what would run, and run nothing")
+    only.add_argument("--list", **SWITCH, help="print the checks that would run, and stop")
 
 
 def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
     records = one.add_mutually_exclusive_group()
     records.add_argument(
-        "--ndjson", metavar="PATH", help="append each result there as it comes, one JSON record a line (NDJSON)"
+        "--ndjson", metavar="PATH", help="append each result to PATH as it arrives, one JSON record per line (NDJSON)"
     )
     records.add_argument(
-        "--resume", metavar="PATH", help="go on with the run that --ndjson kept there: what has no result yet is run"
+        "--resume", metavar="PATH", help="continue the run that --ndjson recorded in PATH: run the remaining checks"
     )
     one.add_argument(
         "--no-isolation",
         dest="isolation",
         action="store_const",
         const=False,
-        help="run the checks in this process: a crash or hang of the target is one of the run",
+        help="run the checks in this process: if the target crashes or hangs, so does the run",
     )
-    _add_time(one, "--check-timeout", CHECK_TIMEOUT, "what one check may take; one that takes longer has hung")
+    _add_time(one, "--check-timeout", CHECK_TIMEOUT, "report a check as hung after SECONDS")
     _add_time(
         one,
         "--start-timeout",
         START_TIMEOUT,
-        "what may pass until a process begins a check: importing the target, making ready the device and the plan",
+        "limit the time before a process's first check: import the target, prepare the device and the plan",
     )
     _add_time(
         one,
         "--max-lost-time",
         MAX_LOST_TIME,
-        "run no more where checks that ended or hung their process have taken so long, with what they were run again",
+        "stop once crashed and hung checks, with their retries, have taken SECONDS in total",
     )
     one.add_argument(
         "--time-budget",
         type=duration_given,
         metavar="TIME",
-        help="begin no check after so long, such as 90s, 10m or 1h; what is left is told, and --resume runs it "
-        "(default: none)",
+        help="start no check after TIME, such as 90s, 10m or 1h; --resume runs the remaining checks (default: none)",
     )
     limit = one.add_mutually_exclusive_group()
-    limit.add_argument("-x", "--exitfirst", dest="maxfail", action="store_const", const=1, help="as --maxfail 1")
-    add_count(limit, "--maxfail", help="run no more after so many checks that failed or could not be judged")
-    add_count(one, "-n", "--workers", help="how many processes share the checks (default: 1)")
+    limit.add_argument(
+        "-x",
+        "--exitfirst",
+        dest="maxfail",
+        action="store_const",
+        const=1,
+        help="stop after the first failure, as --maxfail 1",
+    )
+    add_count(limit, "--maxfail", help="stop after N checks that failed or raised an error")
+    add_count(one, "-n", "--workers", help="run the checks in N processes (default: 1)")
 
 
 def _add_time(one: argparse.ArgumentParser, flag: str, default: float, what: str) -> None:
     """Add an option that takes seconds."""
     one.add_argument(
         flag,
-        type=partial(number_given, fits=lambda seconds: seconds > 0, otherwise=_NO_TIME),
+        type=partial(number_given, fits=lambda seconds: seconds > 0, expected=_SECONDS),
         metavar="SECONDS",
         help=f"{what} (default: {default:g})",
     )
@@ -140,21 +146,19 @@ def _add_time(one: argparse.ArgumentParser, flag: str, default: float, what: str
 
 @command("init", "init:init", epilog=EXIT_CODES)
 def _init(one: argparse.ArgumentParser) -> None:
-    """Write a test file, a waiver file and a CI workflow into the current folder.
+    """Write a test file, a waiver file and a CI workflow.
 
-    Write into the current folder what a repository needs to be judged from now on: a pytest file, a file for
-    failures that are expected, and a workflow of GitHub Actions that runs the contract, compares with the main branch,
-    and posts what failed as the summary of the job. A file that is there already is left as it is.
+    Write three files into the current folder: a pytest file, a waiver file for expected failures, and a GitHub Actions
+    workflow. The workflow runs the contract, compares the result with the main branch, and posts the failures as the
+    job summary. Existing files are kept.
     """
     one.add_argument(
         "target",
         metavar="TARGET",
         nargs="?",
-        help="what is judged, as for 'gradconform run' (default: the one file here that defines stage_backward)",
+        help="code to judge, as for 'gradconform run' (default: the only file here that defines stage_backward)",
     )
-    add_count(
-        one, "--shards", default=1, help="run the contract in so many jobs of the workflow, and merge their reports"
-    )
+    add_count(one, "--shards", default=1, help="split the contract over N workflow jobs, and merge their reports")
 
 
 _REPLAY_EXAMPLES = """\
@@ -169,68 +173,69 @@ examples:
 
 @command("replay", "replay:replay", epilog=_REPLAY_EXAMPLES)
 def _replay(one: argparse.ArgumentParser) -> None:
-    """Run one check again, alone, or write it as a script that needs only torch.
+    """Run one check again, or write it as a standalone script.
 
-    Run one check again as it was run, and print all it says; 1 where it fails.
+    Run one check again exactly as it ran, and print every detail. The exit code is 1 if the check fails.
     """
     one.add_argument(
         "what",
         metavar="ID",
-        help="the id of a check or of a training step, or REPORT.json#N for the N-th failure of a report, or "
-        "REPORT.json#ID",
+        help="id of a check or a training step; REPORT.json#N for the N-th failure of a report; or REPORT.json#ID",
     )
-    one.add_argument("target", nargs="?", metavar="TARGET", help="as for run; a report names its own")
+    one.add_argument("target", nargs="?", metavar="TARGET", help="as for run; a report names its target")
     for name, option in OPTIONS.items():
         if option.changes == "results" and name != "target":
-            add_option(one, name, alone=name in {"device", "dtype"}, help="as for run (default: the report's)")
+            alone = name in {"device", "dtype"}
+            default = " (default: the report's)" if alone or option.kind == "switch" else ""
+            add_option(one, name, alone=alone, help=f"as for run{default}", unset="the report's")
     add_output(
         one,
         "--script",
-        help="write there one Python file that needs only torch and the implementation; torchrun runs that of a "
-        "training step",
+        help="write a Python script that needs only torch and the implementation; run a training step's script with "
+        "torchrun",
     )
 
 
 @command("fuzz", "fuzz:fuzz")
 def _fuzz(one: argparse.ArgumentParser) -> None:
-    """Try random stages and programs, and shrink what fails.
+    """Try random stages and programs, and shrink each failure.
 
-    Try random stages and programs that the target claims to support, against plain autograd, and go on after a
-    failure; tell every distinct defect once, shrunk. Exit code 1 where a MUST failed.
+    Try random stages and programs that the target claims to support, and compare them with plain autograd. The search
+    continues after a failure, and reports each distinct defect once, shrunk. The exit code is 1 if a MUST check failed.
     """
-    one.add_argument("target", metavar="TARGET", help="what is tried, as for 'gradconform run'")
-    add_count(one, "--max-examples", default=1000, help="how many random examples")
-    add_count(one, "--time-budget", default=60, metavar="SECONDS", help="stop after so many seconds")
-    add_option(one, "device", default="cpu", help="where it runs")
+    one.add_argument("target", metavar="TARGET", help="code to judge, as for 'gradconform run'")
+    add_count(one, "--max-examples", default=1000, help="try N random examples")
+    add_count(one, "--time-budget", default=60, metavar="SECONDS", help="stop after SECONDS")
+    add_option(one, "device", default="cpu", help="run on DEVICE")
     add_option(one, "device_plugins")
-    add_option(one, "dtype", default="float32", help="as for 'gradconform run'")
-    add_option(one, "seed", default=DEFAULT_SEED, help="what the examples and all values are drawn from")
-    one.add_argument("--reproduce", metavar="BLOB", help="try the one trial that an earlier run printed")
+    add_option(one, "dtype", default="float32", help="run in DTYPE")
+    add_option(one, "seed", default=DEFAULT_SEED, help="generate the examples and all values from this seed")
+    one.add_argument("--reproduce", metavar="BLOB", help="run only the trial that an earlier run printed as BLOB")
 
 
 @command(
     "selftest",
     "selftest:selftest",
-    help="run the contract against known faults and right variants: does it find what it must here?",
+    help="check that every known fault is found on your device",
 )
 def _selftest(one: argparse.ArgumentParser) -> None:
-    """Run the contract against known faults and right variants.
+    """Run the contract on known faults and correct variants.
 
-    Run the contract against every fault and every right variant that the kit ships, on a device of yours, and print
-    which check fails which fault. The exit code is 1 where a fault survives or a variant fails.
+    Run the contract on each fault and each correct variant that the kit ships, on your device. Print which check finds
+    which fault. The exit code is 1 if a fault is not found or a correct variant fails.
     """
-    add_option(one, "device", default="cpu", help="where it runs")
+    add_option(one, "device", default="cpu", help="run on DEVICE")
     add_option(one, "device_plugins")
-    add_option(one, "dtype", default="float32", help="as for run")
-    add_option(one, "profile", default="standard", help="as for run")
-    one.add_argument("--faults", metavar="GLOB", help="only the faults whose name matches (default: all)")
+    add_option(one, "dtype", default="float32", help="run in DTYPE")
+    add_option(one, "profile", default="standard", help="run this part of the contract")
+    one.add_argument("--faults", metavar="GLOB", help="try only the faults whose name matches GLOB (default: all)")
     one.add_argument(
         "--whole",
         action="store_true",
-        help="hold every fault against every check, for minutes (default: against the checks that name it)",
+        help="run every check on every fault, which takes minutes (default: only the checks that the fault names)",
     )
-    add_output(one, "--html", help="write the matrix there as one HTML page")
-    add_output(one, "--json", help="write it there as JSON; - is the standard output")
+    add_output(one, "--html", help="write the matrix as one HTML page")
+    add_output(one, "--json", help="write the matrix as JSON (- for standard output)")
 
 
 _DEVICE_EXAMPLES = """\
@@ -250,23 +255,23 @@ DEVICE_DEFAULTS = {
 }  # fmt: skip
 
 _SAID_OF_DEVICE = {
-    "operation": "which operations of torch, by names or globs",
-    "oracle": "which oracles need no second device: layout, finite-differences, additive, or all",
-    "block": "which blocks of models, by names or globs; --sizes says how large",
-    "setting": "under which settings of torch some stages are judged, by names or globs",
-    "fault": "which known faults must be found there: names, globs, or none",
+    "operation": "judge these torch operations: names, globs, or all",
+    "oracle": "check each operation without a second device: layout, finite-differences, additive, or all",
+    "block": "judge these model blocks: names, globs, or all; --sizes sets their size",
+    "setting": "judge some stages under these torch settings: names, globs, or all",
+    "fault": "check that these known faults are found: names, globs, all, or none",
 }
 
 
 @command("device", "device:device", epilog=f"{_DEVICE_EXAMPLES}\n{EXIT_CODES}")
 def _device(one: argparse.ArgumentParser) -> None:
-    """Judge a device: the contract, every operation of torch and blocks of models, in every dtype that it has.
+    """Judge a device: the contract, operations and model blocks.
 
-    Run what is known to be right on a device, so that whatever is wrong there is the device's: the contract, every
-    operation that torch lists as differentiable, one by one, and blocks of models at a ladder of sizes. Tell what is
-    right, what is wrong and above which size, what was not tried, and what to mend first.
+    Run correct code on a device, so that each failure is the device's: the contract, each operation that torch lists as
+    differentiable, and model blocks at increasing sizes. Print what is right, what is wrong and above which size, what
+    was not tried, and what to fix first.
     """
-    one.add_argument("device", metavar="DEVICE", nargs="*", type=names_given, help="which, named as for run")
+    one.add_argument("device", metavar="DEVICE", nargs="*", type=names_given, help="devices to judge, as for run")
     options = (
         "device_plugins", "dtype", "flags", "profile", "operation", "oracle", "block", "sizes", "setting", "fault",
         "checks", "exclude_checks", "skip_operations", "seed", "shard", "plan",
@@ -276,18 +281,22 @@ def _device(one: argparse.ArgumentParser) -> None:
     _add_records_and_workers(one)
     add_telling(one, formats=False)
     add_report_files(one)
-    add_output(one, "--skip-list", help="write there what is wrong or not done, in the form of torch's device tests")
+    add_output(
+        one, "--skip-list", help="write the wrong and unsupported operations in the format of torch's device tests"
+    )
 
 
 @command("doctor", "doctor:doctor")
 def _doctor(one: argparse.ArgumentParser) -> None:
-    """Show the devices, dtypes and targets that can be used here, and what each device gets wrong.
+    """Show which devices, dtypes and targets work here.
 
-    Probe devices, each type in a process of its own with a time limit: which indices can be used, in which dtypes,
-    and which lines of the pre-flight hold; show the registered targets and whether they are installed. With --device
-    show only that device. The exit code is 4 where a device that is named cannot be used, or fails its pre-flight.
+    Probe each type of device in its own process, with a time limit. Show which indices and dtypes can be used, and
+    which lines of the pre-flight pass. Show the registered targets, and whether each is installed. The exit code is 4
+    if a device named by --device cannot be used or fails its pre-flight.
     """
-    one.add_argument("--device", **SEVERAL, metavar="DEVICE", help="show only these (default: all, and the targets)")
+    one.add_argument(
+        "--device", **SEVERAL, metavar="DEVICE", help="show only these devices (default: all, and the targets)"
+    )
     add_option(one, "device_plugins")
     one.add_argument("--json", action="store_true", help="print JSON")
 
@@ -302,18 +311,20 @@ examples:
 
 @command("bench", "bench:bench", epilog=_BENCH_EXAMPLES)
 def _bench(one: argparse.ArgumentParser) -> None:
-    """Judge real defects that public issues report, and the mended versions: what of them the kit finds.
+    """Judge real defects from public issues and their fixed versions.
 
-    Judge each defect of the bench by the command that its record names, on the code at fault and on the mended
-    version, and tell how many are found, with which cause, and how many mended versions are accused. The exit code is 1
-    if one is not told as its record says, and 5 if one cannot be judged here, because its library is not installed.
+    Judge each defect of the bench with the command that its record names, once on the faulty code and once on the fixed
+    version. Print how many defects are found, their causes, and how many fixed versions fail. The exit code is 1 if a
+    result differs from its record, and 5 if a library that a defect needs is not installed.
     """
-    one.add_argument("defects", metavar="DEFECT", nargs="*", help="only those whose name or class a glob matches")
-    add_count(one, "-n", "--workers", help="how many commands run at a time (default: one for each processor)")
-    add_output(one, "--write", help="write the page of all defects there, as Markdown")
+    one.add_argument(
+        "defects", metavar="DEFECT", nargs="*", help="judge only defects whose name or class matches a glob"
+    )
+    add_count(one, "-n", "--workers", help="run N commands at a time (default: one per processor)")
+    add_output(one, "--write", help="write the page of all defects as Markdown")
     only = one.add_mutually_exclusive_group()
-    add_output(only, "--json", help="write what was told there as JSON; - is the standard output")
-    only.add_argument("--list", **SWITCH, help="print the defects and where they are reported, and run nothing")
+    add_output(only, "--json", help="write the results as JSON (- for standard output)")
+    only.add_argument("--list", **SWITCH, help="print the defects and where they were reported, and stop")
 
 
 _UPSTREAM_EXAMPLES = """\
@@ -326,17 +337,17 @@ examples:
 
 @command("upstream", "upstream:upstream", epilog=_UPSTREAM_EXAMPLES)
 def _upstream(one: argparse.ArgumentParser) -> None:
-    """List the defects confirmed in torch and other projects; write a report and a short test of one.
+    """List defects found in torch and others, or write reports.
 
-    Without DEFECT, list the defects that the kit found in torch and in other projects, each confirmed by a script. Of
-    each that is named, write a report and a test of at most 30 lines in the style of that project's own suite, on that
-    project alone: it fails on the version that has the defect, and passes once that is mended. They are yours to offer;
-    nothing is sent anywhere.
+    Without DEFECT, list the defects that the kit found in torch and other projects; a script confirms each. With
+    DEFECT, write a report and a test of at most 30 lines in the style of that project's test suite. The test needs only
+    that project: it fails on the version with the defect, and passes once the defect is fixed. Nothing is sent
+    anywhere.
     """
-    one.add_argument("defects", metavar="DEFECT", nargs="*", help="those whose name a glob matches")
-    one.add_argument("--all", **SWITCH, help="all of them, in a folder for each project")
-    one.add_argument("--into", metavar="FOLDER", help="write into this folder (default: the current one)")
-    one.add_argument("--force", **SWITCH, help="write over files that are there already")
+    one.add_argument("defects", metavar="DEFECT", nargs="*", help="write the defects whose name matches a glob")
+    one.add_argument("--all", **SWITCH, help="write all defects, with one folder per project")
+    one.add_argument("--into", metavar="FOLDER", help="write into FOLDER (default: the current folder)")
+    one.add_argument("--force", **SWITCH, help="overwrite existing files")
 
 
 _PIPELINE_EXAMPLES = """\
@@ -344,66 +355,71 @@ examples:
   gradconform pipeline torch              (training steps, on two ranks)
   gradconform pipeline myruntime.py:Runtime --profile standard
   gradconform pipeline torch --schedule all --ranks 2
-  gradconform pipeline torch --fixed      (with the right split in torch)
+  gradconform pipeline torch --fixed      (torch with the correct split)
   gradconform pipeline mypackage.backward --schedule ZBVZeroBubble --ranks 4
   gradconform pipeline torch --schedule mine.csv --ranks 2
   gradconform pipeline torch --schedule 1F1B --ranks 8 --nnodes 2 \\
-      --rdzv-endpoint node0:29500        (the same command on each of the two)
+      --rdzv-endpoint node0:29500        (the same command on both machines)
 """
 
 
 @command("pipeline", "extra_checks:pipeline", epilog=_PIPELINE_EXAMPLES)
 def _pipeline(one: argparse.ArgumentParser) -> None:
-    """Judge whole training steps, or schedules, on several processes.
+    """Judge training steps or schedules on several processes.
 
-    Run whole training steps on several processes and hold what every rank has against one plain process: losses,
-    gradients, their norm, parameters, buffers. The target is a runtime, or torch's three functions, which are put into
-    torch's PipelineStage. With --schedule, judge schedules as such: outputs, losses and gradients of a chain of stages.
+    Run whole training steps on several processes, and compare each rank with one plain process: losses, gradients,
+    their norm, parameters, buffers. The target is a runtime, or torch's three functions, which then run in torch's
+    PipelineStage. With --schedule, judge schedules instead: outputs, losses and gradients of a chain of stages.
     """
     one.add_argument(
-        "target", metavar="TARGET", help="a runtime, or torch's three functions, named as for 'gradconform run'"
+        "target", metavar="TARGET", help="a runtime or torch's three functions, named as for 'gradconform run'"
     )
     one.add_argument(
         "--profile",
         choices=STEP_PROFILES,
-        help="training steps: quick has the commonest, on two ranks; standard every pair of what can be composed, on "
-        "two and four (default: quick)",
+        help="training steps: run quick (the most common, on two ranks) or standard (every pair of features, on two "
+        "and four ranks) (default: quick)",
     )
     one.add_argument(
         "--schedule",
         **SEVERAL,
         metavar="NAME",
-        help="in place of training steps: a schedule class of torch, the path of a CSV file in torch's format, or all; "
-        "may be given several times",
+        help="judge a schedule instead of training steps: a torch schedule class, a CSV file in torch's format, or "
+        "all; may be repeated",
     )
-    add_count(one, "--ranks", help="of schedules: processes in all (default: 2)")
+    add_count(one, "--ranks", help="schedules: run N processes in total (default: 2)")
     add_count(
-        one, "--stages-per-rank", metavar="K", help="of schedules: stages of each rank (default: 2, or 1 where it must)"
+        one,
+        "--stages-per-rank",
+        metavar="K",
+        help="schedules: put K stages on each rank (default: 2, or 1 if the schedule requires it)",
     )
-    add_count(one, "--microbatches", metavar="M", help="of schedules: micro-batches of a step (default: four per rank)")
+    add_count(
+        one, "--microbatches", metavar="M", help="schedules: run M micro-batches per step (default: four per rank)"
+    )
     add_option(one, "checks")
-    add_option(one, "device", default="cpu", help="where stages are")
+    add_option(one, "device", default="cpu", help="put the stages on DEVICE")
     add_option(one, "device_plugins")
     one.add_argument(
         "--ranks-share-device",
         action="store_true",
-        help="let several ranks have one index of the device; they communicate by gloo over copies on the host",
+        help="let several ranks share one device index; they communicate through gloo with copies on the CPU",
     )
-    add_option(one, "dtype", default="float32", help="as for run")
+    add_option(one, "dtype", default="float32", help="run in DTYPE")
     add_option(one, "seed", default=DEFAULT_SEED)
     add_count(
         one,
         "--timeout",
         default=60,
         metavar="SECONDS",
-        help="what one check may take; where stages are compiled, four times that",
+        help="stop a check after SECONDS, or four times SECONDS if stages are compiled",
     )
     _add_machines(one)
     one.add_argument(
         "--fixed",
         action="store_true",
-        help="of the target torch: with the kit's right split in it, as gradconform.reference.install() puts it there, "
-        "and beside torch as it is",
+        help="only for target torch: judge torch with the correct split that gradconform.reference.install() puts "
+        "into it, and torch as released for comparison",
     )
     add_telling(one)
     add_report_files(one)
@@ -411,14 +427,14 @@ def _pipeline(one: argparse.ArgumentParser) -> None:
 
 def _add_machines(one: argparse.ArgumentParser) -> None:
     """Add the options of a run on several machines."""
-    add_count(one, "--nnodes", default=1, help="machines, which share the ranks evenly")
+    add_count(one, "--nnodes", default=1, help="use N machines; they share the ranks evenly")
     one.add_argument(
         "--rdzv-endpoint",
         default="localhost:0",
         metavar="HOST:PORT",
-        help="where machines meet, as for torchrun; steps on four ranks meet at the port behind it",
+        help="let the machines meet at this address, as for torchrun; steps on four ranks use the next port",
     )
-    one.add_argument("--rdzv-id", default="gradconform", metavar="ID", help="a name that the machines share")
+    one.add_argument("--rdzv-id", default="gradconform", metavar="ID", help="give the machines a common run name")
 
 
 _SCHEDULE_EXAMPLES = """\
@@ -431,10 +447,10 @@ examples:
 
 @command("schedule-text", "extra_checks:schedule_text", epilog=_SCHEDULE_EXAMPLES)
 def _schedule_text(one: argparse.ArgumentParser) -> None:
-    """Judge how a runtime parses, validates, places, merges and lowers schedules.
+    """Judge how a runtime parses, places and lowers schedules.
 
-    Judge what a pipeline runtime does with schedules before anything runs: parse and print actions, refuse what is
-    illegal, place stages on ranks, merge I and W, put in communication and sharding.
+    Judge what a pipeline runtime does with schedules before anything runs: parse and print actions, reject illegal
+    schedules, place stages on ranks, merge I and W, and insert communication and sharding.
     """
     one.add_argument(
         "target", metavar="TARGET", help="torch, or package.module:object with the methods of ScheduleText"
@@ -443,8 +459,8 @@ def _schedule_text(one: argparse.ArgumentParser) -> None:
         "--schedule",
         **SEVERAL,
         metavar="NAME",
-        help="a recorded schedule, or the path of a CSV file in torch's format; may be given several times "
-        "(default: all recorded ones)",
+        help="judge this recorded schedule, or a CSV file in torch's format; may be repeated (default: all recorded "
+        "schedules)",
     )
     add_telling(one)
     add_report_files(one)
@@ -452,15 +468,15 @@ def _schedule_text(one: argparse.ArgumentParser) -> None:
 
 @command("stage-objects", "extra_checks:stage_objects")
 def _stage_objects(one: argparse.ArgumentParser) -> None:
-    """Judge a framework's stage objects: manual, traced, dw_builder, caches, refusals.
+    """Judge the stage objects of a framework.
 
-    Judge a framework's stage objects in one process: chains of manual and traced stages against the whole model,
-    dw_builder, what is refused, and what is let go of.
+    Judge the stage objects of a framework in one process: compare chains of manual and traced stages with the whole
+    model, and check dw_builder, caches, required errors and freed memory.
     """
     one.add_argument(
         "target", metavar="TARGET", help="torch, or package.module:object with the methods of StageObjects"
     )
-    add_option(one, "device", default="cpu", help="where stages are")
+    add_option(one, "device", default="cpu", help="put the stages on DEVICE")
     add_option(one, "device_plugins")
     add_telling(one)
     add_report_files(one)

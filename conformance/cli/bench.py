@@ -42,7 +42,7 @@ def bench(arguments: argparse.Namespace) -> int:
         write(listing(defects))
         return EXIT_CONFORMS
     if arguments.write is not None and len(defects) < len(DEFECTS):
-        msg = f"--write writes the page of all {len(DEFECTS)} defects; {len(defects)} are chosen. Give no names with it"
+        msg = f"--write writes the page of all {len(DEFECTS)} defects, but {len(defects)} are named; omit the names"
         raise SelectionError(msg)
     judged = _judged(defects, arguments.workers or os.cpu_count() or 1)
     code = _exit_code(judged)

@@ -35,11 +35,11 @@ def bundle(arguments: argparse.Namespace) -> int:
     try:
         files = bundle_files(_sources(arguments))
     except OSError as error:
-        msg = f"{error.filename}: cannot be read: {error.strerror}; expected a file of the run"
+        msg = f"cannot read {error.filename}: {error.strerror}; expected a file of the run"
         raise BundleError(msg) from error
     reasons = reasons_against(files)
     if reasons:
-        return _tell_reasons(f"{arguments.report} supports no statement", reasons)
+        return _tell_reasons(f"{arguments.report} does not support a statement", reasons)
     written = {arguments.output: packed(files)}
     if arguments.sign is not None:
         written[signature_path(arguments.output)] = signature(written[arguments.output], arguments.sign)
@@ -67,22 +67,20 @@ def _remove_signature(bundle: str) -> None:
         try:
             Path(path).unlink()
         except OSError as error:
-            msg = f"{path}: cannot be removed: {error.strerror}; it is of what {bundle} was before, not of this bundle"
+            msg = f"cannot remove {path}: {error.strerror}; it signs the earlier {bundle}, not this one; remove it"
             raise StaleSignatureError(msg) from error
-        write(
-            [Line(f"{path} was removed: it signed what {bundle} was before; --sign KEY signs this bundle", "warning")]
-        )
+        write([Line(f"removed {path}: it signed the earlier {bundle}; --sign KEY signs this bundle", "warning")])
 
 
 def _sources(arguments: argparse.Namespace) -> Sources:
     report = read_report(arguments.report)
     file, judged = report.target.get("file"), report.target.get("sha256")
     if file and judged and is_file(file) and sha256(file) != judged:
-        msg = f"{file} was changed since the run: its SHA-256 is not the report's; expected the code that was judged"
+        msg = f"{file} has changed since the run: its SHA-256 differs from the report's; restore it, or run again"
         raise BundleError(msg)
     named = arguments.waivers or (None if report.waivers is None else report.waivers["file"])
     if named is not None and not is_file(named):
-        msg = f"{named}: there is no such file; expected the waivers of the run, name them by --waivers"
+        msg = f"{named} does not exist; name the waiver file of the run with --waivers"
         raise BundleError(msg)
     paths = (None if name is None else Path(name) for name in (arguments.ndjson, named))
     return Sources(Path(arguments.report), *paths)
@@ -111,8 +109,8 @@ def _signed(held: bytes, arguments: argparse.Namespace) -> str:
     if arguments.signers is not None:
         return f"signed by {signer(held, arguments.bundle, arguments.signers)}"
     if is_signed(arguments.bundle):
-        return "signed, which was not checked (--signers FILE says who may have signed it)"
-    return "unsigned (who made it cannot be told)"
+        return "signed, but the signature was not checked (--signers FILE checks it)"
+    return "unsigned (its author is unknown)"
 
 
 def _left_open(report: Report) -> Iterator[Line]:
@@ -128,9 +126,9 @@ def _of_target(files: dict[str, bytes], path: Path) -> list[str]:
     try:
         found = sha256(path)
     except OSError as error:
-        msg = f"--target {path}: cannot be read: {error.strerror}; expected the file that was judged"
+        msg = f"--target {path}: cannot read the file: {error.strerror}; expected the file that was judged"
         raise BundleError(msg) from error
-    return [] if found == judged else [f"{path} is not what was judged: its SHA-256 is {found}"]
+    return [] if found == judged else [f"{path} is not the judged file: expected SHA-256 {judged}, got {found}"]
 
 
 def _statement(files: dict[str, bytes]) -> str:

@@ -164,9 +164,9 @@ def _place(path: str) -> str:
 def _taken(option: str, path: str, other: str) -> str:
     """Say that ``path`` has a use already: ``other`` is the option that names it, if any."""
     if path == "-":
-        return f"{other} and {option} both go to the standard output; name a file for one of them"
+        return f"{other} and {option} both go to standard output; name a file for one of them"
     if other:
-        return f"{other} and {option} name one file, {path!r}; choose another path for one of them"
+        return f"{other} and {option} name the same file, {path!r}; change one of the paths"
     return f"{option} {path!r} is a file that this command reads; choose another path"
 
 
@@ -193,7 +193,7 @@ def refuse_unwritable(path: str, option: str) -> None:
     try:
         problem = _problem_of(path)
     except OSError as error:
-        problem = f" cannot be written to: {error.strerror}; choose another path"
+        problem = f" cannot be written: {error.strerror}; choose another path"
     if problem:
         msg = f"{option} {path!r}{problem}"
         raise OutputFileError(msg)
@@ -203,13 +203,13 @@ def _problem_of(path: str) -> str:
     """Say what keeps a file from being written, behind its name; nothing where it can be."""
     real = Path(path).resolve()
     if not path.strip() or real.is_dir():
-        return " is a folder; expected the path of a file in it"
+        return " is a folder; name a file in it"
     if not real.parent.is_dir():
-        return f": there is no folder {str(real.parent)!r}; make it first"
+        return f": the folder {str(real.parent)!r} does not exist; create it first"
     if real.exists() and not real.is_file():
-        return " is no ordinary file; expected a path that may be replaced"
+        return " is not a regular file; choose another path"
     if not os.access(real.parent, os.W_OK | os.X_OK) or (real.exists() and not os.access(real, os.W_OK)):
-        return " cannot be written to; choose another path or change its permissions"
+        return " cannot be written; choose another path or change its permissions"
     return ""
 
 
@@ -232,6 +232,6 @@ def written(contents: Mapping[str, str | bytes], *, what: str) -> bool:
     try:
         replace_files(contents)
     except OSError as error:
-        complain(f"the {what} could not be written to {', '.join(map(repr, contents))}: {error}")
+        complain(f"cannot write the {what} to {', '.join(map(repr, contents))}: {error}")
         return False
     return True

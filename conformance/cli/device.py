@@ -23,7 +23,9 @@ def device(arguments: argparse.Namespace) -> int:
     begin(arguments)
     arguments.device = [name for several in arguments.device for name in several] or None
     if arguments.device is None and arguments.resume is None:
-        arguments.parser.error("name a device, such as cuda, npu:0 or auto; 'gradconform doctor' shows those there are")
+        arguments.parser.error(
+            "name a device, such as cuda, npu:0 or auto; 'gradconform doctor' lists the devices here"
+        )
     if arguments.resume is None:
         vars(arguments).update(target=RIGHT, waivers=None, no_waivers=True, with_contract=True)
         for name, usual in DEVICE_DEFAULTS.items():

@@ -33,7 +33,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     named = arguments.device is not None
     with (
         current_folder_first(),
-        waiting(f"looking at {'devices' if named else 'devices and targets'}, in other processes"),
+        waiting(f"probing {'devices' if named else 'devices and targets'} in other processes"),
     ):
         health = examine(arguments.device or ["all"], arguments.device_plugins or (), targets=not named)
     if arguments.json:

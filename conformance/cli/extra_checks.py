@@ -106,12 +106,12 @@ def _report(  # noqa: PLR0913, PLR0917 (what a report begins with)
 def prepared_pipeline(arguments: argparse.Namespace) -> Prepared:
     """Return what judges whole training steps, or a target inside schedules."""
     if arguments.fixed and arguments.target != TORCH:
-        msg = f"--fixed puts the right split into torch, and {arguments.target!r} is something else; name torch"
+        msg = f"--fixed requires target torch, got {arguments.target!r}"
         raise SelectionError(msg)
     if arguments.schedule is None:
         return _training_steps(arguments)
     if arguments.profile is not None:
-        msg = "--profile is of training steps, and --schedule runs schedules in their place; give one of the two"
+        msg = "--profile selects training steps, but --schedule runs schedules instead; omit one of them"
         raise SelectionError(msg)
     asked = PipelineOptions.of(vars(arguments))
     arguments.ranks = arguments.ranks or 2
@@ -152,7 +152,7 @@ def _training_steps(arguments: argparse.Namespace) -> Prepared:
     given = {"--ranks": arguments.ranks, "--stages-per-rank": arguments.stages_per_rank}
     given |= {"--microbatches": arguments.microbatches}
     if wrong := [option for option, value in given.items() if value is not None]:
-        msg = f"{', '.join(wrong)}: of schedules; training steps have sizes of their own"
+        msg = f"{', '.join(wrong)} requires --schedule; training steps have fixed sizes"
         raise SelectionError(msg)
     require(*torch_pipelining.FOR_PIPELINES)
     profile = arguments.profile or "quick"
@@ -265,12 +265,13 @@ def _lacking(names: list[str]) -> dict[str, str]:
 def _refuse_machines(arguments: argparse.Namespace, ranks: int, what: str) -> None:
     """Raise for machines that cannot have as many ranks each, or have no place to meet."""
     if ranks % arguments.nnodes:
-        msg = f"{what} cannot be shared evenly by --nnodes {arguments.nnodes}"
+        msg = f"{what} cannot be divided evenly by --nnodes {arguments.nnodes}; change one of the numbers"
         raise SelectionError(msg)
     host, _, port = arguments.rdzv_endpoint.rpartition(":")
     if arguments.nnodes > 1 and not (host and port.isdecimal() and int(port)):
-        where = "one of the machines and a free port there"
-        msg = f"--nnodes {arguments.nnodes} needs --rdzv-endpoint HOST:PORT, {where}, not {arguments.rdzv_endpoint!r}"
+        where = "a machine and a free port on it"
+        got = repr(arguments.rdzv_endpoint)
+        msg = f"--nnodes {arguments.nnodes} requires --rdzv-endpoint HOST:PORT, {where}; got {got}"
         raise SelectionError(msg)
 
 
@@ -286,7 +287,7 @@ def _chosen(
             continue
         for profile, others in (profiles or {}).items():
             if any(fnmatchcase(case.id, pattern) for case in others):
-                msg = f"--checks {pattern!r} matches no check of this profile; add --profile {profile}, which has it"
+                msg = f"--checks {pattern!r} matches no check of this profile; add --profile {profile}"
                 raise SelectionError(msg)
         known = [case.id for case in cases]
         msg = f"--checks {pattern!r} matches no check; nearest: {nearest(pattern, known)[:300]}"
@@ -338,7 +339,9 @@ def _schedules(given: list[str] | None) -> list[Schedule]:
         elif name in RECORDED:
             found.append(recorded(name))
         else:
-            msg = f"{name!r} is no recorded schedule and no CSV file; nearest: {nearest(name, RECORDED)}"
+            msg = (
+                f"unknown schedule {name!r}; name a CSV file or a recorded schedule; nearest: {nearest(name, RECORDED)}"
+            )
             raise ScheduleError(msg)
     return found
 

@@ -36,7 +36,7 @@ def fuzz(arguments: argparse.Namespace) -> int:
         try:
             return _hunt(runner, arguments) if trial is None else _reproduce(runner, trial, arguments)
         except AdapterError as error:
-            complain(f"the adapter cannot be judged through: {error}")
+            complain(f"the adapter does not work, so the target cannot be judged: {error}")
             return EXIT_DOES_NOT
 
 
@@ -49,7 +49,7 @@ def _runner(arguments: argparse.Namespace) -> Runner:
 def _refuse_nothing_claimed(runner: Runner) -> None:
     unclaimed = [*([] if Order.ways(runner.target.capabilities) else ["full or split"]), *runner.place_unmet]
     if unclaimed:
-        msg = f"{runner.target.name} does not claim {', '.join(unclaimed)}; expected a claim, so that it can be tried"
+        msg = f"{runner.target.name} does not claim {', '.join(unclaimed)}; fuzz tries only what a target claims"
         raise SelectionError(msg)
 
 

@@ -39,7 +39,7 @@ def init(arguments: argparse.Namespace) -> int:
             _write_new(folder, path, text) for path, text in starter_files(folder, target, arguments.shards).items()
         ]
     except OSError as error:
-        complain(f"{error.filename}: cannot be written: {error.strerror}")
+        complain(f"cannot write {error.filename}: {error.strerror}")
         return EXIT_ENVIRONMENT
     if any(written):
         write([Line(), *wrapped_each(_next_steps(folder, target), width(), hanging=4)])
@@ -53,7 +53,7 @@ def _look_for_what_it_drives(target: str) -> None:
     try:
         resolve(target)
     except TargetNotInstalledError as error:
-        complain(f"{error}; the files are written all the same")
+        complain(f"{error}; the files are written anyway")
 
 
 def _write_new(folder: Path, name: str, text: str) -> bool:
@@ -185,7 +185,7 @@ def only_target(folder: Path) -> str:
     what = "no file here defines stage_backward"
     if found:
         what = f"several files here define stage_backward: {', '.join(_named(path, folder) for path in found[:5])}"
-    msg = f"{what}; name the target: gradconform init mypackage.backward"
+    msg = f"{what}; name the target, as in: gradconform init mypackage.backward"
     raise StarterError(msg)
 
 

@@ -22,15 +22,15 @@ EXIT_CODES = """\
 exit codes:
   0    conforms
   1    does not conform; verify: the statement does not hold
-  2    usage: a bad target, option, pattern, device, dtype, report or waiver;
-       nothing was run, or a whole run of profile full has an idle waiver
-  3    error of the kit
-  4    error of the environment, or of the device
+  2    usage error: a bad target, option, pattern, device, dtype, report or
+       waiver; no check ran, or a whole run of profile full has an unused waiver
+  3    internal error of the kit
+  4    error of the environment or of the device
   5    incomplete: nothing failed, but fewer checks ran than the profile has
-  6    compare: the new run is worse than the one before
-  7    error of the target's adapter
-  130  interrupted by ctrl-C; what ran until then is reported
-  143  ended by SIGTERM, 129 by SIGHUP; what ran until then is reported
+  6    compare: the new run is worse than the base run
+  7    error in the target's adapter
+  130  interrupted by ctrl-C; the results so far are reported
+  143  stopped by SIGTERM, 129 by SIGHUP; the results so far are reported
 """
 
 TARGETS = """\
@@ -39,13 +39,13 @@ TARGET is one of
   package.module          with torch's functions stage_backward,
                           stage_backward_input and stage_backward_weight, or
                           stage_backward alone
-  package.module:object   such a namespace, an adapter, its class or its factory
-  path/to/file.py         as package.module
-  path/to/file.py:object  as package.module:object
+  package.module:object   an object with these functions, or an adapter, its
+                          class or its factory
+  path/to/file.py         a file with these functions
+  path/to/file.py:object  an object in a file
 
-A module is looked for in the current folder first. --device, --dtype, --checks
-and --exclude-checks may be given several times, or several values separated by
-commas.
+gradconform searches the current folder first. Repeat --device, --dtype,
+--checks and --exclude-checks, or separate their values with commas.
 """
 
 EXAMPLES = """\
@@ -71,8 +71,8 @@ class Parser(argparse.ArgumentParser):
         if wrong is not None:
             commands = re.findall(r"[a-z-]+", message.partition("choose from")[2])
             near = difflib.get_close_matches(wrong[1], commands, n=1)
-            hint = f", did you mean {near[0]}?" if near else "."
-            message = f"unknown command {wrong[1]!r}{hint} Expected one of {', '.join(commands)}"
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            message = f"unknown command {wrong[1]!r}{hint}; expected one of {', '.join(commands)}"
         self.exit(2, for_terminal(f"{self.prog}: {message}\nSee '{self.prog} --help'.\n"))
 
     # argparse types two overloads for this one behaviour.
@@ -133,19 +133,19 @@ def names_given(text: str) -> list[str]:
     """Return the names that commas separate."""
     names = [name.strip() for name in text.split(",")]
     if not all(names):
-        msg = f"{text!r} holds an empty name; expected one name, or several separated by commas"
+        msg = f"expected one name or several separated by commas, got an empty name in {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return names
 
 
-def number_given(text: str, *, fits: Callable[[float], bool], otherwise: str) -> float:
-    """Return a finite number that fits; argparse says what another text is ``otherwise``."""
+def number_given(text: str, *, fits: Callable[[float], bool], expected: str) -> float:
+    """Return a finite number that fits; argparse reports any other text, and what was ``expected``."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not (math.isfinite(number) and fits(number)):
-        msg = f"{text!r} is {otherwise}"
+        msg = f"expected {expected}, got {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return number
 
@@ -161,7 +161,7 @@ def duration_given(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not (math.isfinite(seconds) and seconds > 0):
-        msg = f"{text!r} is no time; expected seconds, or a number with a unit, such as 90, 90s, 10m or 1.5h"
+        msg = f"expected seconds or a number with a unit, such as 90, 90s, 10m or 1.5h; got {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return seconds
 
@@ -235,14 +235,14 @@ def add_output(one: Any, *flags: str, metavar: str = "PATH", **told: Any) -> Non
 
 def add_report_files(one: argparse.ArgumentParser, json: Any = None) -> None:
     """Add the options that name files for the report; ``json`` is the group that ``--json`` is one of, if any."""
-    add_output(one if json is None else json, "--json", help="write the report there as JSON; - is the standard output")
-    add_output(one, "--html", type=_file_given, help="write it there as an HTML page")
-    add_output(one, "--junit", type=_file_given, help="write it there as XML in the form of JUnit, a test per check")
+    add_output(one if json is None else json, "--json", help="write the report as JSON (- for standard output)")
+    add_output(one, "--html", type=_file_given, help="write the report as an HTML page")
+    add_output(one, "--junit", type=_file_given, help="write the report as JUnit XML, one test per check")
 
 
 def _file_given(path: str) -> str:
     if path == "-":
-        msg = "the standard output has what is told of the run; name a file, or let 'gradconform report' print one"
+        msg = "expected a file, got '-': standard output shows the run; 'gradconform report' can print a page later"
         raise argparse.ArgumentTypeError(msg)
     return path
 
@@ -260,15 +260,17 @@ FORMATS = ("full", "concise", "json", "github")
 def add_telling(one: argparse.ArgumentParser, *, formats: bool = True) -> None:
     """Add the options that say how much is told, and in which form."""
     how_much = one.add_mutually_exclusive_group()
-    how_much.add_argument("-q", "--quiet", action="count", help="tell less: a line per cause; twice: the verdict alone")
     how_much.add_argument(
-        "-v", "--verbose", action="count", help="tell more: the id of every check; twice: all that each of them saw"
+        "-q", "--quiet", action="count", help="print less: one line per cause; twice: only the verdict"
     )
-    add_count(one, "--failures", help="show so many failing checks of each cause (default: 1, the smallest)")
+    how_much.add_argument(
+        "-v", "--verbose", action="count", help="print more: the id of each check; twice: all findings of each check"
+    )
+    add_count(one, "--failures", help="show N failing checks of each cause (default: 1, the smallest)")
     if formats:
         one.add_argument(
             "--output-format",
             choices=FORMATS,
-            help="full; concise, a line per failure as path:check: message; json, the report; or github, annotations "
-            "of a workflow (default: full)",
+            help="print full text; concise: one line per failure, path:check: message; json: the report; or github: "
+            "workflow annotations (default: full)",
         )

@@ -69,7 +69,7 @@ def perform(
 
         def on_start(begun: Result) -> None:
             at[begun.place] = None
-            slow.begin(begun.place.name)
+            slow.begin(f"running {begun.place.name}")
             show(begun.place)
             if file is not None:
                 file.write(started(begun))
@@ -79,7 +79,7 @@ def perform(
                 file.add(result)
             results[result.place] = result
             at.pop(result.place, None)
-            slow.end(result.place.name)
+            slow.end(f"running {result.place.name}")
             show(result)
             failed.update([result.place] if result.status in FAILED else [])
             if len(failed) == limit and len(results) < len(places):

@@ -63,7 +63,7 @@ def replay(arguments: argparse.Namespace) -> int:
 def _without_target(what: str) -> str:
     """Return what is said where a check has no target: a report has one, and so many failures."""
     if not Path(what).is_file():
-        return f"a check id needs the TARGET to run it on: gradconform replay {what} TARGET"
+        return f"a check id requires a TARGET: gradconform replay {what} TARGET"
     failures = len(read_report(what).failures)
     which = f"one of its {failures} failures, such as {what}#1" if failures else f"a check in it: {what}#ID"
     return f"{what} is a report; name {which}"
@@ -88,12 +88,14 @@ def _result(report: Report, which: str, name: str) -> Result:
     failures = report.failures
     if which.isdigit():
         if not 1 <= int(which) <= len(failures):
-            msg = f"{name} has {len(failures)} failures, no number {which}; expected one from 1, or a check id"
+            numbers = f"a number from 1 to {len(failures)}" if failures else "a check id, as the report has no failures"
+            msg = f"{name}: expected {numbers}, got {which}"
             raise SelectionError(msg)
         return failures[int(which) - 1]
     found = [result for result in (*failures, *report.results) if result.check == which]
     if not found:
-        msg = f"{name} has no result of {which!r}; nearest: {nearest(which, {result.check for result in report})[:200]}"
+        near = nearest(which, {result.check for result in report})[:200]
+        msg = f"{name} has no result for {which!r}; nearest: {near}"
         raise SelectionError(msg)
     return found[0]
 
@@ -107,13 +109,13 @@ def _run_of(wanted: _Wanted) -> Run:
     known = checks_of(wanted.options.contract)
     if wanted.check not in known and not (options.stage or any(asked_by(wanted.check).values())):
         near = nearest(wanted.check, known)[:200]
-        msg = f"{wanted.check!r} is no check of contract {wanted.options.contract}; nearest: {near}"
+        msg = f"contract {wanted.options.contract} has no check {wanted.check!r}; nearest: {near}"
         raise SelectionError(msg)
     # What chooses checks, and what is made of their results, is not asked of one that is chosen by hand.
     alone = {"checks": wanted.check, "exclude_checks": (), "skip_operations": (), "shard": None}
     run = Run(wanted.options.but(**alone, schedule=(), waivers=None), choice=choice)
     if len(run.plan.items) > 1:
-        msg = f"{' and '.join(item.name for item in run.plan.items)}: name one device and one dtype"
+        msg = f"expected one device and one dtype, got {' and '.join(item.name for item in run.plan.items)}"
         raise SelectionError(msg)
     return run
 

@@ -53,7 +53,7 @@ def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result
     target = given.pop("target", None)
     if wrong := [OPTIONS[name].flag for name in given if name not in _TAKEN]:
         taken = ", ".join(OPTIONS[name].flag for name in _TAKEN)
-        msg = f"{', '.join(wrong)}: of checks of the contract; a check of a pipeline takes {taken}"
+        msg = f"a pipeline check takes only {taken}; omit {', '.join(wrong)}"
         raise SelectionError(msg)
     if report is None or before is None:
         _case(arguments.what)
@@ -69,7 +69,7 @@ def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result
 def _case(check: str) -> StepCase:
     known = {case.id: case for case in step_cases("standard")}
     if check not in known:
-        msg = f"{check!r} is no training step; nearest: {nearest(check, known)[:200]}"
+        msg = f"unknown training step {check!r}; nearest: {nearest(check, known)[:200]}"
         raise SelectionError(msg)
     return known[check]
 
@@ -93,16 +93,15 @@ def _typed(options: PipelineOptions) -> Mapping[str, Any]:
 
 def _write_script(wanted: _Wanted, path: str) -> int:
     if not wanted.check.startswith(STEPS):
-        msg = f"{wanted.check} is of a schedule; a script can be written of a training step. Replay it without --script"
+        msg = f"--script supports training steps only, and {wanted.check} runs a schedule; omit --script"
         raise SelectionError(msg)
     case, options = _case(wanted.check), wanted.options
     if options.fixed:
-        msg = f"a script runs torch as it is, and {wanted.check} ran with --fixed. Replay it without --script"
+        msg = f"--script runs torch as released, but {wanted.check} ran with --fixed; omit --script"
         raise SelectionError(msg)
     device_named(options.device, options.device_plugins)
     if backend_for(options.device, 1, share=options.ranks_share_device) == HOST_COPIES:
-        how = "Replay it without --script"
-        msg = f"a script runs with torch alone, which has no communication backend for {options.device!r}. {how}"
+        msg = f"--script uses torch alone, which has no communication backend for {options.device!r}; omit --script"
         raise SelectionError(msg)
     said = looked_at(wanted.target, steps=True)
     refuse_unwritten(case, said["claims"])

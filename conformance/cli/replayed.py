@@ -31,7 +31,7 @@ def _differences(now: Report, then: Report | None) -> list[str]:
     for name in ("torch", "platform"):
         before, here = then.environment.get(name), now.environment.get(name)
         if before != here:
-            found.append(f"{name} was {before}, now it is {here}")
+            found.append(f"{name} was {before} in the report and is {here} now")
     return found
 
 
@@ -70,4 +70,4 @@ def _compared(result: Result, before: Result | None) -> str:
     if before is None:
         return ""
     same = (result.status, result.message, result.headroom) == (before.status, before.message, before.headroom)
-    return "the same as in the report, number for number" if same else f"in the report: {before.status}"
+    return "same result as in the report, to the last digit" if same else f"in the report: {before.status}"

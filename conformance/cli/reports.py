@@ -70,10 +70,12 @@ def report(arguments: argparse.Namespace) -> int:
     wanted = {name: path for name in FORMS if (path := getattr(arguments, name)) is not None}
     of_one = [name for name in wanted if name not in _OF_SEVERAL]
     if of_one and len(arguments.reports) > 1:
-        arguments.parser.error(f"{_flag(of_one[0])} is of one report, and several are named; write one file for each")
+        arguments.parser.error(
+            f"{_flag(of_one[0])} takes one report, got {len(arguments.reports)}; write one file each"
+        )
     reports = [read_report(path) for path in arguments.reports]
     if "skip_list" in wanted and not standings(reports[0]):
-        arguments.parser.error(f"--skip-list: {arguments.reports[0]} judged no operation; run with --operation all")
+        arguments.parser.error(f"--skip-list: {arguments.reports[0]} has no operations; run with --operation all")
     if not wanted:
         return _print(reports, arguments)
     with _named(arguments.reports):

@@ -56,13 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _choose_last_failed(arguments: argparse.Namespace) -> None:
     """Select the checks that failed in the last run, and say so where there are none."""
     if arguments.resume is not None:
-        arguments.parser.error("--resume goes on with the checks of its run; leave out --last-failed")
+        arguments.parser.error("--resume runs the remaining checks of its run; omit --last-failed")
     found = last_failed(options_of(arguments).to_json(), arguments.checks or ())
     if found:
         arguments.checks = found
     else:
-        named = f"no check of {arguments.target} is known to have failed here"
-        complain(f"{named}; --last-failed runs all that were asked for")
+        complain(
+            f"no failed check of {arguments.target} is recorded for this folder; --last-failed runs all selected checks"
+        )
 
 
 def _read_elsewhere(arguments: argparse.Namespace) -> None:
@@ -143,10 +144,8 @@ def judge(
 def _how_to_go_on(file: RecordFile | None, stop: Stop) -> str:
     """Return how what is left of a run that ended early can be run."""
     if file is not None:
-        return f"; go on with {shlex.join(['gradconform', 'run', '--resume', file.path])}"
-    return (
-        "; a run with --ndjson FILE can be continued with --resume FILE" if stop.exit_code == EXIT_INTERRUPTED else ""
-    )
+        return f"; continue with {shlex.join(['gradconform', 'run', '--resume', file.path])}"
+    return "; with --ndjson FILE, a run can be continued later" if stop.exit_code == EXIT_INTERRUPTED else ""
 
 
 def _execution(
@@ -172,7 +171,7 @@ def _execution(
 
 def _list_plan(arguments: argparse.Namespace) -> int:
     if arguments.ndjson is not None or arguments.resume is not None:
-        arguments.parser.error("--list runs nothing, so there is nothing to keep; leave out --ndjson and --resume")
+        arguments.parser.error("--list runs no check and writes no records; omit --ndjson and --resume")
     with contextlib.closing(InProcess(options_of(arguments))) as execution:
         run = execution.planned
         write(plan_lines(run.plan, run.target, run.empty_report().counted, width()))
@@ -203,7 +202,7 @@ def resumed_options(arguments: argparse.Namespace, found: RecordedRun) -> RunOpt
     for name in given:
         if before[name] != now[name]:
             both = f"{before[name]!r} in the file and {now[name]!r} here"
-            msg = f"--resume {found.path}: {OPTIONS[name].flag} is {both}; leave it out, or begin a run of its own"
+            msg = f"--resume {found.path}: {OPTIONS[name].flag} is {both}; omit the option, or start a new run"
             raise RecordsError(msg)
     return recorded
 
@@ -211,7 +210,7 @@ def resumed_options(arguments: argparse.Namespace, found: RecordedRun) -> RunOpt
 def _recorded(found: RecordedRun) -> RunOptions:
     values = found.header.report.get("options")
     if not isinstance(values, dict) or values.get("target") is None:
-        msg = f"{str(found.path)!r} was not written by a command that can be repeated, so it cannot be gone on with"
+        msg = f"cannot continue {str(found.path)!r}: it records no target that a command could name; start a new run"
         raise RecordsError(msg)
     try:
         return RunOptions.from_json(values)
@@ -226,9 +225,9 @@ def refuse_another_run(found: RecordedRun, header: Header) -> None:
     told = [f"{name} is {was!r} in the file and {here!r} here" for name, (was, here) in differing(before, now).items()]
     told += _changed_files(found.header.files, header.files)
     if not told and found.header.places != header.places:
-        told = ["the checks are not the same"]
+        told = ["the checks differ"]
     if told:
-        msg = f"--resume {found.path}: this would be another run: {'; '.join(told)}. Begin it anew, with another file"
+        msg = f"--resume {found.path}: this run differs from the recorded one: {'; '.join(told)}. Start a new run"
         raise RecordsError(msg)
 
 
@@ -236,7 +235,7 @@ def _changed_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[st
     """Return which files differ from those that the run was begun with; none where its records name no files."""
     changed = sorted(name for name in {**before, **now} if before and before.get(name) != now.get(name))
     return [
-        f"{name} {'has changed' if name in before and name in now else 'is loaded by one alone'}" for name in changed
+        f"{name} {'has changed' if name in before and name in now else 'is loaded in only one run'}" for name in changed
     ]
 
 

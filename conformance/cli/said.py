@@ -65,7 +65,7 @@ def fill(
                 setattr(arguments, action.dest, found)
                 taken.append(name)
         if taken:
-            told.append(f"{source.name} says {', '.join(taken)}")
+            told.append(f"options from {source.name}: {', '.join(taken)}")
     return told
 
 
@@ -94,7 +94,7 @@ def _sources(actions: Iterable[str], folder: Path, variables: Mapping[str, str])
         table = _read(project).get("tool", {})
         values = table.get("gradconform", {}) if isinstance(table, dict) else {}
         if not isinstance(values, dict):
-            msg = f"{_PROJECT}: {_TABLE} is {values!r}; expected a table of options"
+            msg = f"{_PROJECT}: {_TABLE}: expected a table of options, got {values!r}"
             raise SettingsError(msg)
         yield _Source(f"[{_TABLE}] of {_PROJECT}", values)
 
@@ -103,17 +103,17 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(content(path, _LARGEST).decode("utf-8"))
     except OSError as error:
-        msg = f"{path.name} cannot be read: {error.strerror}"
+        msg = f"cannot read {path.name}: {error.strerror}"
         raise SettingsError(msg) from error
     except (ValueError, RecursionError) as error:
-        msg = f"{path.name} is no TOML: {error}"
+        msg = f"{path.name} is not valid TOML: {error}"
         raise SettingsError(msg) from error
 
 
 def _known(name: str, actions: Mapping[str, argparse.Action], source: _Source) -> argparse.Action:
     action = actions.get(name.replace("_", "-"))
     if action is None:
-        why = "is done by a command line alone" if name in _ACTS else "is no option of 'gradconform run'"
+        why = "works on the command line only" if name in _ACTS else "is not an option of 'gradconform run'"
         msg = f"{source.name}: {name!r} {why}; nearest: {nearest(name, actions)[:200]}"
         raise SettingsError(msg)
     return action
@@ -131,7 +131,7 @@ def _value(action: argparse.Action, name: str, value: Any, source: _Source) -> A
         if isinstance(value, bool) or (isinstance(value, list) and not several):
             _refuse(source, name, value, "expected one value")
         if several and not all(isinstance(word, str) for word in words):
-            _refuse(source, name, value, "expected texts")
+            _refuse(source, name, value, "expected strings")
         found = [action.type(str(word)) if callable(action.type) else str(word) for word in words]
     except (argparse.ArgumentTypeError, SelectionError) as error:
         _refuse(source, name, value, str(error))

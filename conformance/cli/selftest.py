@@ -84,5 +84,5 @@ def run_selftest(options: SelftestOptions, pattern: str | None = None, *, plugin
 def _nothing_chosen(pattern: str | None, dtype: str, left_out: dict[str, str], known: list[str]) -> str:
     if left_out:
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-        return f"--faults {pattern!r} matches only what is no fault in {dtype}: {reasons}"
+        return f"--faults {pattern!r} matches only faults that do not exist in {dtype}: {reasons}"
     return f"--faults {pattern!r} matches no fault; nearest: {nearest(pattern or '', known)[:300]}"

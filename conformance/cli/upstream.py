@@ -24,13 +24,13 @@ def upstream(arguments: argparse.Namespace) -> int:
     known = offers()
     if not arguments.defects and not arguments.all:
         if arguments.into is not None or arguments.force:
-            msg = "--into and --force go with what is written; name a defect, or give --all"
+            msg = "--into and --force require defects to write; name a defect, or add --all"
             raise UsageError(msg)
         every = list(known.values())
         write([*offer_listing(every, width()), Line(), *offer_figures(every, width())])
         return EXIT_CONFORMS
     if arguments.defects and arguments.all:
-        msg = "--all writes every defect; give no names with it"
+        msg = "--all writes every defect; omit the names"
         raise UsageError(msg)
     patterns = [ALL] if arguments.all else arguments.defects
     found = chosen(patterns, known, "{} matches no confirmed defect ('gradconform upstream' lists them)")
@@ -39,7 +39,7 @@ def upstream(arguments: argparse.Namespace) -> int:
     there = [] if arguments.force else [str(path) for path in texts if path.exists()]
     if there:
         more = f" and {len(there) - 1} more" if there[1:] else ""
-        msg = f"{there[0]!r}{more}: there already; give --force to write over, or another folder by --into"
+        msg = f"{there[0]!r}{more} already exists; add --force to overwrite, or name another folder with --into"
         raise ThereAlreadyError(msg)
     return _write(found, texts)
 
@@ -48,7 +48,7 @@ def _folder(into: str | None) -> Path:
     """Return where files go; raise :class:`~gradconform.exits.UsageError` for what is no folder."""
     folder = Path(into or ".")
     if not folder.is_dir():
-        msg = f"--into {into!r}: there is no such folder; make it first"
+        msg = f"--into {into!r}: the folder does not exist; create it first"
         raise UsageError(msg)
     return folder
 

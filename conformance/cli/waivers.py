@@ -26,7 +26,7 @@ def add(arguments: argparse.Namespace) -> int:
     filled = Filled(**{name: value for name, value in given.items() if value is not None})
     count = _edit(arguments, partial(added, filled=filled))
     if not count:
-        told = "no failure of the run is without a waiver"
+        told = "every failure of the run has a waiver"
     elif filled.missing:
         told = f"fill in {', '.join(filled.missing)}"
     else:

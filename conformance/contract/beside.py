@@ -48,8 +48,8 @@ def oracle_of(check: str) -> str | None:
 def chosen(patterns: Sequence[str], known: Mapping[str, _T], none: str) -> list[_T]:
     """Return what ``patterns`` name, in the order of ``known``: names, globs, or ``all``.
 
-    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names nothing; ``none``, in which ``{}`` is
-    the pattern, says what it is not.
+    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names nothing; ``none`` is the message, in
+    which ``{}`` is the pattern.
     """
     for pattern in patterns:
         if pattern != ALL and not any(fnmatchcase(name, pattern) for name in known):

@@ -60,7 +60,7 @@ def asked_of(patterns: Sequence[str], sizes: Sizes) -> OnBlocks:
     """
     checks: list[Check] = []
     left_out: dict[str, int] = {}
-    named, most = chosen(patterns, BLOCKS, "block {} is none"), room()
+    named, most = chosen(patterns, BLOCKS, "unknown block {}"), room()
     for block in named:
         for size in filter(block.takes, rungs(sizes)):
             needed = memory_of(block, size)

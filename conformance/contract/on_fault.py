@@ -42,7 +42,7 @@ def asked_of(patterns: Sequence[str], contract: Mapping[str, Check]) -> OnFaults
 
     Raises :class:`~gradconform.naming.SelectionError` for a pattern that names no fault.
     """
-    return OnFaults(tuple(_check(fault, contract) for fault in chosen(patterns, FAULTS, "fault {} is none")))
+    return OnFaults(tuple(_check(fault, contract) for fault in chosen(patterns, FAULTS, "unknown fault {}")))
 
 
 def _check(fault: Fault, contract: Mapping[str, Check]) -> FaultCheck:

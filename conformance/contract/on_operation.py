@@ -66,7 +66,7 @@ def asked_of(patterns: Sequence[str], profile: Profile, measured: Mapping[str, A
     Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none, and
     :class:`~gradconform.torch_releases.names.UnavailableError` where torch has no such lists.
     """
-    named = chosen(patterns, entries(), f"operation {{}} is none that torch {installed()} lists")
+    named = chosen(patterns, entries(), f"torch {installed()} lists no operation {{}}")
     checks, untried, nodes = list[Check](), list[str](), set[str]()
     left_out: Counter[Why] = Counter()
     samples = 0

@@ -79,7 +79,7 @@ def asked_of(patterns: Sequence[str], operations: OnOperations) -> OnOracles:
 
     Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none.
     """
-    names = chosen(patterns, {name: name for name in _CLAUSES}, "oracle {} is none")
+    names = chosen(patterns, {name: name for name in _CLAUSES}, "unknown oracle {}")
     checks = [
         _check(oracle, name, tuple(Trial(stages=(one.case,), program="F0 B0") for one in found))
         for oracle in names

@@ -68,7 +68,7 @@ def asked_of(patterns: Sequence[str]) -> OnSettings:
     """
     cases = {name: ZOO[name] for name in _STAGES}
     cases |= {name: case_of(BLOCKS[name], LADDER["small"][0]) for name in _BLOCKS}
-    names = chosen(patterns, {name: name for name in SETTINGS}, "setting {} is none")
+    names = chosen(patterns, {name: name for name in SETTINGS}, "unknown setting {}")
     checks: list[Check] = []
     for name in names:
         setting = SETTINGS[name]

@@ -69,12 +69,12 @@ def make_plan(  # noqa: PLR0913 (these are the options a user has)
     known = profile_named(profile)
     manifest, some = of_profile(checks, known), selected(checks, known, include, exclude)
     if not cells:
-        msg = "nothing to run on: name at least one device and one dtype"
+        msg = "no device or no dtype is given; name at least one of each"
         raise SelectionError(msg)
     items = _items(some, cells)
     if not items:
         told = ", ".join(dict.fromkeys(dtype for _, dtype in cells))
-        msg = f"no check that is left says anything in {told}; name another dtype"
+        msg = f"no selected check runs in {told}; name another dtype"
         raise SelectionError(msg)
     plan = Plan(items, len(_items(manifest, cells)), known)
     return plan if shard is None else _part(plan, shard)
@@ -94,7 +94,7 @@ def _part(plan: Plan, shard: Shard) -> Plan:
     """Return a shard's part of a plan."""
     positions = shard.positions([(item.device, item.dtype, item.check.trials[:1]) for item in plan.items])
     if not positions:
-        msg = f"shard {shard.index}/{shard.count} has none of {len(plan.items)} checks; expected fewer shards"
+        msg = f"shard {shard.index}/{shard.count} gets none of the {len(plan.items)} checks; use fewer shards"
         raise SelectionError(msg)
     record = shard.record(positions, [item.name for item in plan.items])
     return replace(plan, items=tuple(plan.items[position] for position in positions), shard=record)

@@ -49,7 +49,7 @@ def selected(
         and not any(fnmatchcase(check.id, pattern) for pattern in exclude)
     ]
     if not found:
-        msg = f"no check is left of {len(manifest)} after {include=} and {exclude=}; widen one of them"
+        msg = f"the selection keeps none of {len(manifest)} checks: {include=}, {exclude=}; change one of them"
         raise SelectionError(msg)
     return found
 
@@ -59,7 +59,7 @@ def _no_match(pattern: str, checks: Mapping[str, Selectable], profile: str) -> s
     elsewhere = {check.profile for check in checks.values() if fnmatchcase(check.id, pattern)}
     if elsewhere:
         smallest = min(elsewhere, key=PROFILES.index)
-        return f"check pattern {pattern!r} matches only checks of profile {smallest}, not of {profile}; use --profile"
+        return f"check pattern {pattern!r} matches no check of profile {profile}; use profile {smallest}"
     areas = dict.fromkeys(name.partition(".")[0] for name in checks)
     part = pattern.strip("*?.")
     if pattern.partition(".")[0] not in areas and not any(part in name for name in checks):

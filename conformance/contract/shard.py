@@ -31,7 +31,7 @@ class Shard:
         """Return the shard that ``text`` names, such as ``1/4``; raise :class:`ShardError` where it names none."""
         found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
-            msg = f"{text!r} is no shard; expected I/N with I from 1 to N, such as 1/4 for the first of four"
+            msg = f"expected I/N with I from 1 to N, such as 1/4 for the first of four shards; got {text!r}"
             raise ShardError(msg)
         return cls(int(found[1]), int(found[2]))
 

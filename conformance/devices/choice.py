@@ -117,7 +117,7 @@ def choose(  # noqa: PLR0913 (what a run is on)
     asked = [text.strip() for given in dtypes for text in str(given).split(",")]
     wanted = tuple(dict.fromkeys(text if text == "all" else dtype_name(text) for text in asked))
     if not (names and wanted):
-        msg = "nothing to run on: name at least one device and one dtype"
+        msg = "no device or no dtype is given; name at least one of each"
         raise SelectionError(msg)
     ours = frozenset({*here, *registered_types()})
     ours -= frozenset(registered_entries()) if ours else ours
@@ -143,7 +143,8 @@ def _chosen(  # noqa: PLR0913 (as above)
             chosen[device] = chosen.get(device, True) and name.discovers is not None
     cells = [cell for device, discovered in chosen.items() for cell in found.cells(device, dtypes, discovered)]
     if not cells:
-        msg = f"nothing to run on: {', '.join(n.text for n in names)} in {', '.join(dtypes)}; {_told(found.skipped)}"
+        tried = f"{', '.join(n.text for n in names)} in {', '.join(dtypes)}"
+        msg = f"no device and dtype can be used; tried {tried}: {_told(found.skipped)}"
         raise UnusableDeviceError(msg)
     indices = {device: found.indices(device) for device in chosen if not is_cpu(device)}
     used = {index for several in indices.values() for index in several}
@@ -212,7 +213,7 @@ class _Found:
             else:
                 msg = (
                     f"dtype {dtype!r} cannot be used on device {device!r}: {reason}; "
-                    "leave it out, or name --dtype all, which takes those that a device has"
+                    "omit it, or use --dtype all for the dtypes that the device supports"
                 )
                 raise UnusableDeviceError(msg)
         return cells
@@ -254,10 +255,10 @@ def _unusable(name: DeviceName, probe: Probe, probes: Sequence[Probe]) -> Unusab
 
 
 def what_an_unknown_device_needs(device_type: str) -> str:
-    """Say what a device takes that torch does not know."""
+    """Return what to do about a device that torch does not know."""
     entries = registered_entries()
     near = f", such as {nearest(device_type, entries)}" if entries else ""
-    return f"A device that torch does not know needs --device-plugin MODULE, or a registered name{near}"
+    return f"If torch does not know the device, use --device-plugin MODULE or a registered name{near}"
 
 
 def one_cell(device: object, dtype: object, plugins: Iterable[str] = ()) -> Choice:
@@ -265,7 +266,7 @@ def one_cell(device: object, dtype: object, plugins: Iterable[str] = ()) -> Choi
     choice = choose((device,), (dtype,), plugins=plugins)
     if len(choice.cells) != 1:
         told = ", ".join(" ".join(cell) for cell in choice.cells)
-        msg = f"{str(device)!r} and {str(dtype)!r} stand for {told}; name one of them"
+        msg = f"expected one device and one dtype; {str(device)!r} and {str(dtype)!r} mean {told}"
         raise SelectionError(msg)
     return choice
 
@@ -291,9 +292,9 @@ def refuse_crowd(choice: Choice, workers: int) -> None:
         most = len(indices) * min(limits) if limits else workers
         if workers > most:
             msg = (
-                f"{workers} worker processes are too many for device {device!r}: it has {len(indices)} usable "
-                f"{'index' if len(indices) == 1 else 'indices'}, and takes {min(limits)} on each; use -n {most}, "
-                f"name more indices, or set {PROCESSES_VARIABLE}"
+                f"{workers} worker processes are too many for device {device!r}. It has {len(indices)} usable "
+                f"{'index' if len(indices) == 1 else 'indices'}; the limit is {min(limits)} per index. Use "
+                f"-n {most}, name more indices, or set {PROCESSES_VARIABLE}"
             )
             raise SelectionError(msg)
 
@@ -305,6 +306,6 @@ def _processes(choice: Choice, index: str) -> int | None:
     if given is None:
         return None
     if not str(given).isdigit() or int(given) < 1:
-        msg = f"processes per index of {index}: {given!r} is no whole number from 1; see {PROCESSES_VARIABLE}"
+        msg = f"processes on {index}: expected a whole number of at least 1, got {given!r}; see {PROCESSES_VARIABLE}"
         raise SelectionError(msg)
     return int(given)

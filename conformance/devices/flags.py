@@ -37,13 +37,13 @@ def flags_named(given: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in pairs:
         if name not in VALUES:
-            msg = f"flag {name!r} does not exist; nearest: {nearest(name, VALUES)}"
+            msg = f"unknown flag {name!r}; nearest: {nearest(name, VALUES)}"
             raise SelectionError(msg)
         if value not in VALUES[name]:
-            msg = f"flag {name}={value!r}: expected one of {', '.join(VALUES[name])}"
+            msg = f"flag {name}: expected one of {', '.join(VALUES[name])}, got {value!r}"
             raise SelectionError(msg)
         if found.setdefault(name, value) != value:
-            msg = f"flag {name} is given as {found[name]!r} and as {value!r}; give it once"
+            msg = f"flag {name} has two values, {found[name]!r} and {value!r}; give it once"
             raise SelectionError(msg)
     return found
 
@@ -51,7 +51,7 @@ def flags_named(given: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        msg = f"flag {text!r} has no value; expected NAME=VALUE, such as tf32=on"
+        msg = f"flag: expected NAME=VALUE, such as tf32=on; got {text!r}"
         raise SelectionError(msg)
     return name.strip(), value.strip()
 
@@ -78,7 +78,7 @@ def refuse_autocast(flags: Mapping[str, str], device_types: Iterable[str]) -> No
             at = device_type
             _autocast(value, device_type)
     except RuntimeError as error:
-        msg = f"flag autocast={value} cannot be set on {at}: {error}"
+        msg = f"flag autocast={value} is not supported on {at}: {error}"
         raise SelectionError(msg) from error
 
 

@@ -30,9 +30,9 @@ _SPELT_SHORT = {
 
 #: Kinds of dtypes that it does not run in, and where they stand.
 _OTHER_KINDS = {
-    "complex": "Its complex stages run in complex64 with float32, and in complex128 with float64",
-    "float8": "Not yet: a parameter in float8 has no gradient in torch; --block float8-linear has products in it",
-    "fp8": "Not yet: a parameter in float8 has no gradient in torch; --block float8-linear has products in it",
+    "complex": "Complex stages run in complex64 with float32, and in complex128 with float64",
+    "float8": "A parameter in float8 has no gradient in torch; --block float8-linear tests float8 products",
+    "fp8": "A parameter in float8 has no gradient in torch; --block float8-linear tests float8 products",
     "int": "Integers have no gradients",
     "uint": "Integers have no gradients",
     "bool": "Bools have no gradients",
@@ -74,8 +74,8 @@ def _name(text: str) -> DeviceName:
     found = _FORM.fullmatch(text)
     if found is None or (found[1] in {"auto", "all"} and found[2]):
         msg = (
-            f"device {text!r} is no name of a device; expected TYPE, TYPE:INDEX or TYPE:* as torch spells types, "
-            "such as cpu, cuda:1 or npu:*, or auto, or all"
+            f"{text!r} is not a device name; expected TYPE, TYPE:INDEX or TYPE:*, such as cpu, cuda:1 or npu:*, "
+            "or auto, or all"
         )
         raise SelectionError(msg)
     return DeviceName(text, found[1], found[2])
@@ -95,6 +95,6 @@ def _no_dtype(name: str) -> str:
     meant = (
         None if whys else _SPELT_SHORT.get(name) or next(iter(difflib.get_close_matches(name, DTYPE_NAMES, n=1)), None)
     )
-    hint = f"; did you mean {meant}?" if meant else "."
-    msg = f"dtype {name!r} is not one the contract runs in{hint} Expected one of {', '.join(DTYPE_NAMES)}, or all"
+    hint = f" (did you mean {meant}?)" if meant else ""
+    msg = f"unsupported dtype {name!r}{hint}; expected one of {', '.join(DTYPE_NAMES)}, or all"
     return ". ".join([msg, *whys])

@@ -208,7 +208,7 @@ def _ask(request: Request, known: dict[str, Answer]) -> Probed | None:
     limit = time_limit()
     given = {**asdict(request), "path": sys.path, "known": {name: asdict(answer) for name, answer in known.items()}}
     at = "the start of a Python process"
-    asked = f"the first answers of {request.type or 'accelerators'} in another process"
+    asked = f"probing {request.type or 'accelerators'} in another process"
     with waiting(asked, limit), closing(Worker("gradconform.devices.questions:answer", given, quiet=True)) as worker:
         worker.expect(limit)
         for said in worker.told():
@@ -241,6 +241,6 @@ def time_limit() -> float:
     except ValueError:
         seconds = 0.0
     if not 0.0 < seconds < float("inf"):
-        msg = f"{TIME_LIMIT_VARIABLE}={given!r} is no time limit; expected seconds, such as {TIME_LIMIT:g}"
+        msg = f"{TIME_LIMIT_VARIABLE}: expected seconds, such as {TIME_LIMIT:g}; got {given!r}"
         raise SelectionError(msg)
     return seconds

@@ -63,8 +63,8 @@ def _try(device: torch.device) -> None:
         raise SelectionError(msg) from error
     if not answer.ok:
         msg = (
-            f"device {str(device)!r} can be used in a process of its own, but not in this one: {answer.message}. "
-            "A device has to be known to torch before the first backward of a process: import what makes it known first"
+            f"device {str(device)!r} works in a new process, but not in this one: {answer.message}. "
+            "torch must know a device before the first backward of a process; import the device's module earlier"
         )
         raise UnusableDeviceError(msg)
 

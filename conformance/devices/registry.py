@@ -22,7 +22,7 @@ def register_device(device_type: str, device: object) -> None:
     Raises ``ValueError`` for what is no device type.
     """
     if not (device_type.replace("_", "").isalnum() and device_type.islower()):
-        msg = f"{device_type!r} is no device type; expected one as torch spells it, without an index, such as 'npu'"
+        msg = f"expected a device type as torch spells it, without an index, such as 'npu'; got {device_type!r}"
         raise ValueError(msg)
     _OBJECTS[device_type] = device
 
@@ -82,7 +82,7 @@ def load_plugins(modules: tuple[str, ...], device_types: tuple[str, ...]) -> Non
             at = f"device plugin {module!r}"
             load_module(module)
         for device_type in device_types:
-            at = f"what is registered for device {device_type!r}"
+            at = f"the module registered for device {device_type!r}"
             load_entry(device_type)
     except Exception as error:
         msg = f"{at} could not be imported: {type(error).__name__}: {error}"

@@ -286,5 +286,5 @@ def from_blob(text: str) -> Trial:
         watch, options = frozenset(values["watch"]), values["options"]
         return Trial(stages=(stage_of(recipe),), program=values["program"], watch=watch, **options)
     except (ValueError, zlib.error, LookupError, TypeError, AttributeError) as error:
-        msg = f"{text[:40]!r} is no blob of a trial ({error}); expected what 'gradconform fuzz' printed, in full"
+        msg = f"--reproduce: expected a whole BLOB that 'gradconform fuzz' printed, got {text[:40]!r} ({error})"
         raise BlobError(msg) from error

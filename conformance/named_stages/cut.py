@@ -49,7 +49,7 @@ def stages_cut(case: StageCase, paths: tuple[str, ...]) -> Iterator[StageCase]:
     traced = _Traced(case, tuple(_module_at(case, path, told) for path in paths), told)
     parts = traced.parts(torch.float32)
     if len(parts) <= len(paths):
-        msg = f"{told}: torch's tracer makes {len(parts)} of {case.special}: its forward does not call each of them"
+        msg = f"{told}: torch's tracer found {len(parts)} of {case.special}; its forward does not call every one"
         raise StageError(msg)
     for number, (stage, args) in enumerate(parts):
         names, buffers = [name for name, _ in stage.named_parameters(remove_duplicate=False)], _buffers_of(stage)
@@ -107,7 +107,7 @@ class _Traced:
         try:
             from torch.distributed.pipelining import SplitPoint, pipeline  # noqa: PLC0415 (a slow import)
         except ImportError as error:
-            msg = f"{self._told} needs torch's tracer, which this torch has not: {error}"
+            msg = f"{self._told} requires torch's tracer, which this torch does not have: {error}"
             raise StageNotInstalledError(msg) from error
         case, split = self._case, dict.fromkeys(self._paths, SplitPoint.BEGINNING)
         module = case.make(dtype=dtype, device=_CPU, seed=0)

@@ -47,8 +47,8 @@ def _recipe(arg: Any, told: str, index: int, *, flagged: bool) -> Input:
         return Normal(tuple(arg.shape), needs_grad, _layout(arg), is_complex=arg.is_complex())
     if isinstance(arg, (tuple, list, set, Mapping)) and _holds_tensors(arg):
         msg = (
-            f"{told}: argument {index} of its example is a {type(arg).__name__} of tensors; expected tensors, and what "
-            "is none (numbers, strings, None): a pipeline sends tensors from stage to stage. Give them one by one"
+            f"{told}: argument {index} of its example is a {type(arg).__name__} of tensors; expected a tensor, number, "
+            "string or None. A pipeline sends tensors from stage to stage; pass each tensor as its own argument"
         )
         raise StageError(msg)
     return Constant(arg)
@@ -82,8 +82,8 @@ def _positional(example: Any, module: nn.Module, told: str) -> tuple[Any, ...]:
         raise StageError(msg) from error
     if bound.kwargs:
         msg = (
-            f"{told}: its forward takes {', '.join(bound.kwargs)} by keyword alone, and stages are fed by position; "
-            "wrap it in a module that takes them by position"
+            f"{told}: its forward takes {', '.join(bound.kwargs)} by keyword only, but stages get arguments by "
+            "position; wrap it in a module that takes them by position"
         )
         raise StageError(msg)
     return bound.args
@@ -103,8 +103,8 @@ def guessed(module: nn.Module, told: str) -> tuple[Any, ...]:
     if tried:
         asked = f"its forward takes none of the shapes {', '.join(str(tuple(one.shape)) for one in tried)}"
     msg = (
-        f"{told} needs an example of what it is fed: {asked}. Let the factory return (module, example_args), or give "
-        "it, its module or its file an attribute example_args: a tuple of tensors, or a function that returns one"
+        f"{told} requires example arguments: {asked}. Return (module, example_args) from the factory, or define "
+        "example_args on the factory, its module or its file: a tuple of tensors, or a function that returns one"
     )
     raise StageError(msg)
 

@@ -160,7 +160,7 @@ def _maker(name: str, told: str, *, small: bool) -> Callable[[], nn.Module]:
     library = imported("transformers", told)
     if name.endswith(".json"):
         if not is_file(name):
-            msg = f"{told}: there is no file {name!r}"
+            msg = f"{told}: the file {name!r} does not exist"
             raise StageError(msg)
         config = _shrunk(library.AutoConfig.for_model(**json.loads(Path(name).read_text("utf-8"))), small=small)
         return lambda: _auto(library, config, told)
@@ -180,7 +180,7 @@ def _auto(library: Any, config: Any, told: str) -> nn.Module:
         if kind is not None and type(config) in kind._model_mapping:  # noqa: SLF001 (what an auto class knows has no public name)
             made: nn.Module = kind.from_config(config)
             return made
-    msg = f"{told}: none of {', '.join(_AUTO)} of transformers knows {type(config).__name__}"
+    msg = f"{told}: {type(config).__name__} works with none of {', '.join(_AUTO)} of transformers"
     raise StageError(msg)
 
 

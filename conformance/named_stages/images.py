@@ -51,7 +51,7 @@ def model_of_images(
             failed = error
         else:
             return "", build, example
-    msg = f"{told} takes no images of {', '.join(map(str, sides))} pixels: {type(failed).__name__}: {failed}"
+    msg = f"{told} fails with images of {', '.join(map(str, sides))} pixels: {type(failed).__name__}: {failed}"
     raise StageError(msg) from failed
 
 

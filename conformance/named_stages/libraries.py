@@ -18,7 +18,7 @@ def asked(text: str, prefix: str, told: str) -> tuple[str, bool]:
     """Return the name of a model, and whether it is to be small; raise :class:`StageError` for another size."""
     name, _, size = text.removeprefix(prefix).partition("?")
     if size not in {"", "size=small", "size=full"}:
-        msg = f"{told}: {size!r} is no size; expected size=small or size=full, and cut=MODULE,… last"
+        msg = f"{told}: expected size=small or size=full, and cut=MODULE,… last; got {size!r}"
         raise StageError(msg)
     return name, size != "size=full"
 
@@ -32,5 +32,5 @@ def imported(library: str, told: str) -> Any:
         return importlib.import_module(library)
     except Exception as error:
         why = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
-        msg = f"{told} needs {library}, which cannot be imported: {why}; pip install 'gradconform[{library}]'"
+        msg = f"{told} requires {library}, which cannot be imported: {why}; pip install 'gradconform[{library}]'"
         raise StageNotInstalledError(msg) from error

@@ -96,8 +96,8 @@ def _named(text: str) -> Iterator[StageCase]:
     offered = list(_offered(module))
     if not offered:
         msg = (
-            f"{named.told} offers no stage: expected a function or a module class of its own that takes no argument, "
-            f"or a module; name one, as {text}:build_stage"
+            f"{named.told} defines no stage; expected a module, or a function or module class without arguments; "
+            f"name one, such as {text}:build_stage"
         )
         raise StageError(msg)
     for name in offered:
@@ -145,7 +145,7 @@ def _built(made: object, home: ModuleType, named: Named) -> tuple[Callable[[], n
     if isinstance(made, nn.Module):
         return lambda: copy.deepcopy(made), _example_of(named, made, home)
     if not callable(made):
-        msg = f"{named.told} is {made!r:.60}; expected a function that returns a module, or a module"
+        msg = f"{named.told}: expected a module, or a function that returns one; got {made!r:.60}"
         raise StageError(msg)
     factory = cast("Callable[[], object]", made)
     first = _called(factory, named)
@@ -153,7 +153,7 @@ def _built(made: object, home: ModuleType, named: Named) -> tuple[Callable[[], n
         example = first[1] if len(first) == 2 else first[1:]  # noqa: PLR2004 (a pair)
         return lambda: cast("tuple[nn.Module]", factory())[0], _called(example, named) if callable(example) else example
     if not isinstance(first, nn.Module):
-        msg = f"{named.told} returned {first!r:.60}; expected a module, or (module, {_EXAMPLE})"
+        msg = f"{named.told}: expected a module or (module, {_EXAMPLE}), got {first!r:.60}"
         raise StageError(msg)
     return cast("Callable[[], nn.Module]", factory), _example_of(named, factory, first, home)
 

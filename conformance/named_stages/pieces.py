@@ -95,6 +95,6 @@ def _by_name(module: nn.Module, args: tuple[Any, ...], told: str) -> dict[str, A
     """Return arguments by position under the names that the module's forward has for them."""
     names = list(inspect.signature(module.forward).parameters)
     if len(names) < len(args):
-        msg = f"{told}: its forward takes arguments without names beside those with one"
+        msg = f"{told}: its forward takes both named and unnamed arguments; wrap it in a module with named ones"
         raise StageError(msg)
     return dict(zip(names, args, strict=False))

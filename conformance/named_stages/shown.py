@@ -31,8 +31,8 @@ def _shown(case: StageCase, dtype: torch.dtype, told: str) -> frozenset[str]:
         pass_on_an_interrupt(error)
         shapes = ", ".join(str(tuple(getattr(recipe, "shape", ()))) for recipe in case.inputs)
         msg = (
-            f"{told} cannot be run forward and backward in {dtype}, in which its gradients are judged or held "
-            f"against: {type(error).__name__}: {error}. It was fed arguments of the shapes {shapes}"
+            f"{told} failed to run forward and backward in {dtype}, which its gradients are judged in or compared "
+            f"with: {type(error).__name__}: {error}. Its arguments had the shapes {shapes}"
         )
         raise StageError(msg) from error
 
@@ -45,7 +45,7 @@ def _refuse(case: StageCase, dtype: torch.dtype, told: str) -> None:
         raise StageError(msg)
     if not all(map(alike, first, second)):
         msg = (
-            f"{told} gives other outputs for the same arguments, buffers and seed of torch's generator; expected "
-            "it to draw what is random from that generator, and to keep nothing from forward to forward but its buffers"
+            f"{told} gives different outputs for the same arguments, buffers and seed. Draw random values from torch's "
+            "generator, and keep state only in buffers"
         )
         raise StageError(msg)

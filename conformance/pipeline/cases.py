@@ -147,7 +147,7 @@ def clauses_of(name: str) -> tuple[Clause, ...]:
 def _of_file(path: str, ranks: int) -> list[Case]:
     schedule = read_csv(path)
     if schedule.ranks != ranks:
-        msg = f"the schedule {path!r} has {schedule.ranks} rows, one per rank, and {ranks} ranks were asked for"
+        msg = f"schedule {path!r}: expected {ranks} rows, one per rank of --ranks; got {schedule.ranks}"
         raise ScheduleError(msg)
     # A pipeline on one rank would be another schedule than the file's.
     return [
@@ -160,7 +160,7 @@ def _of_file(path: str, ranks: int) -> list[Case]:
 def _of_class(name: str, ranks: int, stages_per_rank: int | None, microbatches: int) -> list[Case]:
     known = {one.lower(): one for one in NAMES}
     if name.lower() not in known:
-        msg = f"{name!r} is no schedule; expected one of {', '.join(NAMES)}, all, or the path of a CSV file"
+        msg = f"unknown schedule {name!r}; expected one of {', '.join(NAMES)}, all, or the path of a CSV file"
         raise ScheduleError(msg)
     name = known[name.lower()]
     per_rank = stages_per_rank or (1 if name in _ONE_STAGE else 2)

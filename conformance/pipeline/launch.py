@@ -274,7 +274,7 @@ class _Ranks:
     def follow(self, case: Case | StepCase) -> list[Outcome]:
         """Return the outcomes of a case once every rank has one; fewer where ranks ended or hung, or one raised."""
         self.launcher.expect(self.limits[case.id] + _AROUND_S)
-        with waiting(f"the ranks in {case.id}", self.limits[case.id]):
+        with waiting(f"running {case.id}", self.limits[case.id]):
             while True:
                 ended = self.gone or bool(self.start.exits())  # asked first: what ranks wrote before is read below
                 found = self._outcomes(case)
@@ -303,7 +303,7 @@ class _Ranks:
 
     def _wait(self, hurry: Callable[[], None]) -> None:
         self.launcher.expect(_AROUND_S)
-        with waiting("the end of the ranks", _AROUND_S):
+        with waiting("waiting for the ranks to end", _AROUND_S):
             while not self.gone and len(self.start.exits()) < self.machines.here:
                 self._look()
                 hurry()

@@ -50,12 +50,11 @@ class PipelineOptions:
         """Return the options that :meth:`to_json` wrote; raise ``SelectionError`` where another run wrote them."""
         plain = cls().to_json()
         if {*values} != {*plain} or values["command"] != _COMMAND:
-            msg = f"these are not the options of 'gradconform {_COMMAND}'; expected {', '.join(plain)}"
+            msg = f"the report does not have the options of 'gradconform {_COMMAND}'; expected {', '.join(plain)}"
             raise SelectionError(msg)
         for one in fields(cls):
             if not _fits(one, values[one.name]):
-                like = f"expected a value such as {plain[one.name]!r}"
-                msg = f"{one.name} is {values[one.name]!r}, which no run has; {like}"
+                msg = f"{one.name}: expected a value such as {plain[one.name]!r}, got {values[one.name]!r}"
                 raise SelectionError(msg)
         several = {name: tuple(map(str, values[name])) for name, default in plain.items() if isinstance(default, list)}
         return cls(**{name: several.get(name, values[name]) for name in plain if name != "command"})

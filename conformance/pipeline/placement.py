@@ -26,8 +26,8 @@ def backend_for(name: str, ranks: int, *, share: bool = False) -> str:
     if ranks > indices and not share:
         msg = (
             f"{ranks} ranks on this machine are too many for device {name!r}: it has {indices} "
-            f"{'index' if indices == 1 else 'indices'}. Use fewer ranks, more machines by --nnodes, or "
-            "--ranks-share-device, with which they communicate by gloo over copies on the host"
+            f"{'index' if indices == 1 else 'indices'}. Use fewer ranks, more machines (--nnodes), or "
+            "--ranks-share-device, which communicates through gloo with copies on the CPU"
         )
         raise SelectionError(msg)
     if share:

@@ -33,7 +33,7 @@ def first_line_after() -> float:
 
 @contextlib.contextmanager
 def waiting(what: str, limit: float | None = None, *, say: Callable[[str], None] = print_to_stderr) -> Iterator[None]:
-    """Report that ``what`` is waited for after 5 s, 10 s, 20 s and so on; it may take ``limit`` seconds."""
+    """Report that the kit is still doing ``what``, after 5 s, 10 s, 20 s and so on; it may take ``limit`` seconds."""
     waits = Waits(say)
     waits.begin(what, limit)
     try:
@@ -55,7 +55,7 @@ class Waits:
         self._closed = False
 
     def begin(self, what: str, limit: float | None = None) -> None:
-        """Begin a wait for ``what``, which may take ``limit`` seconds, None for no limit."""
+        """Begin a wait for ``what``, such as "loading the target"; it may take ``limit`` seconds, None for no limit."""
         with self._changed:
             self._going_on[what] = (time.monotonic(), limit)
             self._next[what] = self._after
@@ -95,5 +95,5 @@ class Waits:
         if late:
             first = min(late, key=lambda what: self._going_on[what][0])
             since, limit = self._going_on[first]
-            most = "" if limit is None else f", limit {limit:g} s"
-            self._say(f"waiting for {first} ({now - since:.0f} s so far{most})")
+            most = "" if limit is None else f" (limit {limit:g} s)"
+            self._say(f"still {first} after {now - since:.0f} s{most}")

@@ -55,7 +55,7 @@ class Exit:
     def words(self) -> str:
         """The exit code in words."""
         if self.foreign:
-            return f"{self.foreign} on the pipe on which the kit's own messages come"
+            return f"{self.foreign} on the pipe that is reserved for the kit's messages"
         return exit_in_words(self.code)
 
     @property

@@ -68,14 +68,14 @@ def compare(
     """
     if base.contract != new.contract and not intersection:
         msg = (
-            f"BASE is of contract {base.contract} and NEW of contract {new.contract}: their checks do not ask the "
-            "same; compare runs of one contract, or only the checks that both have (--intersection)"
+            f"the reports use different contracts, BASE {base.contract} and NEW {new.contract}; compare runs of one "
+            "contract, or use --intersection"
         )
         raise CompareError(msg)
     changes = list(_changes(base, new))
     common = [change for change in changes if change.before is not None and change.now is not None]
     if not common:
-        msg = "the two reports have no check in common, on the same device and dtype; expected two runs of one contract"
+        msg = "the reports have no check in common on the same device and dtype; expected two runs of one contract"
         raise CompareError(msg)
     looked_at = common if intersection else changes
     return Comparison(
@@ -163,14 +163,14 @@ def _leaves(name: str, value: Any) -> dict[str, Any]:
 
 #: What a report of a comparison counts, and an expression can name.
 NAMES: dict[str, str] = {
-    "new_failures": "checks that fail now, and did not before",
-    "fixed": "checks that failed before, and pass now",
-    "lost": "checks that were judged before, and are not now",
-    "newly_unsupported": "of those, the ones that are unsupported now",
-    "newly_not_run": "of those, the ones that have no result now",
-    "newly_waived": "checks that are waived now, and were not before",
-    "other_failures": "checks that failed before and fail now, of another kind",
-    "headroom_drift": "passed checks whose error grew past --headroom-factor",
+    "new_failures": "checks that fail now and did not before",
+    "fixed": "checks that failed before and pass now",
+    "lost": "checks that were judged before and are not judged now",
+    "newly_unsupported": "lost checks that are unsupported now",
+    "newly_not_run": "lost checks that have no result now",
+    "newly_waived": "checks that are waived now and were not before",
+    "other_failures": "checks that fail now with another kind of failure",
+    "headroom_drift": "passing checks whose error/bound grew past --headroom-factor",
     "slower": "checks that take longer by more than --slower-factor",
     "differences": "differences of target, options and environment",
     "failures": "checks that fail now",
@@ -202,11 +202,11 @@ class Expression:
         """Read an expression; raise :class:`ExpressionError` that names what is no part of the language."""
         try:
             if len(text) > _LONGEST:
-                msg = f"it has {len(text)} characters; expected no more than {_LONGEST}"
+                msg = f"expected at most {_LONGEST} characters, got {len(text)}"
                 raise ExpressionError(msg)
             tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-            msg = f"{text[:80]!r} is no condition: {getattr(error, 'msg', error)}; expected one such as {DEFAULT!r}"
+            msg = f"{text[:80]!r} is not a condition: {getattr(error, 'msg', error)}; expected one such as {DEFAULT!r}"
             raise ExpressionError(msg) from error
         _refuse_foreign(tree, text)
         return cls(text.strip(), tree)
@@ -231,7 +231,8 @@ def _refuse_foreign(node: ast.expr, text: str) -> None:
         shown = ast.get_source_segment(text.strip(), node) or text
         named = isinstance(node, ast.Name)
         expected = f"one of {', '.join(NAMES)}" if named else "names, numbers, comparisons, and, or, not, parentheses"
-        msg = f"{text[:80]!r} has {shown[:60]!r}; expected {expected}"
+        within = "" if shown == text.strip() else f" in {text[:80]!r}"
+        msg = f"expected {expected}; got {shown[:60]!r}{within}"
         raise ExpressionError(msg)
     for part in parts:
         _refuse_foreign(part, text)

@@ -8,32 +8,32 @@ import re
 _KINDS: tuple[tuple[re.Pattern[bytes], str, str, str], ...] = (
     (
         re.compile(rb'\s*\{"record":'),
-        "holds the records of a run, as --ndjson writes them",
-        "gradconform run --resume {path} --json report.json makes a report of them",
+        "contains the records of a run, as --ndjson writes them",
+        "'gradconform run --resume {path} --json report.json' makes a report from them",
         "",
     ),
     (
         re.compile(rb'\s*\{\s*"schema": "gradconform-report"'),
-        "holds a report, as --json writes it",
+        "is a report that --json wrote",
         "",
-        "name the file of --ndjson; a report cannot be gone on with",
+        "name the file of --ndjson; a report cannot be continued",
     ),
     (
         re.compile(rb'\s*\{\s*"schema": "gradconform-comparison"'),
-        "holds a comparison",
-        "name the two reports that it was made of",
+        "is a comparison",
+        "name the two reports that it compares",
         "name the file of --ndjson",
     ),
     (
         re.compile(rb"PK\x03\x04"),
         "is a zip archive",
-        "gradconform verify reads a bundle, which has a report.json in it",
+        "'gradconform verify' reads a bundle, which contains report.json",
         "name the file of --ndjson",
     ),
     (
         re.compile(rb"\s*<!doctype html", re.IGNORECASE),
-        "is a page",
-        "name the report that it was made of",
+        "is an HTML page",
+        "name the report that it shows",
         "name the file of --ndjson",
     ),
 )

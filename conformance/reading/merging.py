@@ -26,7 +26,7 @@ def merge(reports: Mapping[str, Report]) -> Report:
     :class:`MergeError` that says which reports do not belong together and why, or which shard is missing.
     """
     if not reports:
-        msg = "there is nothing to merge; expected the report of each shard"
+        msg = "no report to merge; expected the report of each shard"
         raise MergeError(msg)
     _refuse_whole_runs(reports)
     first_name, first = next(iter(reports.items()))
@@ -42,7 +42,7 @@ def merge(reports: Mapping[str, Report]) -> Report:
 def _refuse_whole_runs(reports: Mapping[str, Report]) -> None:
     for name, report in reports.items():
         if report.shard is None:
-            msg = f"{name} is the report of a run without --shard; expected the report of a shard"
+            msg = f"{name} comes from a run without --shard; expected the report of a shard"
             raise MergeError(msg)
 
 
@@ -79,11 +79,11 @@ def _refuse_gaps(reports: Mapping[str, Report]) -> None:
     first = _shard(next(iter(reports.values())))
     missing = [f"{index}/{first['count']}" for index in range(1, first["count"] + 1) if index not in named]
     if missing:
-        msg = f"there is no report of shard {', '.join(missing)}; expected all {first['count']} shards"
+        msg = f"the report of shard {', '.join(missing)} is missing; expected all {first['count']} shards"
         raise MergeError(msg)
     held = sorted(position for report in reports.values() for position in _shard(report)["positions"])
     if held != list(range(first["selected"])):
-        msg = f"the shards hold {len(set(held))} of {first['selected']} checks; expected each check in one shard"
+        msg = f"the shards contain {len(set(held))} of {first['selected']} checks; expected each check in one shard"
         raise MergeError(msg)
 
 

@@ -48,10 +48,10 @@ def read_run(path: str | Path) -> RecordedRun:
     try:
         held = content(where, LARGEST_REPORT)
     except OSError as error:
-        msg = f"{str(path)!r} cannot be read: {error.strerror}"
+        msg = f"cannot read {str(path)!r}: {error.strerror}; expected a file that --ndjson wrote"
         raise RecordsError(msg) from error
     if (long := line_of_long_text(held)) is not None:
-        msg = f"{str(path)!r}, line {long}: holds a text of more than {LONGEST_TEXT} bytes, as no record does"
+        msg = f"{str(path)!r}, line {long}: expected texts of at most {LONGEST_TEXT} bytes, got a longer one"
         raise RecordsError(msg)
     whole = held.rfind(b"\n") + 1
     lines = held[:whole].splitlines() or [b"{}"]
@@ -63,7 +63,7 @@ def read_run(path: str | Path) -> RecordedRun:
             _take(run, _record(line), known)
     except (ValueError, TypeError, RecursionError) as error:
         other = instead_of_records(held)
-        expected = "; expected a record of a run, as --ndjson writes it" if isinstance(error, JSONDecodeError) else ""
+        expected = "; expected a record that --ndjson wrote" if isinstance(error, JSONDecodeError) else ""
         msg = f"{str(path)!r} {other}" if other else f"{str(path)!r}, line {number}: {error}{expected}"
         raise RecordsError(msg) from error
     return run
@@ -76,7 +76,7 @@ def _take(run: RecordedRun, record: Record, known: frozenset[Place]) -> None:
         result = _result(record)
         place = result.place
         if place not in known:
-            msg = f"a result of {place.name}, which the first line does not plan"
+            msg = f"unexpected result of {place.name}: the first line does not plan it"
             raise RecordsError(msg)
         run.results[place] = result
         run.started = None
@@ -92,7 +92,7 @@ def _take(run: RecordedRun, record: Record, known: frozenset[Place]) -> None:
 def _result(record: Record) -> Result:
     problem = problem_of({name: value for name, value in record.items() if name != "record"}, "result")
     if problem is not None:
-        msg = f"this is no result: {problem}"
+        msg = f"not a valid result: {problem}"
         raise RecordsError(msg)
     return as_result(record)
 

@@ -62,23 +62,23 @@ def _text(given: str | bytes | os.PathLike[str]) -> str:
         return given
     name, held = named(given), given if isinstance(given, bytes) else _content(Path(given))
     if (line := line_of_long_text(held)) is not None:
-        _refuse(name, f"line {line}: holds a text of more than {LONGEST_TEXT} bytes; expected a report, which has none")
+        _refuse(name, f"line {line}: expected texts of at most {LONGEST_TEXT} bytes, got a longer one")
     try:
         return held.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         _refuse_another_kind(name, held)
-        _refuse(name, f"byte {error.start} is {held[error.start : error.start + 1]!r}; expected text in UTF-8")
+        _refuse(name, f"byte {error.start}: expected text in UTF-8, got {held[error.start : error.start + 1]!r}")
 
 
 def _content(path: Path) -> bytes:
     try:
         size = path.stat().st_size
         if size > LARGEST_REPORT:
-            _refuse(str(path), f"has {size} bytes; expected a report, which has no more than {LARGEST_REPORT}")
+            _refuse(str(path), f"expected a report of at most {LARGEST_REPORT} bytes, got {size}")
         return content(path, LARGEST_REPORT)
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         reason = getattr(error, "strerror", None) or str(error)
-        _refuse(str(path), f"cannot be read: {reason}; expected a report that gradconform run --json has written")
+        _refuse(str(path), f"cannot read the file: {reason}; expected a report from gradconform run --json")
 
 
 def _values(name: str, text: str) -> dict[str, Any]:
@@ -87,14 +87,14 @@ def _values(name: str, text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         _refuse_another_kind(name, text.encode())
         cut = error.msg.startswith("Unterminated string") or _CUT.fullmatch(text[error.pos :].rstrip())
-        ended = "; the text ends there, as a truncated file does" if cut else ""
+        ended = "; the text ends there, so the file may be truncated" if cut else ""
         _refuse(name, f"line {error.lineno}, column {error.colno}: {error.msg}{ended}; expected JSON")
     except RecursionError:
-        _refuse(name, "is nested deeper than any report; expected one that gradconform run --json has written")
+        _refuse(name, "is nested too deep; expected a report from gradconform run --json")
     except ValueProblem as problem:
         _refuse(name, str(problem))
     if not isinstance(values, dict):
-        _refuse(name, f"holds {_shown(values)}; expected an object with a schema, a summary and results")
+        _refuse(name, f"expected an object with a schema, a summary and results; got {_shown(values)}")
     return values
 
 
@@ -119,7 +119,7 @@ def values_of(text: str) -> Any:
 
 def _integer(digits: str) -> int:
     if len(digits) > _DIGITS:
-        msg = f"holds the number {_short(digits)} of {len(digits)} digits; expected no more than {_DIGITS}"
+        msg = f"expected numbers of at most {_DIGITS} digits, got {_short(digits)} of {len(digits)} digits"
         raise ValueProblem(msg)
     return int(digits)
 
@@ -127,13 +127,13 @@ def _integer(digits: str) -> int:
 def _number(digits: str) -> float:
     value = float(digits)
     if value in {float("inf"), float("-inf")}:
-        msg = f"holds the number {_short(digits)}; expected one that a float can hold"
+        msg = f"expected numbers that fit in a float, got {_short(digits)}"
         raise ValueProblem(msg)
     return value
 
 
 def _constant(word: str) -> NoReturn:
-    msg = f"holds {word}, which is no JSON; expected a number or null"
+    msg = f"expected a number or null, got {word}, which is not JSON"
     raise ValueProblem(msg)
 
 
@@ -142,19 +142,19 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        msg = f"holds an object with {_short(twice)!r} twice; expected each name once"
+        msg = f"expected each name once in an object, got {_short(twice)!r} twice"
         raise ValueProblem(msg)
     return values
 
 
 def _refuse_version(name: str, values: Mapping[str, Any]) -> None:
     if values.get("schema") != SCHEMA:
-        _refuse(name, f"schema is {_shown(values.get('schema'))}; expected {SCHEMA!r}, as each report of the kit has")
+        _refuse(name, f"schema: expected {SCHEMA!r}, as in every report; got {_shown(values.get('schema'))}")
     version = values.get("schema_version")
     if version != SCHEMA_VERSION or isinstance(version, bool):
         newer = isinstance(version, int) and version > SCHEMA_VERSION
         then = "; install the version of gradconform that wrote it, or a later one" if newer else ""
-        _refuse(name, f"schema_version is {_shown(version)}; expected {SCHEMA_VERSION}, which this kit reads{then}")
+        _refuse(name, f"schema_version: this kit expected {SCHEMA_VERSION}, got {_shown(version)}{then}")
 
 
 def _refuse_other_values(name: str, values: Mapping[str, Any]) -> None:
@@ -173,7 +173,7 @@ def problem_of(values: Mapping[str, Any], what: Literal["report", "result"]) -> 
     if error is None:
         return None
     place = error.json_path.removeprefix("$").lstrip(".") or f"the {what}"
-    return f"{_short(place)} {_told(error)}"
+    return f"{_short(place)}{_told(error)}"
 
 
 @cache
@@ -185,27 +185,27 @@ def _validator(what: str) -> Draft202012Validator:
 
 
 def _told(error: ValidationError) -> str:
-    """Say what is there and what was expected, without the schema's own words."""
+    """Return what was expected and what is there, to follow the name of the place, without the schema's own words."""
     rule, value, found = str(error.validator), cast("Any", error.validator_value), cast("Any", error.instance)
     known = cast("dict[str, Any]", error.schema).get("properties", {})
     if rule == "required":
         missing = ", ".join(repr(name) for name in value if name not in found)
-        return f"has no {missing}; expected it, as each report of this schema has"
+        return f": expected the name {missing}, got none"
     if rule == "additionalProperties" and isinstance(found, dict):
         unknown = _short(", ".join(repr(name) for name in found if name not in known))
-        return f"has {unknown}, which the schema does not know; expected only {', '.join(known)}"
+        return f" has the unknown name {unknown}; expected only {', '.join(known)}"
     expected: dict[str, Callable[[], str]] = {
         "type": lambda: " or ".join([value] if isinstance(value, str) else value),
         "enum": lambda: textwrap.shorten(f"one of {', '.join(map(repr, value))}", _SHOWN_WORDS, placeholder=" …"),
         "const": lambda: repr(value),
         "pattern": lambda: f"text of the form {value}",
-        "minimum": lambda: f"a number from {value}",
+        "minimum": lambda: f"a number of at least {value}",
         "exclusiveMinimum": lambda: f"a number above {value}",
-        "maximum": lambda: f"a number up to {value}",
+        "maximum": lambda: f"a number of at most {value}",
         "minLength": lambda: "some text",
         "minItems": lambda: "at least one entry",
     }
-    return f"is {_shown(found)}; expected {expected[rule]()}"
+    return f": expected {expected[rule]()}, got {_shown(found)}"
 
 
 def _shown(value: object) -> str:
@@ -248,7 +248,7 @@ def read_report(path_or_text: str | bytes | os.PathLike[str]) -> Report:
         made=values.get("made"),
     )
     for problem in _problems(report, values):
-        _refuse(name, f"{problem}; the file was edited or put together from others. Expected it as the kit wrote it")
+        _refuse(name, f"{problem}; the file was edited; expected a report as the kit wrote it")
     return report
 
 
@@ -258,15 +258,15 @@ def _problems(report: Report, values: Mapping[str, Any]) -> Iterator[str]:
     for field, counted in report.summary.items():
         told = values["summary"][field]
         if told != counted:
-            yield f"summary.{field} is {told}, and the results give {counted}"
+            yield f"summary.{field}: expected {counted} from the results, got {told}"
     if not len(report.results) <= report.planned <= report.manifest:
         yield (
-            f"it has {len(report.results)} results of {report.planned} planned checks of a manifest of "
-            f"{report.manifest}, and none of the three can be larger than the next"
+            f"expected results <= planned checks <= manifest, got {len(report.results)} results, "
+            f"{report.planned} planned checks and a manifest of {report.manifest}"
         )
     for field, decided in report.decided.items():
         if values[field] != decided:
-            yield f"{field} is {values[field]!r}, and the results give {decided!r}"
+            yield f"{field}: expected {decided!r} from the results, got {values[field]!r}"
     held = None if report.extra else frozen(report.contract)
     if held is not None:
         yield from _against_the_contract(report, held)
@@ -286,7 +286,7 @@ def _of_results(report: Report) -> Iterator[str]:
     for position, result in enumerate(report.results):
         first = seen.setdefault(result.place, position)
         if first != position:
-            yield f"results[{first}] and results[{position}] are both of {result.place.name}"
+            yield f"results[{first}] and results[{position}] are both for {result.place.name}"
         problem = _status_problem(result) or _waiver_problem(result, listed)
         if problem:
             yield f"results[{position}] ({result.place.name}) {problem}"
@@ -305,7 +305,7 @@ def _of_shard(report: Report) -> Iterator[str]:
     if index > count:
         yield f"shard.index is {index} of {count} shards"
     if len(positions) != report.planned or len(set(positions)) != len(positions):
-        yield f"shard.positions names {len(set(positions))} checks, and {report.planned} are planned"
+        yield f"shard.positions: expected {report.planned} planned checks, got {len(set(positions))}"
     if selected > report.manifest or any(position >= selected for position in positions):
         yield f"shard.selected is {selected} of a manifest of {report.manifest}, and a position is beyond one of them"
 
@@ -330,15 +330,15 @@ def _against_the_contract(report: Report, contract: FrozenContract) -> Iterator[
     cells = {(result.device, result.dtype) for result in report.results}
     if not size or report.manifest % size or report.manifest < size * len(cells):
         yield (
-            f"summary.manifest is {report.manifest}, and contract {report.contract} has {size} checks in profile "
-            f"{report.profile} per device and dtype, of which the results name {len(cells)}"
+            f"summary.manifest: expected {size} checks of contract {report.contract}, profile {report.profile}, for "
+            f"each of {len(cells)} devices and dtypes, got {report.manifest}"
         )
     for position, result in enumerate(report.results):
         check = contract.checks.get(result.check)
         if check is None:
             near = nearest(result.check, contract.checks)[:200]
-            yield f"results[{position}].check is {result.check!r}, no check of contract {report.contract} ({near})"
+            yield f"results[{position}].check: contract {report.contract} has no {result.check!r}; nearest: {near}"
         elif check.profile not in held:
-            yield f"results[{position}] is of {result.check}, a check of profile {check.profile}, not {report.profile}"
+            yield f"results[{position}]: {result.check} is in profile {check.profile}, not in {report.profile}"
         elif result.requirement != check.requirement or not _asked(result, check):
-            yield f"results[{position}] does not say of {result.check} what contract {report.contract} asks"
+            yield f"results[{position}] does not match the requirement of {result.check} in contract {report.contract}"

@@ -114,16 +114,16 @@ class Replayed:
 
     def _refuse(self) -> None:
         if isinstance(self.check, FaultCheck):
-            msg = f"{self.check.id} judges the kit by a fault of its own, so there is no script of an implementation"
+            msg = f"--script: {self.check.id} judges a fault of the kit, not an implementation; omit --script"
             raise ScriptError(msg)
         if isinstance(self.check, OracleCheck):
-            msg = f"{self.check.id} judges the device, so there is no script of an implementation"
+            msg = f"--script: {self.check.id} judges the device, not an implementation; omit --script"
             raise ScriptError(msg)
         without = beyond(self.check, self.target.capabilities, self.device_name)
         if without:
             msg = (
-                f"{self.check.id} watches what no script can show ({', '.join(without)}); replay it "
-                "without --script, which prints the same numbers"
+                f"--script: no script can show what {self.check.id} watches ({', '.join(without)}); "
+                "omit --script to print the same numbers"
             )
             raise ScriptError(msg)
 

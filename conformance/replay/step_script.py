@@ -245,7 +245,7 @@ def where_is(target: str, *, runtime: bool) -> str:
 def refuse_unwritten(case: StepCase, claims: Mapping[str, Collection[str]]) -> None:
     """Raise :class:`ScriptError` for a training step that the runtime does not claim."""
     if values := withheld(case, claims):
-        msg = f"{case.id}: the runtime does not claim {values}, so that a script would show nothing"
+        msg = f"{case.id}: the runtime does not claim {values}, so a script would show nothing"
         raise ScriptError(msg)
 
 

@@ -39,7 +39,7 @@ def badge(report: Report, label: str) -> str:
     """
     if report.shard is not None:
         part = shard_name(report)
-        msg = f"this is {part} of a run, which has no verdict; put all together with 'gradconform merge' and name that"
+        msg = f"{part} of a run has no verdict; merge all shards with 'gradconform merge', and name the merged report"
         raise BadgeError(msg)
     left, right = _shown(label), _shown(f"{report.scope}: {_said(report)}{_share(report)}")
     return _drawn(left, right, _COLOURS[tone(report)], _shown(verdict(report)))

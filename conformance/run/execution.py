@@ -57,8 +57,8 @@ class RecordFile:
             return
         if size and not (found := read_run(self.path)).ended:
             msg = (
-                f"{self.path!r} holds a run that did not end ({len(found.results)} of {len(found.header.places)} "
-                f"results); go on with it by 'gradconform run --resume {self.path}', or remove it"
+                f"{self.path!r} contains an unfinished run ({len(found.results)} of {len(found.header.places)} "
+                f"results); continue it with 'gradconform run --resume {self.path}', or remove the file"
             )
             raise RecordsError(msg)
 
@@ -80,8 +80,8 @@ class RecordFile:
                 line = line[os.write(self._file, line) :]
         except OSError as error:
             msg = (
-                f"{self.path!r} cannot be written to any more: {error.strerror}; the results in it are kept: "
-                f"make room, and go on with --resume {self.path}"
+                f"cannot write to {self.path!r} any more: {error.strerror}; the results in it are kept; "
+                f"free some space, and continue with --resume {self.path}"
             )
             raise RecordsError(msg, EXIT_ENVIRONMENT) from error
         self._written += 1
@@ -110,12 +110,12 @@ def _opened(path: str, *, create: bool) -> tuple[int, bool]:
         created = not Path(path).exists()
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o666)
     except OSError as error:
-        advice = "name a file in an existing folder that may be written to" if create else "name the file of a run"
-        msg = f"{path!r} cannot be opened for writing: {error.strerror}; {advice}"
+        advice = "name a file in an existing, writable folder" if create else "name the file of a run"
+        msg = f"cannot open {path!r} for writing: {error.strerror}; {advice}"
         raise RecordsError(msg) from error
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        msg = f"{path!r} is no ordinary file; expected one that can be read again and gone on with"
+        msg = f"{path!r} is not a regular file; name a regular file, so that the run can be continued"
         raise RecordsError(msg)
     return file, created
 
@@ -127,5 +127,5 @@ def _lock(file: int, path: str) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        msg = f"another run is writing to {path!r} ({error.strerror}); wait for it, or name another file"
+        msg = f"another run is writing to {path!r} ({error.strerror}); wait until it ends, or name another file"
         raise RecordsError(msg) from error

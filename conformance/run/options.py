@@ -50,11 +50,11 @@ class Option(OptionWords):
     def refuse_foreign(self, value: Any) -> None:
         """Raise ``SelectionError`` for a JSON value that is not written of this option, whatever it says."""
         if self.kind in {"several", "paths"}:
-            fits, expected = isinstance(value, list) and all(isinstance(one, str) for one in value), "a list of texts"
+            fits, expected = isinstance(value, list) and all(isinstance(one, str) for one in value), "a list of strings"
         else:
-            fits, expected = value is None or isinstance(value, (str, int, float)), "a text, a number or none"
+            fits, expected = value is None or isinstance(value, (str, int, float)), "a string, a number or null"
         if not fits:
-            msg = f"{self.name} is {value!r}; expected {expected}"
+            msg = f"{self.name}: expected {expected}, got {value!r}"
             raise SelectionError(msg)
 
     def words(self, value: Any) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _path(given: Any) -> str:
     try:
         return os.fspath(given)  # type: ignore[no-any-return] # a path of bytes is none that anybody gives
     except TypeError as error:
-        msg = f"{given!r} is no path; expected the name of a file"
+        msg = f"expected the path of a file, got {given!r}"
         raise SelectionError(msg) from error
 
 
@@ -110,7 +110,7 @@ def _shard_written(shard: Shard | None) -> str | None:
 
 def _switch(given: Any) -> bool:
     if not isinstance(given, bool):
-        msg = f"{given!r} is neither on nor off; expected True or False"
+        msg = f"expected True or False, got {given!r}"
         raise SelectionError(msg)
     return given
 
@@ -213,7 +213,9 @@ class RunOptions:
         wrong = sorted({*values} ^ {*OPTIONS})
         if wrong:
             told = ", ".join(f"{name} is {'missing' if name in OPTIONS else 'unknown'}" for name in wrong)
-            msg = f"these are not the options of a run of this kit: {told}; expected {', '.join(OPTIONS)}"
+            msg = (
+                f"the options of the run do not fit this version of gradconform: {told}; expected {', '.join(OPTIONS)}"
+            )
             raise SelectionError(msg)
         for name, option in OPTIONS.items():
             option.refuse_foreign(values[name])

@@ -56,7 +56,7 @@ def plan_file(given: str | None, profile: str) -> Iterator[Measured]:
     made_by = _made_by(profile)
     path = _cached(made_by) if given is None else Path(given)
     if given is not None and not path.parent.is_dir():
-        msg = f"--plan {given}: there is no folder {str(path.parent)!r}; name a file in a folder that exists"
+        msg = f"--plan {given}: the folder {str(path.parent)!r} does not exist; name a file in an existing folder"
         raise PlanFileError(msg)
     with _locked(path):
         found = Measured(_read(path, made_by, named=given is not None))
@@ -89,7 +89,7 @@ def _locked(path: Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError, NotImplementedError, Timeout):
             folder.mkdir(parents=True, exist_ok=True)
-            with waiting("another process that measures operation samples", LOCK_LIMIT):
+            with waiting("waiting for another process that measures operation samples", LOCK_LIMIT):
                 held.enter_context(FileLock(folder / f"{named}.lock").acquire(timeout=LOCK_LIMIT))
         yield
 
@@ -104,12 +104,12 @@ def _read(path: Path, made_by: Mapping[str, str], *, named: bool) -> dict[str, A
     except (OSError, ValueError, KeyError, TypeError) as error:
         if not named:
             return {}
-        msg = f"--plan {path} cannot be read: {type(error).__name__}: {error}; remove the file, or name another"
+        msg = f"--plan {path}: cannot read the file: {type(error).__name__}: {error}; remove it, or name another file"
         raise PlanFileError(msg) from error
     wrong = differing(by, made_by)
     if wrong and named:
-        told = "; ".join(f"{name} is {here} here, {was} in the file" for name, (was, here) in wrong.items())
-        msg = f"--plan {path} was made by another run: {told}; remove the file, or name another"
+        told = "; ".join(f"expected {name} {here}, got {was}" for name, (was, here) in wrong.items())
+        msg = f"--plan {path}: the file does not fit this run: {told}; remove it, or name another file"
         raise PlanFileError(msg)
     return {} if wrong else found
 
@@ -122,5 +122,5 @@ def _write(path: Path, values: Mapping[str, Any], *, named: bool) -> None:
             remove_old(path.parent)
     except OSError as error:
         if named:
-            msg = f"--plan {path} cannot be written: {error.strerror}; name a file in a folder that exists"
+            msg = f"--plan {path}: cannot write the file: {error.strerror}; name a file in an existing folder"
             raise PlanFileError(msg) from error

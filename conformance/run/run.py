@@ -277,7 +277,7 @@ def _checks_of(
             own += by_oracles.checks
             extra.append(f"oracles: {by_oracles.told}")
     elif options.oracle:
-        msg = "--oracle checks operations and none is named; name some by --operation, or all"
+        msg = "--oracle requires operations, and none is selected; add --operation NAME, or --operation all"
         raise SelectionError(msg)
     if options.block:
         of_blocks = on_block.asked_of(options.block, options.sizes)
@@ -293,7 +293,7 @@ def _checks_of(
         extra.append(f"known faults: {known.told}")
     named = any((options.schedule, options.stage, options.operation, options.block, options.setting, options.fault))
     if named and not own:
-        msg = f"nothing that is named can be judged: {'; '.join(extra)}"
+        msg = f"none of the selected parts can be judged: {'; '.join(extra)}"
         raise SelectionError(msg)
     contract = checks_of(options.contract) if options.with_contract or not named else {}
     return {**contract, **{check.id: check for check in own}}, tuple(extra), found

@@ -87,7 +87,7 @@ def withheld_from(items: Iterable[Item], files: Sequence[str]) -> Withheld:
     lists = [read_skip_list(file) for file in files]
     of_operations = {item.place: name for item in items if (name := named_in(item.check.id, OPERATIONS)) is not None}
     if not of_operations:
-        msg = f"--skip-operations {files[0]}: there is no operation to leave out; name some by --operation, or all"
+        msg = f"--skip-operations {files[0]}: no operation is selected; select some with --operation NAME, or all"
         raise SkipListError(msg)
     reasons: dict[Place, str] = {}
     for place, name in of_operations.items():
@@ -115,11 +115,11 @@ def read_skip_list(file: str) -> SkipList:
     """Return what a file says; raise :class:`SkipListError` where it says nothing that is understood."""
     path = Path(file)
     if not path.is_file():
-        msg = f"--skip-operations {file}: there is no such file; {_EXPECTED}"
+        msg = f"--skip-operations {file}: the file does not exist; {_EXPECTED}"
         raise SkipListError(msg)
     found = _lists(_values(path, file))
     if not found:
-        msg = f"--skip-operations {file}: nothing in it is a list of operations; {_EXPECTED}"
+        msg = f"--skip-operations {file}: the file contains no list of operations; {_EXPECTED}"
         raise SkipListError(msg)
     lines: dict[str, list[Line]] = {}
     for where, several in found.items():
@@ -192,7 +192,7 @@ def _lines(given: Any, where: str) -> Iterator[Line]:
         elif isinstance(one, (str, torch.dtype)):
             yield _Spec(dtypes=(_dtype(one, where),))
         else:
-            msg = f"{where} holds {one!r}; expected a DecorateInfo or a dtype, such as torch.float32"
+            msg = f"{where}: expected a DecorateInfo or a dtype, such as torch.float32; got {one!r}"
             raise SkipListError(msg)
 
 
@@ -212,7 +212,7 @@ def _decorated(info: Any, why: str) -> Line:
 def _dtype(given: str | torch.dtype, where: str) -> torch.dtype:
     found = getattr(torch, given.removeprefix("torch."), None) if isinstance(given, str) else given
     if not isinstance(found, torch.dtype):
-        msg = f"{where} holds {given!r}, which is no dtype of torch; expected one such as 'float32'"
+        msg = f"{where}: expected a dtype of torch, such as 'float32'; got {given!r}"
         raise SkipListError(msg)
     return found
 

@@ -40,5 +40,5 @@ class TimeBudget:
 
     def stopped(self, left: int) -> RunStoppedError:
         """Return the error of a run that ends with checks left."""
-        checks = "check is" if left == 1 else "checks are"
-        return RunStoppedError(f"--time-budget of {self.seconds or 0:g} s is spent, and {left} {checks} left")
+        checks = "check" if left == 1 else "checks"
+        return RunStoppedError(f"the --time-budget of {self.seconds or 0:g} s is used up; {left} {checks} left to run")

@@ -78,7 +78,7 @@ def refuse_missing(named: Named) -> None:
     """
     where, attribute = named.parts
     if "\0" in where:  # from a file of settings: no path has one, and no module
-        msg = f"{named.told} has a null character; expected {FORMS}"
+        msg = f"{named.told} contains a null character; expected {FORMS}"
         raise TargetError(msg)
     if where.endswith(".py"):
         refuse_missing_file(where, named)
@@ -96,14 +96,14 @@ def refuse_missing_file(where: str, named: Named) -> None:
     path = Path(where).resolve()
     if not is_file(path):
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=3)
-        hint = f"; files near it: {', '.join(near)}" if near else ""
-        msg = f"{named.told}: there is no file {where!r}{hint}"
+        hint = f"; nearest files: {', '.join(near)}" if near else ""
+        msg = f"{named.told}: the file {where!r} does not exist{hint}"
         raise TargetError(msg)
 
 
 def _folder(where: str, named: Named) -> str:
     files = sorted(path.name for path in Path(where).glob("*.py"))
-    there = f"; Python files in it: {_some(files)}" if files else "; there is no Python file in it"
+    there = f"; it contains {_some(files)}" if files else "; it contains no Python file"
     return f"{named.told} is a folder; expected {FORMS}{there}"
 
 
@@ -140,17 +140,17 @@ def no_module(missing: str, named: Named) -> str:
     known = list(named.known)
     as_file = named.parts[0].replace(".", "/") + ".py"
     if is_file(Path(as_file)):
-        return f"{named.told}: no module {missing!r} can be imported, but there is a file {as_file}: name that"
+        return f"{named.told}: cannot import module {missing!r}, but the file {as_file} exists; use that name"
     near = difflib.get_close_matches(named.text, known, n=3)
     modules = difflib.get_close_matches(missing, _modules_here(), n=3)
     hints = [f"nearest registered names: {', '.join(near)}"] if near else []
-    hints += [f"modules near it in this folder: {', '.join(modules)}"] if modules else []
+    hints += [f"nearest modules in this folder: {', '.join(modules)}"] if modules else []
     hints += [f"registered names: {', '.join(known)}"] if known and not hints else []
     hint = "".join(f"; {one}" for one in hints)
     if not known:
-        return f"{named.told}: no module {missing!r} can be imported{hint}. Expected {FORMS}"
+        return f"{named.told}: cannot import module {missing!r}{hint}. Expected {FORMS}"
     return (
-        f"{named.told} is no registered name and no module {missing!r} can be imported{hint}. "
+        f"{named.told} is not a registered name, and module {missing!r} cannot be imported{hint}. "
         f"Expected a registered name, {FORMS}"
     )
 
@@ -165,7 +165,7 @@ def _no_submodule(outer: str, missing: str, spec: ModuleSpec, named: Named) -> s
         names = list(_defined(Path(spec.origin))) if spec.has_location and spec.origin else []
         near = difflib.get_close_matches(missing, names, n=1)
         hint = f"; did you mean {outer}:{near[0]}?" if near else _there(names)
-        return f"{named.told}: {outer} is a module and holds no other{hint}"
+        return f"{named.told}: {outer} is a module, not a package{hint}"
     inside = sorted(_inside(spec.submodule_search_locations))
     return f"{named.told}: {outer} has no module {missing!r}{_near(missing, inside)}"
 
@@ -191,7 +191,7 @@ def _near(missing: str, there: list[str]) -> str:
 
 def _there(names: Iterable[str]) -> str:
     public = [name for name in names if not name.startswith("_")]
-    return f"; it has {_some(public)}" if public else ""
+    return f"; it defines {_some(public)}" if public else ""
 
 
 def _some(names: list[str]) -> str:

@@ -126,7 +126,7 @@ class FunctionsSession(StageSession):
     def backward_weight(self, mb: int) -> tuple[Tensor | None, ...] | None:
         """Call ``stage_backward_weight`` with this micro-batch's context; let go of it unless W will be repeated."""
         if mb not in self._contexts:
-            msg = f"W of micro-batch {mb} has no param_groups to be called with: there was no I"
+            msg = f"W of micro-batch {mb} has no param_groups, because its I did not run"
             raise UnsupportedError(msg)
         context = self._contexts[mb] if self._spec.repeats_weight else self._contexts.pop(mb)
         options = {"retain_graph": True} if self._spec.retain_graph else {}
@@ -208,7 +208,7 @@ def _takes(function: Callable[..., Any], keyword: str) -> bool:
 _UNRUN = {
     "coroutine function": inspect.iscoroutinefunction,
     "generator function": inspect.isgeneratorfunction,
-    "generator function that is asynchronous": inspect.isasyncgenfunction,
+    "asynchronous generator function": inspect.isasyncgenfunction,
 }
 
 
@@ -218,7 +218,7 @@ def signature_problem(name: str, function: object) -> str | None:
         return f"{name} is {type(function).__name__}, not a function"
     for kind, is_one in _UNRUN.items():
         if is_one(function):
-            return f"{name} is a {kind}: what it returns has yet to be run, and holds no gradients"
+            return f"{name} is a {kind}; expected a plain function that returns gradients"
     try:
         inspect.signature(function).bind(*range(ARGUMENTS[name]))
     except TypeError as error:

@@ -57,7 +57,7 @@ def _import(name: str, named: Named) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or name
         if not (name == missing or name.startswith(f"{missing}.")):
-            msg = f"{named.told} could not be imported: it needs {missing!r}, which is not installed"
+            msg = f"{named.told} could not be imported: it needs {missing!r}, which is not installed; install it"
             raise TargetError(msg) from error
         raise TargetError(no_module(missing, named)) from error
     except BaseException as error:  # a script that ends the process would end this one with its exit code
@@ -71,7 +71,7 @@ def _load_file(where: str, named: Named) -> ModuleType:
     name = f"gradconform_target_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        msg = f"{named.told}: {where!r} cannot be loaded as Python"
+        msg = f"{named.told}: Python cannot load {where!r}"
         raise TargetError(msg)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -33,10 +33,10 @@ from .loading import load
 
 _OF_AN_ADAPTER = ("name", "capabilities", "open")
 
-_WANTED = f"an adapter has {', '.join(_OF_AN_ADAPTER)}: docs/write-an-adapter.md"
+_WANTED = f"an adapter needs {', '.join(_OF_AN_ADAPTER)}; see docs/write-an-adapter.md"
 
 #: What is said to who names something else, such as an engine.
-_LEADS = "An engine, or a function of another form, takes an adapter: docs/write-an-adapter.md"
+_LEADS = "For an engine or another interface, write an adapter: see docs/write-an-adapter.md"
 
 #: So many functions of a module are told.
 _TOLD = 8
@@ -133,13 +133,13 @@ def _no_target(found: object, text: str) -> str:
     there = [name for name in _OF_AN_ADAPTER if hasattr(found, name)]
     if there:
         missing = " and ".join(name for name in _OF_AN_ADAPTER if name not in there)
-        return f"target {text!r}, of type {kind}, has {' and '.join(there)} but no {missing}; {_WANTED}"
+        return f"target {text!r} ({kind}) has {' and '.join(there)} but no {missing}; {_WANTED}"
     held = getattr(found, "__dict__", {})
     functions = [name for name, one in held.items() if inspect.isfunction(one) and not name.startswith("_")]
-    has = f" and has the functions {', '.join(functions[:_TOLD])}" if functions else ""
+    has = f"; it defines {', '.join(functions[:_TOLD])}" if functions else ""
     return (
-        f"target {text!r}, of type {kind}, has neither stage_backward nor the attributes of an adapter{has}; expected "
-        f"torch's three functions, stage_backward alone, or an adapter. {_LEADS}"
+        f"target {text!r} ({kind}) has no stage_backward and is not an adapter{has}. Expected torch's three functions, "
+        f"stage_backward alone, or an adapter. {_LEADS}"
     )
 
 
@@ -152,7 +152,7 @@ def _from_factory(factory: Callable[[], object], text: str) -> Target:
         raise TargetError(_not_made(factory, text, error)) from error
     missing = [name for name in _OF_AN_ADAPTER if not hasattr(made, name)]
     if missing:
-        msg = f"target {text!r} made a {type(made).__name__} without {', '.join(missing)}; {_WANTED}"
+        msg = f"target {text!r} returned a {type(made).__name__} without {', '.join(missing)}; {_WANTED}"
         raise TargetError(msg)
     return _target(cast("Adapter", made), text, own_adapter=True)
 
@@ -161,12 +161,12 @@ def _not_made(factory: Callable[[], object], text: str, error: BaseException) ->
     """Return what is said where no adapter could be made: a function that takes arguments is none that makes one."""
     if inspect.isfunction(factory) and not _can_be_called(factory):
         return (
-            f"target {text!r} is a function {factory.__name__}{inspect.signature(factory)}; expected it under the name "
-            f"{FULL}, called as {FULL}(stage_output, output_grads, input_values), or something that makes an adapter "
-            f"without arguments. {_LEADS}"
+            f"target {text!r} is a function {factory.__name__}{inspect.signature(factory)}. Expected a function "
+            f"{FULL}(stage_output, output_grads, input_values), or a function without arguments that returns an "
+            f"adapter. {_LEADS}"
         )
     return (
-        f"target {text!r} could not be called without arguments to make an adapter: {type(error).__name__}: {error}. "
+        f"target {text!r} was called without arguments to get an adapter, and raised {type(error).__name__}: {error}. "
         f"{_LEADS}"
     )
 
@@ -192,7 +192,7 @@ def _functions_adapter(found: object, functions: dict[str, Any], text: str) -> F
     try:
         return FunctionsAdapter(text, functions, getattr(found, "gradconform_capabilities", {}))
     except (ValueError, TypeError) as error:
-        msg = f"target {text!r}: gradconform_capabilities: {error}"
+        msg = f"target {text!r}: invalid gradconform_capabilities: {error}"
         raise TargetError(msg) from error
 
 
@@ -200,7 +200,7 @@ def _target(adapter: Adapter, text: str, *, own_adapter: bool) -> Target:
     try:
         capabilities = claims_of(adapter)
     except (ValueError, TypeError) as error:
-        msg = f"target {text!r}: its capabilities {adapter.capabilities!r} cannot be read: {error}"
+        msg = f"target {text!r}: invalid capabilities {adapter.capabilities!r}: {error}"
         raise TargetError(msg) from error
     return Target(text=text, adapter=adapter, capabilities=capabilities, own_adapter=own_adapter)
 

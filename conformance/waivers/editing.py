@@ -129,7 +129,7 @@ def _without(text: str, gone: Sequence[int], waivers: Waivers) -> str:
     lines = text.splitlines(keepends=True)
     headers = [number for number, line in enumerate(lines) if _HEADER.match(line)]
     if len(headers) != len(waivers.entries):
-        msg = f"{waivers.file}: its entries cannot be told apart by lines; expected each to begin with [[waiver]]"
+        msg = f"{waivers.file}: cannot find where each entry begins; start each entry with a line [[waiver]]"
         raise WaiverError(msg)
     starts = [_with_comments(lines, header) for header in headers] + [len(lines)]
     dropped = {number for position in gone for number in range(starts[position], starts[position + 1])}

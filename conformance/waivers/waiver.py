@@ -203,7 +203,7 @@ def read_waivers(path: str | Path, *, today: dt.date | None = None) -> Waivers:
 def refuse_unknown_checks(waivers: Waivers, known: Collection[str]) -> None:
     """Raise :class:`WaiverError` for entries that match none of the ``known`` check ids."""
     problems = [
-        f"entry {number} ({waiver.check}): no such check; nearest: {nearest(waiver.check, known)[:200]}"
+        f"entry {number} ({waiver.check}): check does not exist; nearest: {nearest(waiver.check, known)[:200]}"
         for number, waiver in enumerate(waivers.entries, 1)
         if not any(fnmatchcase(check, waiver.check) for check in known)
     ]
@@ -217,29 +217,29 @@ def read_tables(path: Path) -> tuple[bytes, list[dict[str, Any]]]:
         held = content(path, _LARGEST_FILE)
         values = tomllib.loads(held.decode("utf-8"))
     except OSError as error:
-        _refuse(path, [f"cannot be read: {error.strerror}; expected a TOML file of [[waiver]] entries"])
+        _refuse(path, [f"cannot read the file: {error.strerror}; expected a TOML file of [[waiver]] entries"])
     except ValueError as error:  # no UTF-8, or no TOML
-        _refuse(path, [f"is no TOML: {error}; expected [[waiver]] entries"])
+        _refuse(path, [f"is not valid TOML: {error}; expected [[waiver]] entries"])
     except RecursionError:
-        _refuse(path, ["is nested deeper than any list of waivers; expected [[waiver]] entries"])
+        _refuse(path, ["is nested too deep; expected [[waiver]] entries"])
     tables = values.pop("waiver", [])
     if values or not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        found = ", ".join(values) or "a waiver that is no [[waiver]] table"
-        _refuse(path, [f"holds {found}; expected [[waiver]] entries and nothing else"])
+        found = ", ".join(values) or "a waiver that is not a [[waiver]] table"
+        _refuse(path, [f"expected only [[waiver]] entries, got {found}"])
     return held, tables
 
 
 def _problems(table: Mapping[str, Any], today: dt.date) -> Iterator[str]:
     unknown = sorted(set(table) - set(_NAMES))
     if unknown:
-        yield f"{', '.join(unknown)} is unknown; expected {', '.join(_NAMES)}"
+        yield f"unknown name {', '.join(unknown)}; expected {', '.join(_NAMES)}"
     for name in _TEXTS:
         if not isinstance(table.get(name), str) or not table[name].strip():
-            yield f"{name} is {_shown(table, name)}; expected some text"
+            yield f"{name}: expected some text, got {_shown(table, name)}"
     given = _verdicts(table)
     wrong = [kind for kind in given if kind not in verdicts()]
     if wrong or not given:
-        yield f"verdict is {_shown(table, 'verdict')}; expected one or several of {', '.join(verdicts())}"
+        yield f"verdict: expected one or several of {', '.join(verdicts())}; got {_shown(table, 'verdict')}"
     yield from _date_problems(table, today)
     yield from _scope_problems(table.get("when", {}))
 
@@ -247,26 +247,27 @@ def _problems(table: Mapping[str, Any], today: dt.date) -> Iterator[str]:
 def _date_problems(table: Mapping[str, Any], today: dt.date) -> Iterator[str]:
     expires = table.get("expires")
     if not isinstance(expires, dt.date) or isinstance(expires, dt.datetime):
-        yield f"expires is {_shown(table, 'expires')}; expected a date such as {today.year + 1}-01-31, without quotes"
+        like = f"{today.year + 1}-01-31"
+        yield f"expires: expected a date such as {like}, without quotes; got {_shown(table, 'expires')}"
     elif expires < today:
         ago = (today - expires).days
-        yield f"expired on {expires}, {ago} days ago; mend what fails, or say until when it is expected to"
+        yield f"expired on {expires}, {ago} days ago; fix the failure, or set a later date"
 
 
 def _scope_problems(when: Any) -> Iterator[str]:
     names = [field.name for field in fields(Scope)]
     if not isinstance(when, dict) or set(when) - set(names):
-        yield f"when is {when!r}; expected a table of {', '.join(names)}"
+        yield f"when: expected a table of {', '.join(names)}; got {when!r}"
         return
     for name, value in when.items():
         if not isinstance(value, str) or not value:
             expected = "a range of versions" if name == "torch" else "a name or a glob"
-            yield f"when.{name} is {value!r}; expected {expected}"
+            yield f"when.{name}: expected {expected}, got {value!r}"
         elif name == "torch":
             try:
                 SpecifierSet(value)
             except InvalidSpecifier:
-                yield f"when.torch is {value!r}; expected a range of versions such as '>=2.13,<2.14'"
+                yield f"when.torch: expected a range of versions such as '>=2.13,<2.14', got {value!r}"
 
 
 def _verdicts(table: Mapping[str, Any]) -> list[Any]:
@@ -281,10 +282,10 @@ def _waiver(table: Mapping[str, Any]) -> Waiver:
 
 
 def _shown(table: Mapping[str, Any], name: str) -> str:
-    return repr(table[name])[:80] if name in table else "missing"
+    return repr(table[name])[:80] if name in table else "nothing"
 
 
 def _refuse(path: str | Path, problems: list[str]) -> NoReturn:
-    more = [f"and {len(problems) - _TOLD} more faults"] if len(problems) > _TOLD else []
+    more = [f"and {len(problems) - _TOLD} more problems"] if len(problems) > _TOLD else []
     msg = "\n".join(f"{path}: {problem}" for problem in [*problems[:_TOLD], *more])
     raise WaiverError(msg)

@@ -53,18 +53,18 @@ class Ending:
 def _cause(exit_: Exit, *, at_check: bool) -> tuple[EndKind, str]:
     if exit_.limit is not None and not at_check:
         return "hang", (
-            f"a worker began no check within {exit_.limit:g} s: importing the target, making ready the device or the "
-            "plan has no end, or the process was stopped; --start-timeout allows more"
+            f"a worker began no check within {exit_.limit:g} s: it was importing the target or preparing the device or "
+            "the plan, or it was stopped; --start-timeout allows more"
         )
     if exit_.limit is not None:
-        return "hang", f"the check had no end within {exit_.limit:g} s"
+        return "hang", f"the check did not end within {exit_.limit:g} s"
     if exit_.foreign:
-        return "crash", f"in the middle of the check came {exit_.words}; the process was ended"
+        return "crash", f"the kit stopped the process during the check, because it read {exit_.words}"
     if exit_.code is None or exit_.code >= 0:
-        return "crash", f"the process ended in the middle of the check, {exit_.words}"
+        return "crash", f"the process ended during the check, with {exit_.words}"
     if -exit_.code == signal.SIGKILL:
-        return "killed", f"the process was ended by {exit_.words}, as the system does where memory runs out"
-    return "crash", f"the process was ended by {exit_.words}"
+        return "killed", f"the process was killed by {exit_.words}, as the system does if memory runs out"
+    return "crash", f"the process was killed by {exit_.words}"
 
 
 def _stack_lines(stacks: str) -> list[str]:
@@ -88,18 +88,16 @@ def charged(begun: Result, first: Ending, again: Ending | Result, oracle: Ending
     if isinstance(again, Result):
         if again.status not in {"passed", "unexpectedly_passed"}:
             return again
-        return _result(
-            begun, "error", "environment", f"{first.text}; run once more, by itself, the check passed", first
-        )
+        return _result(begun, "error", "environment", f"{first.text}; run again alone, the check passed", first)
     if not isinstance(oracle, Result) or oracle.status not in {"passed", "failed"}:
-        return _result(begun, "error", "environment", f"{again.text}, with plain autograd as well", again)
+        return _result(begun, "error", "environment", f"{again.text}; the same happens with plain autograd", again)
     if again.limit is not None and oracle.duration_s * _SLOWER > again.limit:
         text = f"{again.text}; plain autograd took {oracle.duration_s:.1f} s; --check-timeout allows more"
         return _result(begun, "error", "environment", text, again)
     if again.result is not None and again.result.status == "failed":
         return again.result
     kind = "memory" if again.kind == "killed" else again.kind
-    return _result(begun, "failed", kind, f"{again.text}; plain autograd does not do that", again)
+    return _result(begun, "failed", kind, f"{again.text}; this does not happen with plain autograd", again)
 
 
 def _result(begun: Result, status: Status, kind: str, text: str, ending: Ending) -> Result:

@@ -138,7 +138,7 @@ class CheckWorker:
         if changed:
             told = ", ".join(f"{name} from {before!r} to {now!r}" for name, (before, now) in changed.items())
             parts = ", ".join(dict.fromkeys(name.partition(".")[0] for name in changed))
-            msg = f"{parts} changed in the middle of the run: {told}"
+            msg = f"{parts} changed during the run: {told}; start the run again"
             raise RunRefusedError(msg, EXIT_ENVIRONMENT)
         return header
 
@@ -182,7 +182,7 @@ class IsolatedRun:
         try:
             count = max(1, min(workers, os.cpu_count() or 1))
             self._workers = [self._start(waits=waits and number > 0) for number in range(count)]
-            with waiting("the target, the devices and the plan in another process", start_timeout):
+            with waiting("loading the target, the devices and the plan", start_timeout):
                 self.header = self._expected = self._first_header()
         except RunStoppedError as error:
             self.close()
@@ -232,7 +232,7 @@ class IsolatedRun:
             if left:
                 raise self._budget.stopped(left)
         except RunRefusedError as error:
-            msg = f"a new worker could not go on: {error}"
+            msg = f"a new worker could not continue the run: {error}"
             raise RunStoppedError(msg, error.exit_code) from error
         finally:
             self.close()
@@ -324,7 +324,7 @@ class IsolatedRun:
         limits += [f"--max-lost-time allows {self._may_lose:g} s"] if self._lost >= self._may_lose else []
         if limits and (self._waiting or any(worker.given for worker in self._workers)):
             ended = "1 check ended its process" if self._crashes == 1 else f"{self._crashes} checks ended their process"
-            msg = f"{ended}, {self._lost:.0f} s lost, the last of them {last.place.name}; {' and '.join(limits)}"
+            msg = f"{ended} and took {self._lost:.0f} s, the last was {last.place.name}; {' and '.join(limits)}"
             raise RunStoppedError(msg)
 
     def _replace_idle(self, worker: CheckWorker, ending: Ending) -> CheckWorker:
@@ -338,7 +338,7 @@ class IsolatedRun:
         self._idle_ends += 1
         if self._idle_ends >= _IDLE_ENDS:
             told = "\n".join([ending.text, *ending.details])
-            msg = f"{_IDLE_ENDS} workers in a row ended before they began a check: {told}"
+            msg = f"{_IDLE_ENDS} workers in a row ended before their first check: {told}"
             raise RunStoppedError(msg)
         self._end(worker)
         return self._start()

@@ -65,7 +65,7 @@ def _united(what: str, mappings: Iterable[Mapping[str, T]], taken: Container[str
     for mapping in mappings:
         twice = sorted(name for name in mapping if name in found or name in taken)
         if twice:
-            msg = f"pytest_gradconform_{what} names {', '.join(map(repr, twice))}, which is taken; choose another name"
+            msg = f"pytest_gradconform_{what} uses a taken name: {', '.join(map(repr, twice))}; choose another name"
             raise ValueError(msg)
         found.update(mapping)
     return found
@@ -75,10 +75,10 @@ def _stages(config: pytest.Config) -> tuple[StageCase, ...]:
     found: dict[str, StageCase] = {}
     for case in (case for cases in config.hook.pytest_gradconform_stages(config=config) for case in cases):
         if not isinstance(case, StageCase):
-            msg = f"pytest_gradconform_stages returned {case!r}; expected gradconform.fixtures.stages.StageCase"
+            msg = f"pytest_gradconform_stages: expected gradconform.fixtures.stages.StageCase, got {case!r}"
             raise ValueError(msg)  # noqa: TRY004 (all that hooks do wrong is told by one type)
         if case.name in ZOO or case.name in found:
-            msg = f"pytest_gradconform_stages adds a stage {case.name!r}, and that name is taken; choose another name"
+            msg = f"pytest_gradconform_stages: the stage name {case.name!r} is taken; choose another name"
             raise ValueError(msg)
         found[case.name] = case
     return tuple(found.values())
@@ -181,7 +181,7 @@ def _choose(options: RunOptions, offered: tuple[str, ...]) -> Choice:
     except SelectionError as error:
         if not offered:
             raise
-        msg = f"{error}; pytest_gradconform_devices names: {', '.join(offered)}"
+        msg = f"{error}; pytest_gradconform_devices added: {', '.join(offered)}"
         raise type(error)(msg) from error
 
 

@@ -81,7 +81,7 @@ def _stages(metafunc: pytest.Metafunc) -> list[StageCase]:
     for pattern in (*mark.args, *dropped):
         if not any(_matches(case, [pattern]) for case in zoo):
             known = nearest(pattern, {*(case.name for case in zoo), *TRAITS})
-            msg = f"{STAGES_MARKER}: {pattern!r} matches no stage and no trait; nearest: {known}"
+            msg = f"marker {STAGES_MARKER}: no stage or trait matches {pattern!r}; nearest: {known}"
             raise ValueError(msg)
     return [case for case in zoo if (not mark.args or _matches(case, mark.args)) and not _matches(case, dropped)]
 
@@ -103,7 +103,7 @@ def _with_patterns(metafunc: pytest.Metafunc, stages: Sequence[StageCase], seed:
     ]
     if not pairs:
         known = sorted({*WRONG_PATTERNS, *(pattern for case in stages for pattern in patterns_of(case, seed))})
-        msg = f"{PATTERNS_MARKER}{mark.args} matches no pattern of these stages; expected some of {', '.join(known)}"
+        msg = f"{PATTERNS_MARKER}{mark.args} matches no pattern of these stages; patterns: {', '.join(known)}"
         raise ValueError(msg)
     return pairs
 

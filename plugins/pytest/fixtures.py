@@ -1,4 +1,4 @@
-"""Fixtures for anybody's own tests. torch is imported when the first of them is used, not when pytest starts."""
+"""Fixtures for your own tests. The first fixture in use imports torch; the start of pytest does not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @pytest.fixture(scope="session")
 def gradconform_target(pytestconfig: pytest.Config) -> Adapter:
-    """Return the adapter of the target that ``--gradconform`` names; a test that uses it fails where there is none.
+    """Return the adapter of the target that ``--gradconform`` names; without a target the test fails.
     Example: ``def test_name(gradconform_target): assert gradconform_target.name``.
 
     ::
@@ -39,7 +39,7 @@ def gradconform_target(pytestconfig: pytest.Config) -> Adapter:
     runs = pytestconfig.stash.get(RUNS_KEY, None)
     if runs is None:
         pytest.fail(
-            "gradconform_target needs a target: pass --gradconform TARGET, or set gradconform_target in the ini file",
+            "gradconform_target requires a target; add --gradconform TARGET, or set gradconform_target in the ini file",
             pytrace=False,
         )
     return runs[0].run.target.adapter
@@ -47,7 +47,7 @@ def gradconform_target(pytestconfig: pytest.Config) -> Adapter:
 
 @pytest.fixture
 def gradconform_device(request: pytest.FixtureRequest) -> torch.device:
-    """Return the device of ``--gradconform-device``, as ``torch.device``; the test is run once per device named.
+    """Return the ``torch.device`` that ``--gradconform-device`` names; the test runs once per named device.
     Example: ``def test_kernel(gradconform_device): torch.ones(3, device=gradconform_device)``.
 
     ::
@@ -70,7 +70,7 @@ def gradconform_device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture
 def gradconform_dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    """Return the dtype of ``--gradconform-dtype``, as ``torch.dtype``; the test is run once per dtype named.
+    """Return the ``torch.dtype`` that ``--gradconform-dtype`` names; the test runs once per named dtype.
     Example: ``def test_cast(gradconform_dtype): torch.ones(3, dtype=gradconform_dtype)``.
 
     ::
@@ -107,7 +107,7 @@ def _asked(find: Callable[[], T]) -> T:
 
 @pytest.fixture
 def gradconform_rng(request: pytest.FixtureRequest) -> torch.Generator:
-    """Return a generator on the CPU, seeded from ``--gradconform-seed`` and the test's node id alone.
+    """Return a CPU generator, seeded only from ``--gradconform-seed`` and the test's node id.
     Example: ``def test_draw(gradconform_rng): torch.randn(3, generator=gradconform_rng)``.
 
     ::
@@ -130,12 +130,13 @@ def gradconform_rng(request: pytest.FixtureRequest) -> torch.Generator:
 def gradconform_stage(
     request: pytest.FixtureRequest, gradconform_device: torch.device, gradconform_dtype: torch.dtype
 ) -> BuiltStage:
-    """Build a stage of the zoo; the test is run once per stage, or per stage that the marker leaves.
+    """Build a stage of the zoo; the test runs once per stage, or once per stage that the marker selects.
     Example: ``def test_forward(gradconform_stage): gradconform_stage.module(*gradconform_stage.args())``.
 
-    ``.module`` is the stage, ``.args(mb)`` the arguments of a micro-batch, ``.name`` and ``.traits`` say what is
-    special about it, ``.fresh()`` is another module with the same parameters. The marker takes globs over names and
-    traits, and globs to leave out. A stage that the dtype has no form of is skipped. ::
+    ``.module`` is the stage, and ``.args(mb)`` returns the arguments of a micro-batch. ``.name`` and ``.traits``
+    describe the stage, and ``.fresh()`` returns another module with the same parameters. The marker
+    ``gradconform_stages`` selects stages by globs over names and traits; ``without`` excludes some. A stage that cannot
+    run in the dtype is skipped. ::
 
         import pytest
 
@@ -151,19 +152,20 @@ def gradconform_stage(
         stage = BuiltStage(request.param, device=gradconform_device, dtype=gradconform_dtype, seed=seed)
         stage.args()
     except NotImplementedError as error:
-        pytest.skip(f"stage {request.param.name} has no form in {gradconform_dtype}: {error}")
+        pytest.skip(f"stage {request.param.name} cannot run in {gradconform_dtype}: {error}")
     return stage
 
 
 @pytest.fixture
 def gradconform_output_grads(request: pytest.FixtureRequest, gradconform_stage: BuiltStage) -> OutputGrads:
-    """Make output gradients for ``gradconform_stage``; the test is run once per stage and pattern.
+    """Make output gradients for ``gradconform_stage``; the test runs once per stage and pattern.
     Example: ``def test_pattern(gradconform_output_grads): assert gradconform_output_grads.pattern``.
 
-    Call it with the outputs: it returns a tuple (or the structure of the outputs) of one gradient, or None, each. The
-    patterns are normal values, zeros, None at each position that allows it and at all, and gradients that are
-    transposed, strided and expanded in memory. The marker narrows them by globs, and may ask for the wrong ones
-    (``short``, ``long``, ``shape``, …, see ``gradconform.fixtures.grad_tuples``). ::
+    Call it with the outputs. It returns one gradient or None per output, in a tuple or in the structure of the outputs.
+    The patterns are: normal values; zeros; None at each position that allows it, and at all of them; and gradients
+    that are transposed, strided or expanded in memory. The marker ``gradconform_patterns`` selects patterns by globs.
+    It can also request wrong patterns (``short``, ``long``, ``shape``, …, see
+    ``gradconform.fixtures.grad_tuples``). ::
 
         import pytest
 
@@ -182,7 +184,7 @@ def gradconform_output_grads(request: pytest.FixtureRequest, gradconform_stage: 
 
 @pytest.fixture(params=(1, 3, 10), ids="{}mb".format)
 def gradconform_microbatches(request: pytest.FixtureRequest) -> int:
-    """Return a number of micro-batches: 1, 3 and 10.
+    """Return a number of micro-batches; the test runs with 1, 3 and 10.
     Example: ``def test_queue(gradconform_microbatches): assert gradconform_microbatches in (1, 3, 10)``.
 
     ::
@@ -195,11 +197,11 @@ def gradconform_microbatches(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def gradconform_oracle() -> Callable[..., Gradients]:
-    """Return plain autograd, to be called with a stage, arguments and output gradients (``autograd_gradients``).
+    """Return plain autograd as a function of a stage, arguments and output gradients (``autograd_gradients``).
     Example: ``def test_plain(gradconform_oracle): gradconform_oracle(torch.nn.ReLU(), torch.ones(3), torch.ones(3))``.
 
-    It runs on copies and returns ``.inputs``, one gradient or None per argument, and ``.params``, by name. A list of
-    argument tuples with a list of output gradients stands for several micro-batches. ::
+    It runs on copies. The result has ``.inputs``, one gradient or None per argument, and ``.params``, gradients by
+    name. For several micro-batches, pass a list of argument tuples and a list of output gradients. ::
 
         import pytest
         import torch
@@ -220,12 +222,12 @@ def gradconform_oracle() -> Callable[..., Gradients]:
 
 @pytest.fixture
 def assert_matches_autograd() -> Callable[..., None]:
-    """Compare a backward you already have with plain autograd; see ``gradconform.assert_matches_autograd``.
+    """Compare your backward with plain autograd; see ``gradconform.assert_matches_autograd``.
     Example: ``def test_ours(assert_matches_autograd): assert_matches_autograd(backward, stage, args, output_grads)``.
 
-    The first argument is a callable that runs forward and backward, or the gradients that some backward has returned.
-    It fails with the kit's message: the path of each wrong tensor, the index of its worst element, expected, got,
-    error, bound and headroom. ::
+    The first argument is a callable that runs forward and backward, or the gradients that your backward returned. The
+    failure message shows the path of each wrong tensor, the index of its worst element, and the expected value, the
+    value it got, the error, the bound and error/bound. ::
 
         import pytest
 

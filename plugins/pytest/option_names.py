@@ -53,8 +53,8 @@ OPTIONS = tuple(
         OptionWords(
             name="ndjson",
             metavar="PATH",
-            help="append each result of --gradconform TARGET to PATH as it comes; "
-            "gradconform run --resume PATH goes on with it",
+            help="append each result of --gradconform TARGET to PATH as it arrives; "
+            "'gradconform run --resume PATH' continues the run",
         ),
     )
 )

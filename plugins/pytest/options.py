@@ -75,14 +75,14 @@ def _value(config: pytest.Config, one: PluginOption) -> Any:
         given = parts.get(one.option.kind, text)
     several = one.option.kind in {"several", "paths"}
     if isinstance(given, list) and (not several or any(not isinstance(word, str) for word in given)):
-        msg = f"{one.ini} = {given!r}: expected {'texts' if several else 'one value'}"
+        msg = f"{one.ini}: expected {'strings' if several else 'one value'}, got {given!r}"
         raise pytest.UsageError(msg)
     if given is None or isinstance(given, list):
         return given
     try:
         return switch_read(given) if one.option.kind == "switch" else _read(one)(str(given))
     except ValueError as error:
-        msg = f"{one.ini} = {error}"
+        msg = f"{one.ini}: {error}"
         raise pytest.UsageError(msg) from error
 
 
@@ -133,7 +133,7 @@ def refuse_unwritable(path: Path, records: Path | None) -> None:
     ``records`` is the file of ``--gradconform-ndjson``, which the report would take the place of.
     """
     if records is not None and _is_one_file(path, records):
-        msg = f"--gradconform-ndjson and --gradconform-json name one file, {str(path)!r}; choose another path for one"
+        msg = f"--gradconform-ndjson and --gradconform-json name the same file, {str(path)!r}; change one path"
         raise pytest.UsageError(msg)
     try:
         existed = path.exists()
@@ -143,7 +143,7 @@ def refuse_unwritable(path: Path, records: Path | None) -> None:
             path.unlink()
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         reason = getattr(error, "strerror", None) or error
-        msg = f"--gradconform-json {str(path)!r} cannot be written: {reason}; name a file in an existing folder"
+        msg = f"--gradconform-json: cannot write {str(path)!r}: {reason}; name a file in an existing folder"
         raise pytest.UsageError(msg) from error
 
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _PARAMETRIZED = frozenset({"gradconform_device", "gradconform_dtype", "gradconform_stage", "gradconform_output_grads"})
 
 _MARKERS = (
-    f"{MARKER}: runs a test once per check of the contract; written by gradconform.parametrize_checks",
-    "gradconform: on every item that --gradconform TARGET collects",
-    "gradconform_stages(*globs, without=()): narrows gradconform_stage by globs over names and traits of stages",
-    "gradconform_patterns(*globs): narrows gradconform_output_grads to patterns that match one of the globs",
+    f"{MARKER}: run a test once per check of the contract; gradconform.parametrize_checks adds this marker",
+    "gradconform: marks each test that --gradconform TARGET collects",
+    "gradconform_stages(*globs, without=()): limit gradconform_stage to stages whose name or trait matches a glob",
+    "gradconform_patterns(*globs): limit gradconform_output_grads to patterns that match a glob",
 )
 
 
@@ -132,9 +132,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         kind = getattr(item, "cls", None)
         if isinstance(kind, type) and issubclass(kind, case) and item.get_closest_marker(MARKER):
             msg = (
-                f"{item.nodeid}: parametrize_checks is on a method of {kind.__name__}, a unittest.TestCase, which "
-                "cannot be run once per check; put it on a function, or assign "
-                "gradconform.plugins.unittest.conformance_case(TARGET) to a name of the module"
+                f"{item.nodeid}: parametrize_checks decorates a method of {kind.__name__}, a unittest.TestCase. pytest "
+                "cannot run such a method once per check. Decorate a function, or write "
+                "TestConformance = gradconform.plugins.unittest.conformance_case(TARGET) in the module"
             )
             raise pytest.UsageError(msg)
 

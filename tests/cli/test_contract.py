@@ -89,7 +89,7 @@ def test_a_version_that_is_released_changes_no_more(command: Command) -> None:
 def test_a_day_that_is_none_and_a_version_that_is_unknown_are_refused(command: Command) -> None:
     done = command("contract", "--freeze", "soon")
     assert (done.code, done.out) == (2, "")
-    assert "'soon' is no day; expected one such as 2027-01-10" in done.err
+    assert "expected a date such as 2027-01-10, got 'soon'" in done.err
     for words in (("contract",), ("list",), ("explain", "full.loss.mlp")):
         done = command(*words, "--contract", "0.7")
         assert (done.code, done.out) == (2, "")

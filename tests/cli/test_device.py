@@ -22,7 +22,7 @@ def test_a_device_that_cannot_be_used_is_refused_with_the_call_that_failed(comma
 def test_doctor_says_what_a_device_needs_that_torch_does_not_know(command: Command) -> None:
     done = command("doctor", "--device", "no-such-device")
     assert done.code == 4
-    assert "A device that torch does not know needs --device-plugin MODULE, or a registered name, such as" in " ".join(
+    assert "If torch does not know the device, use --device-plugin MODULE or a registered name, such as" in " ".join(
         done.out.split()
     )
 
@@ -37,7 +37,7 @@ def test_doctor_shows_a_device_that_is_named_and_nothing_else(command: Command) 
 def test_what_is_no_name_of_a_device_is_refused_at_once(command: Command) -> None:
     done = command("run", "autograd", "--device", "cpu:x")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("gradconform: device 'cpu:x' is no name of a device; expected TYPE, TYPE:INDEX or ")
+    assert done.err.startswith("gradconform: 'cpu:x' is not a device name; expected TYPE, TYPE:INDEX or ")
 
 
 def test_a_device_named_twice_runs_once(command: Command) -> None:

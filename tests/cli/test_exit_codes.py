@@ -65,7 +65,7 @@ def test_a_crash_of_the_kit_gives_3_with_its_traceback_and_no_verdict(
     monkeypatch.setattr(Run, "run", crash)
     done = command("run", "autograd")
     assert done.code == exits.EXIT_KIT == 3
-    assert "error of the kit, no verdict on the target" in done.err
+    assert "internal error of the kit; there is no verdict on the target" in done.err
     assert "RuntimeError: a bug" in done.err
     assert "conform" not in done.out.replace("gradconform", "")
 
@@ -83,7 +83,7 @@ def test_an_environment_without_torch_gives_4(process: Command, target_file: Com
     [
         ((), "the following arguments are required: COMMAND"),
         (("run",), "the following arguments are required: TARGET"),
-        (("rum", "torch"), "unknown command 'rum', did you mean run?"),
+        (("rum", "torch"), "unknown command 'rum' (did you mean run?)"),
         (("run", "torch", "--devise", "cpu"), "unexpected argument '--devise'; nearest: --device"),
         (("run", "torch", "--prof", "quick"), "unexpected argument '--prof'"),
         (("run", "torch", "reference-split"), "unexpected argument 'reference-split'"),
@@ -160,7 +160,7 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_word_and_costs_no_re
     ("log", "told"),
     [
         (subprocess.STDOUT, None),
-        (subprocess.PIPE, "gradconform: this machine has not what the kit needs: [Errno 28] No space left on device\n"),
+        (subprocess.PIPE, "gradconform: this machine ran out of a resource: [Errno 28] No space left on device\n"),
     ],
     ids=["of both streams", "of the standard output"],
 )
@@ -204,7 +204,7 @@ def test_a_target_that_ends_the_process_of_a_command_makes_no_green_of_it(
         [sys.executable, "-m", "gradconform", *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert (done.returncode, done.stdout) == (4, "")
-    assert "the target ended the process of this command by os._exit(0), before there was a verdict" in done.stderr
+    assert "the target ended the process of this command with os._exit(0) before the verdict" in done.stderr
 
 
 def test_a_signal_that_ends_the_process_of_a_replay_leaves_where_it_was(tmp_path: Path) -> None:

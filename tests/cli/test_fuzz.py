@@ -73,9 +73,9 @@ def test_time_that_runs_out_is_said(command: Callable[..., Any]) -> None:
     [
         (("nowhere",), "nowhere"),
         (("autograd", "--dtype", "float8"), "float8"),
-        (("autograd", "--reproduce", "nonsense"), "no blob of a trial"),
-        (("autograd", "--max-examples", "0"), "'0' is no count"),
-        (("autograd", "--time-budget", "soon"), "'soon' is no count"),
+        (("autograd", "--reproduce", "nonsense"), "expected a whole BLOB"),
+        (("autograd", "--max-examples", "0"), "got '0'"),
+        (("autograd", "--time-budget", "soon"), "got 'soon'"),
     ],
 )
 def test_what_cannot_be_read_is_refused(command: Callable[..., Any], arguments: tuple[str, ...], said: str) -> None:

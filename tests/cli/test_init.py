@@ -139,7 +139,7 @@ def test_a_target_that_is_none_is_refused_and_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     done = command("init", "torhc")
     assert done.code == exits.EXIT_USAGE
-    assert "target 'torhc' is no registered name" in done.err
+    assert "target 'torhc' is not a registered name" in done.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,7 +147,7 @@ def test_a_folder_that_cannot_be_made_gives_4(command: Command, repository: Call
     (repository() / "tests").write_text("a file", encoding="utf-8")
     done = command("init", "autograd")
     assert done.code == exits.EXIT_ENVIRONMENT
-    assert "tests: cannot be written: " in done.err
+    assert "tests: File exists" in done.err
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_ctrl_c_before_anything_was_judged_is_told_without_a_traceback(
     monkeypatch.setattr(Run, "__init__", interrupt)
     done = command("run", "torch")
     assert (done.code, done.out) == (130, "")
-    assert done.err == "gradconform: interrupted before anything was judged\n"
+    assert done.err == "gradconform: interrupted; no check was judged\n"
 
 
 def test_a_fuzzer_that_is_interrupted_tells_what_it_has_tried(
@@ -144,7 +144,7 @@ def test_a_fuzzer_that_is_interrupted_tells_what_it_has_tried(
     assert done.code == 130
     assert "[1] MUST: " in done.out
     assert "interrupted; a run with the same --seed tries the same examples again" in done.out
-    assert " by 1 distinct defect: 1 MUST" in done.last or " distinct defects: " in done.last
+    assert " of 1 distinct defect: 1 MUST" in done.last or " distinct defects: " in done.last
 
 
 def test_a_self_test_that_is_interrupted_tells_what_it_has_judged(

@@ -54,7 +54,7 @@ def test_a_link_stays_a_link(command: Command, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "told"),
-    [("missing/report.json", "there is no folder"), (".", "is a folder"), ("", "is a folder")],
+    [("missing/report.json", "missing' does not exist; create it first"), (".", "is a folder"), ("", "is a folder")],
 )
 def test_a_path_that_cannot_be_written_is_refused_before_the_run(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, told: str
@@ -72,7 +72,7 @@ def test_a_folder_that_is_not_writable_is_refused_before_the_run(
     monkeypatch.setattr(os, "access", lambda *_: False)  # a superuser may write anywhere
     done = command("run", "autograd", "--json", str(tmp_path / "report.json"))
     assert (done.code, done.out) == (2, "")
-    assert "cannot be written to" in done.err
+    assert "cannot be written; choose another path" in done.err
 
 
 def test_a_write_that_fails_leaves_the_old_report_whole_and_gives_4(
@@ -87,7 +87,7 @@ def test_a_write_that_fails_leaves_the_old_report_whole_and_gives_4(
     monkeypatch.setattr(Path, "replace", full)
     done = command("run", "autograd", *CHECK, "--json", str(path))
     assert done.code == 4
-    assert "the report could not be written" in done.err
+    assert "cannot write the report to" in done.err
     assert "No space left on device" in done.err
     assert "1 of" in done.last, "the verdict is told all the same"
     assert {found.name: found.read_text(encoding="utf-8") for found in tmp_path.iterdir()} == {"report.json": "old"}

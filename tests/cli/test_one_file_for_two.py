@@ -15,22 +15,22 @@ from gradconform.cli.console import OutputFileError, refuse_unwritable_outputs
 
 Command = Callable[..., Any]
 
-#: What is typed, and the two that name one file.
+#: What is typed, and the two that name the same file.
 TWO = {
-    "run torch --json x --html x": "--json and --html name one file, 'x'",
-    "run torch --html x --junit ./x": "--html and --junit name one file, './x'",
-    "run torch --ndjson x --json x": "--ndjson and --json name one file, 'x'",
-    "run --resume x --json x": "--resume and --json name one file, 'x'",
-    "run torch --waivers x --json x": "--waivers and --json name one file, 'x'",
+    "run torch --json x --html x": "--json and --html name the same file, 'x'",
+    "run torch --html x --junit ./x": "--html and --junit name the same file, './x'",
+    "run torch --ndjson x --json x": "--ndjson and --json name the same file, 'x'",
+    "run --resume x --json x": "--resume and --json name the same file, 'x'",
+    "run torch --waivers x --json x": "--waivers and --json name the same file, 'x'",
     "run mine.py:Stage --html mine.py": "--html 'mine.py' is a file that this command reads",
     "report x --html x": "--html 'x' is a file that this command reads",
-    "report x --html - --junit -": "--html and --junit both go to the standard output",
-    "report x --html o --markdown o": "--html and --markdown name one file, 'o'",
+    "report x --html - --junit -": "--html and --junit both go to standard output",
+    "report x --html o --markdown o": "--html and --markdown name the same file, 'o'",
     "merge x y --json y": "--json 'y' is a file that this command reads",
     "badge x -o x": "--output 'x' is a file that this command reads",
     "replay x#3 --script x": "--script 'x' is a file that this command reads",
-    "bench --write x --json x": "--write and --json name one file, 'x'",
-    "device cpu --skip-operations x --skip-list x": "--skip-operations and --skip-list name one file, 'x'",
+    "bench --write x --json x": "--write and --json name the same file, 'x'",
+    "device cpu --skip-operations x --skip-list x": "--skip-operations and --skip-list name the same file, 'x'",
 }
 
 
@@ -52,7 +52,7 @@ def test_what_can_be_no_path_is_left_to_who_reads_it(command: Command) -> None:
 def test_the_settings_file_counts_as_well(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("gradconform.toml").write_text('ndjson = "x"\n', encoding="utf-8")
-    assert "--ndjson and --json name one file" in command("run", "torch", "--json", "x").err
+    assert "--ndjson and --json name the same file" in command("run", "torch", "--json", "x").err
 
 
 def test_each_pair_of_outputs_of_each_command_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,5 +65,5 @@ def test_each_pair_of_outputs_of_each_command_is_refused(tmp_path: Path, monkeyp
     for outputs in written.values():
         for pair in combinations(outputs, 2):
             named = {option.removeprefix("--").replace("-", "_"): "x" for option in pair}
-            with pytest.raises(OutputFileError, match=f"{' and '.join(pair)} name one file"):
+            with pytest.raises(OutputFileError, match=f"{' and '.join(pair)} name the same file"):
                 refuse_unwritable_outputs(argparse.Namespace(outputs=pair, **named))

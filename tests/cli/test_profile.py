@@ -23,10 +23,10 @@ def test_the_default_is_standard(command: Command) -> None:
 def test_a_check_of_a_larger_profile_is_refused_with_that_profile(command: Command) -> None:
     done = command("run", "autograd", "--profile", "quick", "--checks", "full.seed_size.mlp-512")
     assert (done.code, done.out) == (2, "")
-    assert "matches only checks of profile full" in done.err
+    assert "matches no check of profile quick; use profile full" in done.err
 
 
 def test_an_unknown_profile_is_refused_with_the_nearest(command: Command) -> None:
     done = command("run", "autograd", "--profile", "quik")
     assert (done.code, done.out) == (2, "")
-    assert "unknown profile 'quik'; did you mean quick? expected one of quick, standard, full" in done.err
+    assert "unknown profile 'quik' (did you mean quick?); expected one of quick, standard, full" in done.err

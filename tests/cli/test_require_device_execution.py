@@ -12,7 +12,7 @@ from gradconform.cli import main
 
 def test_what_is_no_percentage_is_refused_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "reference-split", "--require-device-execution", "101"]) == 2
-    assert "require_device_execution='101' is no percentage; expected a number from 0 to 100" in capsys.readouterr().err
+    assert "require_device_execution: expected a number from 0 to 100, such as 95; got '101'" in capsys.readouterr().err
 
 
 def test_on_the_cpu_nothing_is_recorded_and_nothing_is_elsewhere(tmp_path: Path) -> None:

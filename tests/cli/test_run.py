@@ -24,7 +24,7 @@ def test_a_target_that_conforms_gives_0_and_says_so_last(command: Command) -> No
 def test_a_target_that_does_not_conform_gives_1_and_names_every_failed_check(command: Command) -> None:
     done = command("run", "torch", "--checks", "split.gradients.*", "-v")
     assert done.code == 1
-    assert re.fullmatch(rf"torch {re.escape(torch.__version__)} does NOT conform: \d+ MUST failed, .*", done.last)
+    assert re.fullmatch(rf"torch {re.escape(torch.__version__)} does NOT conform: \d+ MUST failed; .*", done.last)
     for check in ("output-slice", "output-view", "tied-apart", "embedding", "duplicate-input"):
         assert f"split.gradients.{check}: " in done.out
 
@@ -59,7 +59,7 @@ def test_failures_with_one_cause_are_told_together(command: Command) -> None:
 
 def test_wrong_values_are_told_with_their_numbers_and_of_many_the_names(command: Command) -> None:
     done = command("run", "torch", "--checks", "split.*.embedding")
-    assert re.search(r"- 0\.weight, after W0: expected a tensor of shape \(5, 11\), largest\s+element", done.out)
+    assert re.search(r"- 0\.weight, after W0: expected a tensor of shape \(5, 11\) with largest\s+element", done.out)
     assert "- and 2.weight, 2.bias\n" in done.out
 
 

@@ -115,15 +115,15 @@ def test_what_the_command_line_excludes_is_not_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("profil = 'full'", "gradconform.toml: 'profil' is no option of 'gradconform run'; nearest: profile"),
+        ("profil = 'full'", "gradconform.toml: 'profil' is not an option of 'gradconform run'; nearest: profile"),
         ("profile = 'half'", "gradconform.toml: profile = 'half': unknown profile 'half'; expected one of quick,"),
-        ("workers = 'many'", "workers = 'many': 'many' is no count; expected a whole number from 1"),
-        ("strict = 3", "strict = 3: 3 is neither on nor off; expected one of 1, true, yes, on, 0, false, no, off"),
+        ("workers = 'many'", "workers = 'many': expected a whole number of at least 1, got 'many'"),
+        ("strict = 3", "strict = 3: expected one of 1, true, yes, on, 0, false, no, off, got 3"),
         ("seed = true", "seed = True: expected one value"),
         ("seed = [1, 2]", "seed = [1, 2]: expected one value"),
-        ("dtype = ['float32', 3]", "dtype = ['float32', 3]: expected texts"),
-        ("resume = 'run.ndjson'", "'resume' is done by a command line alone"),
-        ("profile", "gradconform.toml is no TOML"),
+        ("dtype = ['float32', 3]", "dtype = ['float32', 3]: expected strings"),
+        ("resume = 'run.ndjson'", "'resume' works on the command line only"),
+        ("profile", "gradconform.toml is not valid TOML"),
     ],
 )
 def test_what_no_option_takes_is_refused_before_anything_runs(
@@ -146,7 +146,9 @@ def test_a_run_says_where_its_options_come_from_and_its_report_has_them(
     )
     done = command("run")
     assert done.code == 5  # no more than one check was asked for
-    assert done.out.startswith("GRADCONFORM_SEED says seed\ngradconform.toml says target, checks, json\n")
+    assert done.out.startswith(
+        "options from GRADCONFORM_SEED: seed\noptions from gradconform.toml: target, checks, json\n"
+    )
     report = json.loads((tmp_path / "o.json").read_text(encoding="utf-8"))
     assert (report["seed"], report["options"]["checks"]) == (9, ["full.gradients.mlp"])
     assert report["summary"]["passed"] == 1

@@ -100,7 +100,10 @@ def test_a_target_without_what_the_schedule_asks_for_is_incomplete(
     [
         ("0F0,0I0\n1F0,1B0\n", "the schedule 'bad.csv', row 1 (rank 0), column 2: 0I0 has no 0W0 in its row"),
         ("0F0,0B0\n1F0,2B0\n", "the schedule 'bad.csv', row 2 (rank 1), column 2: 2B0 has no 2F0 in its row"),
-        ("0F0,0B0\n1F0,B0\n", "the schedule 'bad.csv', row 2 (rank 1), column 2: 'B0' is no action; expected stage"),
+        (
+            "0F0,0B0\n1F0,B0\n",
+            "the schedule 'bad.csv', row 2 (rank 1), column 2: expected stage, letter and micro-batch",
+        ),
     ],
 )
 def test_a_bad_file_is_refused_before_anything_runs(
@@ -115,7 +118,7 @@ def test_a_bad_file_is_refused_before_anything_runs(
 def test_a_file_that_is_not_there_is_refused(command: Command, zbv: Path) -> None:
     done = command("run", "torch", "--schedule", f"{zbv.stem}.cvs")
     assert (done.code, done.out) == (2, "")
-    assert "the schedule 'My ZBV.cvs' cannot be read: No such file or directory" in " ".join(done.err.split())
+    assert "cannot read the schedule 'My ZBV.cvs': No such file or directory" in " ".join(done.err.split())
 
 
 def test_checks_of_the_contract_are_not_among_those_of_a_schedule(command: Command, zbv: Path) -> None:
@@ -129,5 +132,5 @@ def test_the_library_takes_a_schedule_a_path_or_several(zbv: Path) -> None:
         report = check_stage_backward("autograd", schedule=given)
         assert (report.verdict, report.conforms, report.exit_code) == ("passed", False, 0)
         report.raise_if_failed()
-    with pytest.raises(ScheduleError, match=r"the schedule 'none.csv' cannot be read"):
+    with pytest.raises(ScheduleError, match=r"cannot read the schedule 'none.csv'"):
         check_stage_backward("autograd", schedule="none.csv")

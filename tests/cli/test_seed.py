@@ -28,4 +28,4 @@ def test_another_seed_draws_other_values(command: Command) -> None:
 def test_what_is_no_seed_is_refused(command: Command, seed: str) -> None:
     done = command("run", "autograd", f"--seed={seed}")
     assert (done.code, done.out) == (2, "")
-    assert f"{seed!r} is no seed; expected an integer from 0 to 4294967295" in done.err
+    assert f"expected an integer from 0 to 4294967295, got {seed!r}" in done.err

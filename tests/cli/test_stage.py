@@ -124,7 +124,7 @@ def test_torch_fails_on_a_head_of_a_language_model_and_the_failure_is_replayed(c
     assert again in " ".join(done.out.replace("\\\n", "").split())
     once_more = command(*again.split()[1:])
     assert once_more.code == 1
-    assert "the same as in the report, number for number" in " ".join(command("replay", "out.json#1").out.split())
+    assert "same result as in the report, to the last digit" in " ".join(command("replay", "out.json#1").out.split())
 
 
 PLANTED = """
@@ -220,16 +220,16 @@ def test_arguments_by_name_are_handed_in_by_position_and_traits_are_found(comman
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("model.py:number", "stage 'model.py:number' returned 3; expected a module, or (module, example_args)"),
+        ("model.py:number", "stage 'model.py:number': expected a module or (module, example_args), got 3"),
         ("model.py:raises", "could not be called without arguments: RuntimeError: no weights here"),
-        ("model.py:Pair", "its forward takes x, y. Let the factory return (module, example_args)"),
-        ("model.py:Counts", "gives other outputs for the same arguments, buffers and seed of torch's generator"),
-        ("model.py:Narrow", "cannot be run forward and backward in torch.float64"),
+        ("model.py:Pair", "its forward takes x, y. Return (module, example_args) from the factory"),
+        ("model.py:Counts", "gives different outputs for the same arguments, buffers and seed"),
+        ("model.py:Narrow", "failed to run forward and backward in torch.float64"),
         ("model.py:Deaf", "none of its outputs needs a gradient, so there is no backward to judge"),
-        ("model.py:nested", "argument 0 of its example is a tuple of tensors; expected tensors"),
+        ("model.py:nested", "argument 0 of its example is a tuple of tensors; expected a tensor"),
         ("model.py:build_blok", "model.py has no 'build_blok'; nearest names: build_block"),
-        ("modle.py", "there is no file 'modle.py'; files near it: model.py"),
-        ("nowhere.at.all", "no module 'nowhere' can be imported. Expected package.module[:object] or path/to/file.py"),
+        ("modle.py", "the file 'modle.py' does not exist; nearest files: model.py"),
+        ("nowhere.at.all", "cannot import module 'nowhere'. Expected package.module[:object] or path/to/file.py"),
     ],
 )
 def test_what_is_no_stage_is_refused_before_anything_runs(command: Command, model: Path, name: str, said: str) -> None:

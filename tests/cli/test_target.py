@@ -77,10 +77,10 @@ def test_a_file_target_is_reported_with_its_path(command: Command, target_file: 
     ("target", "told"),
     [
         ("trch", "nearest registered names: torch"),
-        ("no_such_module:thing", "no module 'no_such_module' can be imported"),
-        ("bakward.py", "files near it: backward.py"),
+        ("no_such_module:thing", "module 'no_such_module' cannot be imported"),
+        ("bakward.py", "nearest files: backward.py"),
         ("backward.py:stage_bakward", "nearest names: stage_backward"),
-        ("json", "neither stage_backward nor the attributes of an adapter"),
+        ("json", "has no stage_backward and is not an adapter"),
     ],
 )
 def test_a_bad_target_is_refused_with_what_is_near_it(

@@ -136,7 +136,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_runs(command: 
 def test_a_page_on_the_standard_output_is_left_to_the_report(command: Command) -> None:
     done = command("run", "halved.py", "--html", "-")
     assert (done.code, done.out) == (2, "")
-    assert "name a file, or let 'gradconform report' print one" in done.err
+    assert "expected a file, got '-'" in done.err
 
 
 def test_json_is_the_report_and_nothing_else_and_so_is_a_dash(command: Command, halved: Path) -> None:
@@ -202,11 +202,13 @@ def test_a_limit_that_the_last_check_reaches_stops_nothing(command: Command) -> 
 @pytest.mark.usefixtures("halved")
 def test_a_run_that_was_stopped_says_how_to_go_on(command: Command) -> None:
     done = command("run", "halved.py", *CHECKS, "-x", "--ndjson", "run.ndjson")
-    assert "go on with gradconform run --resume run.ndjson" in " ".join(done.out.split())
+    assert "continue with gradconform run --resume run.ndjson" in " ".join(done.out.split())
 
 
 def test_what_failed_last_is_run_again(command: Command, halved: Path) -> None:
-    assert "no check of halved.py is known to have failed here" in command("run", "halved.py", *CHECKS, "--lf").err
+    assert (
+        "no failed check of halved.py is recorded for this folder" in command("run", "halved.py", *CHECKS, "--lf").err
+    )
     again = json.loads(command("run", "halved.py", "--lf", "--json", "-").out)
     assert {result["status"] for result in again["results"]} == {"failed"}
     some = json.loads(command("run", "halved.py", "--lf", "--checks", "*.mlp", "--json", "-").out)

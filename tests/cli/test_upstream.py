@@ -89,7 +89,7 @@ def test_a_file_that_is_there_is_kept_with_all_others_unless_it_is_forced(
 ) -> None:
     (folder / "test_view_output.py").write_text("mine")
     assert main(["upstream", ONE]) == EXIT_USAGE
-    assert "'test_view_output.py': there already; give --force to write over" in capsys.readouterr().err
+    assert "'test_view_output.py' already exists; add --force to overwrite" in capsys.readouterr().err
     assert files(folder) == ["test_view_output.py"]
     assert (folder / "test_view_output.py").read_text() == "mine"
     assert main(["upstream", ONE, "--force"]) == EXIT_CONFORMS
@@ -102,10 +102,10 @@ def test_a_file_that_is_there_is_kept_with_all_others_unless_it_is_forced(
         (["torch/view-outptu"], "'torch/view-outptu' matches no confirmed defect"),
         (["torch/view-outptu"], "nearest: torch/view-output"),
         (["tied-apart"], "nearest: torch/tied-apart-freed-graph"),
-        ([ONE, "--into", "nowhere"], "--into 'nowhere': there is no such folder; make it first"),
-        ([ONE, "--all"], "--all writes every defect; give no names with it"),
-        (["--into", "."], "--into and --force go with what is written; name a defect, or give --all"),
-        (["--force"], "--into and --force go with what is written; name a defect, or give --all"),
+        ([ONE, "--into", "nowhere"], "--into 'nowhere': the folder does not exist; create it first"),
+        ([ONE, "--all"], "--all writes every defect; omit the names"),
+        (["--into", "."], "--into and --force require defects to write; name a defect, or add --all"),
+        (["--force"], "--into and --force require defects to write; name a defect, or add --all"),
     ],
 )
 def test_a_wrong_use_is_told_and_writes_nothing(

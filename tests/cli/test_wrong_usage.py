@@ -35,55 +35,54 @@ FILES = {
     ),
 }
 
-NEITHER = "has neither stage_backward nor the attributes of an adapter"
-LEADS = "takes an adapter: docs/write-an-adapter.md"
-ADAPTER = "an adapter has name, capabilities, open: docs/write-an-adapter.md"
+NEITHER = "has no stage_backward and is not an adapter"
+LEADS = "write an adapter: see docs/write-an-adapter.md"
+ADAPTER = "an adapter needs name, capabilities, open; see docs/write-an-adapter.md"
 FORMS = "expected package.module[:object] or path/to/file.py[:object]"
 
 #: What is typed, and what is said.
 WRONG: dict[tuple[str, ...], str] = {
-    ("run", "."): f"target '.' is a folder; {FORMS}; Python files in it: engine.py, mylib.py, raises.py, text.py, ",
-    ("run", "pkg/"): f"target 'pkg/' is a folder; {FORMS}; Python files in it: __init__.py, backward.py",
-    ("run", "pkg"): f"target 'pkg', of type module, {NEITHER}",
-    ("run", "mylib"): f"target 'mylib', of type module, {NEITHER} and has the functions backward; expected torch's",
+    ("run", "."): f"target '.' is a folder; {FORMS}; it contains engine.py, mylib.py, raises.py, text.py, ",
+    ("run", "pkg/"): f"target 'pkg/' is a folder; {FORMS}; it contains __init__.py, backward.py",
+    ("run", "pkg"): f"target 'pkg' (module) {NEITHER}",
+    ("run", "mylib"): f"target 'mylib' (module) {NEITHER}; it defines backward. Expected torch's",
     (
         "run",
         "mylib.backwrd",
-    ): "target 'mylib.backwrd': mylib is a module and holds no other; did you mean mylib:backward?",
-    ("run", "mylib.nope"): "target 'mylib.nope': mylib is a module and holds no other; it has backward",
-    ("run", "mylib:nope"): "target 'mylib:nope': mylib has no 'nope'; it has backward",
+    ): "target 'mylib.backwrd': mylib is a module, not a package; did you mean mylib:backward?",
+    ("run", "mylib.nope"): "target 'mylib.nope': mylib is a module, not a package; it defines backward",
+    ("run", "mylib:nope"): "target 'mylib:nope': mylib has no 'nope'; it defines backward",
     ("run", "mylib:bakward"): "target 'mylib:bakward': mylib has no 'bakward'; nearest names: backward",
     ("run", "mylib:backward"): (
-        "target 'mylib:backward' is a function backward(outputs, grads, inputs); expected it under the name "
-        "stage_backward, called as stage_backward(stage_output, output_grads, input_values), or something that makes"
+        "target 'mylib:backward' is a function backward(outputs, grads, inputs). Expected a function "
+        "stage_backward(stage_output, output_grads, input_values), or a function without arguments that"
     ),
     ("run", "pkg.backwrd"): "target 'pkg.backwrd': pkg has no module 'backwrd'; nearest names: backward",
-    ("run", "pkg/backward"): "but there is a file pkg/backward.py: name that",
-    ("run", "mylb"): "modules near it in this folder: mylib. Expected a registered name, package.module[:object]",
-    ("run", "trch"): "is no registered name and no module 'trch' can be imported; nearest registered names: torch",
-    ("run", "mylb.py"): "target 'mylb.py': there is no file 'mylb.py'; files near it: mylib.py",
+    ("run", "pkg/backward"): "but the file pkg/backward.py exists; use that name",
+    ("run", "mylb"): "nearest modules in this folder: mylib. Expected a registered name, package.module[:object]",
+    ("run", "trch"): "is not a registered name, and module 'trch' cannot be imported; nearest registered names: torch",
+    ("run", "mylb.py"): "target 'mylb.py': the file 'mylb.py' does not exist; nearest files: mylib.py",
     ("run", "raises"): "target 'raises' could not be imported: RuntimeError: no GPU here ({folder}/raises.py, line 4)",
     ("run", "raises.py"): "could not be loaded: RuntimeError: no GPU here ({folder}/raises.py, line 4)",
     ("run", "engine:Engine"): LEADS,
-    ("run", "engine:Nameless"): f"target 'engine:Nameless' made a Nameless without name; {ADAPTER}",
-    ("run", "engine:nameless"): f"of type Nameless, has capabilities and open but no name; {ADAPTER}",
-    ("run", "engine:nothing"): f"target 'engine:nothing', of type object, {NEITHER}",
+    ("run", "engine:Nameless"): f"target 'engine:Nameless' returned a Nameless without name; {ADAPTER}",
+    ("run", "engine:nameless"): f"(Nameless) has capabilities and open but no name; {ADAPTER}",
+    ("run", "engine:nothing"): f"target 'engine:nothing' (object) {NEITHER}",
     (
         "run",
         "yields.py",
-    ): "stage_backward is a generator function: what it returns has yet to be run",
+    ): "stage_backward is a generator function; expected a plain function",
     (
         "run",
         "waits.py",
-    ): "stage_backward is a coroutine function: what it returns has yet to be run",
+    ): "stage_backward is a coroutine function; expected a plain function",
     ("run", "torch", "--dtype", "fp32"): (
-        "dtype 'fp32' is not one the contract runs in; did you mean float32? Expected one of float64, float32, "
-        "bfloat16, float16, or all"
+        "unsupported dtype 'fp32' (did you mean float32?); expected one of float64, float32, bfloat16, float16, or all"
     ),
     ("run", "torch", "--dtype", "flot32"): "did you mean float32?",
-    ("run", "torch", "--dtype", "float8_e4m3fn"): "float16, or all. Not yet: a parameter in float8 has no gradient in",
+    ("run", "torch", "--dtype", "float8_e4m3fn"): "float16, or all. A parameter in float8 has no gradient in",
     ("run", "torch", "--dtype", "int8"): "Integers have no gradients",
-    ("run", "torch", "--dtype", "complex64"): "Its complex stages run in complex64 with float32",
+    ("run", "torch", "--dtype", "complex64"): "Complex stages run in complex64 with float32",
     (
         "run",
         "torch",
@@ -92,24 +91,24 @@ WRONG: dict[tuple[str, ...], str] = {
     ): "check pattern 'nosuch.*' matches no check; the areas are accumulate, edg",
     ("run", "torch", "--checks", "full.nosuch"): "check pattern 'full.nosuch' matches no check; nearest: full.",
     ("run", "torch", "--waivers", "waivers.toml"): (
-        "gradconform: waivers.toml: entry 1 (full.*): reason is ''; expected some text\n"
-        "waivers.toml: entry 1 (full.*): verdict is 'eror'; expected one or several of mismatch, "
+        "gradconform: waivers.toml: entry 1 (full.*): reason: expected some text, got ''\n"
+        "waivers.toml: entry 1 (full.*): verdict: expected one or several of mismatch, "
     ),
-    ("run", "--resume", "corrupt.json"): "expected a record of a run, as --ndjson writes it",
-    ("run", "--resume", "right.json"): "'right.json' holds a report, as --json writes it; name the file of --ndjson; a",
+    ("run", "--resume", "corrupt.json"): "expected a record that --ndjson wrote",
+    ("run", "--resume", "right.json"): "'right.json' is a report that --json wrote; name the file of --ndjson; a",
     ("report", "run.ndjson"): (
-        "run.ndjson: holds the records of a run, as --ndjson writes them; gradconform run --resume run.ndjson --json "
-        "report.json makes a report of them; expected a report"
+        "run.ndjson: contains the records of a run, as --ndjson writes them; 'gradconform run --resume run.ndjson "
+        "--json report.json' makes a report from them; expected a report"
     ),
-    ("compare", "right.json", "run.ndjson"): "run.ndjson: holds the records of a run",
+    ("compare", "right.json", "run.ndjson"): "run.ndjson: contains the records of a run",
     ("replay", "right.json"): "right.json is a report; name a check in it: right.json#ID",
-    ("replay", "right.json#1"): "right.json has 0 failures, no number 1; expected one from 1, or a check id",
-    ("replay", "full.loss.mlp"): "needs the TARGET to run it on: gradconform replay full.loss.mlp TARGET",
-    ("replay", "full.loss.mlp", "mylb"): "modules near it in this folder: mylib",
-    ("fuzz", "mylb"): "modules near it in this folder: mylib",
-    ("init", "mylib:nope"): "target 'mylib:nope': mylib has no 'nope'; it has backward",
-    ("verify", "right.json"): "expected a file that gradconform bundle has written",
-    ("stage-object",): "unknown command 'stage-object', did you mean stage-objects? Expected one of run, ",
+    ("replay", "right.json#1"): "right.json: expected a check id, as the report has no failures, got 1",
+    ("replay", "full.loss.mlp"): "a check id requires a TARGET: gradconform replay full.loss.mlp TARGET",
+    ("replay", "full.loss.mlp", "mylb"): "nearest modules in this folder: mylib",
+    ("fuzz", "mylb"): "nearest modules in this folder: mylib",
+    ("init", "mylib:nope"): "target 'mylib:nope': mylib has no 'nope'; it defines backward",
+    ("verify", "right.json"): "expected a file that 'gradconform bundle' wrote",
+    ("stage-object",): "unknown command 'stage-object' (did you mean stage-objects?); expected one of run, ",
 }
 
 

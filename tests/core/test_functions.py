@@ -128,7 +128,7 @@ def test_a_context_is_let_go_of_unless_the_weight_pass_will_be_repeated(*, repea
     if repeats:
         session.backward_weight(0)
     else:
-        with pytest.raises(UnsupportedError, match="W of micro-batch 0 has no param_groups to be called with"):
+        with pytest.raises(UnsupportedError, match="W of micro-batch 0 has no param_groups, because its I did not run"):
             session.backward_weight(0)
 
 

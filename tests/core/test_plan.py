@@ -93,7 +93,8 @@ def refusal(**options: object) -> str:
 
 def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
     assert_expected_inline(
-        refusal(profile="Full"), """unknown profile 'Full'; did you mean full? expected one of quick, standard, full"""
+        refusal(profile="Full"),
+        """unknown profile 'Full' (did you mean full?); expected one of quick, standard, full""",
     )
 
 
@@ -111,7 +112,7 @@ def test_a_pattern_to_leave_out_has_to_match_as_well() -> None:
 def test_a_pattern_of_a_larger_profile_says_which() -> None:
     assert_expected_inline(
         refusal(include=["*.seed_size.*"]),
-        """check pattern '*.seed_size.*' matches only checks of profile full, not of standard; use --profile""",
+        """check pattern '*.seed_size.*' matches no check of profile standard; use profile full""",
     )
 
 
@@ -122,9 +123,9 @@ def test_one_bad_pattern_among_good_ones_is_refused() -> None:
 def test_a_selection_that_leaves_nothing_is_refused() -> None:
     assert_expected_inline(
         refusal(include=["full.*"], exclude=["full.*"]),
-        """no check is left of 3 after include=['full.*'] and exclude=['full.*']; widen one of them""",
+        """the selection keeps none of 3 checks: include=['full.*'], exclude=['full.*']; change one of them""",
     )
 
 
 def test_nothing_to_run_on_is_refused() -> None:
-    assert refusal(cells=[]) == "nothing to run on: name at least one device and one dtype"
+    assert refusal(cells=[]) == "no device or no dtype is given; name at least one of each"

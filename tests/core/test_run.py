@@ -192,7 +192,7 @@ def test_the_verdict_line_counts_what_a_session_refuses() -> None:
     results = [ran(ActingAdapter(act), check("F0 B0", WIDE)) for act in (lambda *_: None, on(11, refuse))]
     told = extent(results)
     assert (told.asked, told.refused, told.whole) == (2, 1, False)
-    assert told.left_out == ", 1 refused by UnsupportedError"
+    assert told.left_out == "; 1 refused by UnsupportedError"
 
 
 @pytest.mark.parametrize("act", [fail, lambda: 2.0], ids=["raises", "wrong"])

@@ -34,14 +34,14 @@ def refusal(target: object, **files: str) -> str:
 def test_a_misspelt_registered_name_gets_the_nearest_ones() -> None:
     assert_expected_inline(
         refusal("refrence-split"),
-        """target 'refrence-split' is no registered name and no module 'refrence-split' can be imported; nearest registered names: reference-split. Expected a registered name, package.module[:object] or path/to/file.py[:object]""",  # noqa: E501 (as it is shown)
+        """target 'refrence-split' is not a registered name, and module 'refrence-split' cannot be imported; nearest registered names: reference-split. Expected a registered name, package.module[:object] or path/to/file.py[:object]""",  # noqa: E501 (as it is shown)
     )
 
 
 def test_a_module_that_does_not_exist_is_named() -> None:
     assert_expected_inline(
         refusal("gc_absent.stage").split("; ", 1)[0],
-        """target 'gc_absent.stage' is no registered name and no module 'gc_absent' can be imported""",
+        """target 'gc_absent.stage' is not a registered name, and module 'gc_absent' cannot be imported""",
     )
     assert refusal("gc_absent.stage").endswith(
         "Expected a registered name, package.module[:object] or path/to/file.py[:object]"
@@ -49,7 +49,7 @@ def test_a_module_that_does_not_exist_is_named() -> None:
 
 
 def test_a_submodule_that_does_not_exist_is_named_whole() -> None:
-    assert "target 'gradconform.absent': gradconform has no module 'absent'; it has adapter, " in refusal(
+    assert "target 'gradconform.absent': gradconform has no module 'absent'; it defines adapter, " in refusal(
         "gradconform.absent"
     )
 
@@ -57,7 +57,7 @@ def test_a_submodule_that_does_not_exist_is_named_whole() -> None:
 def test_a_module_that_needs_something_missing_says_what() -> None:
     assert_expected_inline(
         refusal("gc_needs", gc_needs="import gc_not_there\n"),
-        """target 'gc_needs' could not be imported: it needs 'gc_not_there', which is not installed""",
+        """target 'gc_needs' could not be imported: it needs 'gc_not_there', which is not installed; install it""",
     )
 
 
@@ -84,7 +84,7 @@ def test_a_file_that_fails_to_load_says_why_and_leaves_no_module() -> None:
 def test_a_file_that_is_not_there_gets_those_near_it() -> None:
     assert_expected_inline(
         refusal("gc_stagee.py:adapter", gc_stage="", other=""),
-        """target 'gc_stagee.py:adapter': there is no file 'gc_stagee.py'; files near it: gc_stage.py""",
+        """target 'gc_stagee.py:adapter': the file 'gc_stagee.py' does not exist; nearest files: gc_stage.py""",
     )
 
 
@@ -98,13 +98,13 @@ def test_an_attribute_that_is_missing_gets_the_nearest_names() -> None:
 def test_a_module_without_functions_says_what_was_expected() -> None:
     assert_expected_inline(
         refusal("gc_empty", gc_empty="x = 1\n"),
-        """target 'gc_empty', of type module, has neither stage_backward nor the attributes of an adapter; expected torch's three functions, stage_backward alone, or an adapter. An engine, or a function of another form, takes an adapter: docs/write-an-adapter.md""",  # noqa: E501 (as it is shown)
+        """target 'gc_empty' (module) has no stage_backward and is not an adapter. Expected torch's three functions, stage_backward alone, or an adapter. For an engine or another interface, write an adapter: see docs/write-an-adapter.md""",  # noqa: E501 (as it is shown)
     )
 
 
 @pytest.mark.parametrize(("target", "kind"), [(7, "int"), ({"stage_backward": print}, "dict"), (None, "NoneType")])
 def test_an_object_that_is_no_target_is_named_by_its_type(target: object, kind: str) -> None:
-    assert f"of type {kind}, has neither stage_backward nor the attributes of an adapter" in refusal(target)
+    assert f"({kind}) has no stage_backward and is not an adapter" in refusal(target)
 
 
 def test_half_of_a_split_backward_is_no_target() -> None:
@@ -139,14 +139,14 @@ def test_a_function_that_is_none_is_refused() -> None:
 def test_a_factory_that_needs_arguments_is_refused() -> None:
     assert_expected_inline(
         refusal("gc_factory:make", gc_factory="def make(device):\n    ...\n"),
-        """target 'gc_factory:make' is a function make(device); expected it under the name stage_backward, called as stage_backward(stage_output, output_grads, input_values), or something that makes an adapter without arguments. An engine, or a function of another form, takes an adapter: docs/write-an-adapter.md""",  # noqa: E501 (as it is shown)
+        """target 'gc_factory:make' is a function make(device). Expected a function stage_backward(stage_output, output_grads, input_values), or a function without arguments that returns an adapter. For an engine or another interface, write an adapter: see docs/write-an-adapter.md""",  # noqa: E501 (as it is shown)
     )
 
 
 def test_a_factory_that_makes_no_adapter_is_refused() -> None:
     assert_expected_inline(
         refusal("gc_maker:make", gc_maker="def make():\n    return [1]\n"),
-        """target 'gc_maker:make' made a list without name, capabilities, open; an adapter has name, capabilities, open: docs/write-an-adapter.md""",  # noqa: E501 (as it is shown)
+        """target 'gc_maker:make' returned a list without name, capabilities, open; an adapter needs name, capabilities, open; see docs/write-an-adapter.md""",  # noqa: E501 (as it is shown)
     )
 
 
@@ -155,12 +155,12 @@ def test_a_factory_that_makes_no_adapter_is_refused() -> None:
     [
         ("{'fulll': True}", "unknown capability 'fulll'; did you mean 'full'?"),
         ("{'nested_outputs': False}", "unknown capability 'nested_outputs'; did you mean 'nested_output'?"),
-        ("{'qqqq': True}", "unknown capability 'qqqq'; gradconform.Capabilities lists what can be claimed"),
-        ("{'weight_order': 'lifo'}", "capability weight_order='lifo'; expected one of none, fifo, any"),
-        ("{'backward_order': 'none'}", "capability backward_order='none'; expected one of fifo, any"),
-        ("{'hooks': True}", "capability hooks=True; expected one of with_grad, early, never"),
-        ("{'split': 'no'}", "capability split='no'; expected True or False"),
-        ("{'dtypes': 'float32'}", "capability dtypes='float32'; expected None or a tuple of names"),
+        ("{'qqqq': True}", "unknown capability 'qqqq'; gradconform.Capabilities lists all capabilities"),
+        ("{'weight_order': 'lifo'}", "capability weight_order: expected one of none, fifo, any, got 'lifo'"),
+        ("{'backward_order': 'none'}", "capability backward_order: expected one of fifo, any, got 'none'"),
+        ("{'hooks': True}", "capability hooks: expected one of with_grad, early, never, nowhere, got True"),
+        ("{'split': 'no'}", "capability split: expected True or False, got 'no'"),
+        ("{'dtypes': 'float32'}", "capability dtypes: expected None or a tuple of names, got 'float32'"),
         ("7", "'int' object is not "),
     ],
 )
@@ -169,7 +169,7 @@ def test_a_claim_that_is_none_is_refused(claims: str, said: str) -> None:
     assert said in refusal("gc_claims.py", gc_claims=functions)
     adapter = f"name = 'mine'\ncapabilities = {claims}\ndef open(stage, spec):\n    ...\n"
     text = refusal("gc_adapter.py", gc_adapter=adapter)
-    assert "its capabilities" in text
+    assert "invalid capabilities" in text
     assert said in text
 
 

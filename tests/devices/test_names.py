@@ -29,6 +29,6 @@ def test_a_name_has_a_type_and_an_index(text: str, device_type: str, index: str 
 
 @pytest.mark.parametrize("text", ["", "cpu:x", "cpu:", ":1", "cuda:-1", "cuda:1:2", "all:0", "auto:*", "cuda 1", 1.5])
 def test_what_is_no_name_is_refused_before_anything_is_asked(text: object) -> None:
-    with pytest.raises(SelectionError, match="is no name of a device; expected TYPE, TYPE:INDEX or TYPE") as raised:
+    with pytest.raises(SelectionError, match="is not a device name; expected TYPE, TYPE:INDEX or TYPE") as raised:
         device_names([text])
     assert raised.value.exit_code == 2

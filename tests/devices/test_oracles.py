@@ -119,5 +119,5 @@ def test_sums_that_overflow_in_another_order_are_no_mixed_rows() -> None:
 
 
 def test_an_oracle_needs_operations() -> None:
-    with pytest.raises(SelectionError, match="--oracle checks operations and none is named"):
+    with pytest.raises(SelectionError, match="--oracle requires operations, and none is selected"):
         check_stage_backward("reference-split", oracle="layout")

@@ -109,5 +109,5 @@ abacus.to_host = fragile
 @pytest.mark.parametrize("limit", ["soon", "0", "-1", "inf"])
 def test_a_time_limit_that_is_none_is_refused(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADCONFORM_PROBE_SECONDS", limit)
-    with pytest.raises(SelectionError, match="is no time limit; expected seconds"):
+    with pytest.raises(SelectionError, match=": expected seconds, such as "):
         probe_apart(Request(type="npu"))

@@ -33,7 +33,7 @@ def test_records_of_a_run_without_its_options_cannot_be_gone_on_with(
             del values["report"]["options"]
         Path("odd.ndjson").write_bytes(b"\n".join([json.dumps(values).encode(), *others, b""]))
         assert main(["run", "--resume", "odd.ndjson"]) == 2
-        assert "'odd.ndjson' was not written by a command that can be repeated" in capsys.readouterr().err
+        assert "cannot continue 'odd.ndjson': it records no target" in capsys.readouterr().err
 
 
 def test_a_report_with_options_of_another_kit_is_shown_without_the_command_that_repeats_a_check(
@@ -47,7 +47,7 @@ def test_a_report_with_options_of_another_kit_is_shown_without_the_command_that_
         assert ("gradconform replay" in capsys.readouterr().out) == shown
     assert main(["replay", "other.json#1"]) == 2
     told = capsys.readouterr().err
-    assert "other.json: these are not the options of a run of this kit: more is unknown" in told
+    assert "other.json: the options of the run do not fit this version of gradconform: more is unknown" in told
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_options_that_no_run_has_written_are_refused(odd: dict[str, object]) -> 
 
 
 def test_a_path_that_is_none_is_refused() -> None:
-    with pytest.raises(SelectionError, match="5 is no path"):
+    with pytest.raises(SelectionError, match="expected the path of a file, got 5"):
         RunOptions(target="torch", waivers=5)  # type: ignore[arg-type] # what is asked
 
 
@@ -70,7 +70,7 @@ def test_several_values_of_one_that_pytest_reads_from_a_file_are_refused(pyteste
     pytester.makepyprojecttoml('[tool.pytest.ini_options]\ngradconform_json = ["a.json"]\n')
     run = pytester.runpytest_inprocess("--collect-only")
     assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines("ERROR: gradconform_json = ['a.json']: expected one value")
+    run.stderr.fnmatch_lines("ERROR: gradconform_json: expected one value, got ['a.json']")
 
 
 def test_a_list_of_the_kits_files_that_utf_8_cannot_hold_is_not_the_kits(
@@ -111,7 +111,7 @@ def test_waivers_that_are_nested_too_deep_are_told(valid: Valid, capsys: pytest.
     valid()
     Path("deep.toml").write_text(f"waiver = {'[' * 100_000}")
     assert main(["run", "wrong.py", "--list", "--waivers", "deep.toml"]) == 2
-    assert "deep.toml: is nested deeper than any list of waivers" in capsys.readouterr().err
+    assert "deep.toml: is nested too deep" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_report_under_a_name_that_no_file_can_have_is_refused_by_pytest(name: 
     pytester.makepyprojecttoml(f'[tool.pytest.ini_options]\ngradconform_json = "{name}"\n')
     run = pytester.runpytest_inprocess("--collect-only")
     assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines("ERROR: --gradconform-json '*n' cannot be written: *")
+    run.stderr.fnmatch_lines("ERROR: --gradconform-json: cannot write '*n': *")
 
 
 def test_options_that_are_no_numbers_are_left_out_of_sentences(
@@ -162,7 +162,7 @@ def test_a_contract_of_a_thousand_digits_is_none(valid: Valid, capsys: pytest.Ca
     Path("odd.json").write_text(json.dumps(values))
     for way in ("compare odd.json odd.json", "bundle odd.json -o made.zip", "report odd.json --html -"):
         assert main(way.split()) == 2
-        assert "odd.json: contract is '999" in capsys.readouterr().err
+        assert "odd.json: contract: expected text of the form" in capsys.readouterr().err
 
 
 def test_entries_are_added_beside_one_whose_check_is_no_text(valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:

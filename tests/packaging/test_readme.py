@@ -1,4 +1,4 @@
-"""README.md says what is so, in few words: its picture is a real run, and every link leads to a file.
+"""README.md shows a real run, explains its terms where they first appear, and stays short.
 
 `python tests/packaging/test_readme.py` writes the picture anew. `tests/docs/test_snippets.py` runs its other commands.
 """
@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 README = Path(__file__).parents[2] / "README.md"
@@ -49,11 +50,16 @@ def test_it_is_short() -> None:
     assert len(TEXT.splitlines()) <= MOST_LINES
 
 
-def test_the_words_stand_before_they_are_used() -> None:
-    words = TEXT.index("## The words")
-    used = [match.start() for match in re.finditer(r"`[FBIW]\d?`", TEXT)]
-    assert used
-    assert min(used) > words
+@pytest.mark.parametrize("word", ["`F`", "`B`", "`I`", "`W`", "**stage**", "**micro-batch**", "**program**"])
+def test_each_term_of_the_picture_is_explained_before_it(word: str) -> None:
+    shown = BLOCK.search(TEXT)
+    assert shown is not None
+    assert word in TEXT[: shown.start()]
+
+
+def test_there_is_no_glossary() -> None:
+    assert "| word |" not in TEXT
+    assert "## The words" not in TEXT
 
 
 if __name__ == "__main__":

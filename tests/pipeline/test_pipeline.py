@@ -127,19 +127,19 @@ def test_a_schedule_from_a_file_runs_on_torchs_runtime_and_one_without_split_tak
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("torch", "--schedule", "1F2B"), "'1F2B' is no schedule; expected one of GPipe, 1F1B"),
-        (("torch", "--schedule", "none.csv"), "the schedule 'none.csv' cannot be read"),
-        (("torch", "--schedule", "1F1B", "--stages-per-rank", "2"), "it has one stage per rank, not 2"),
-        (("torch", "--schedule", "1F1B", "--ranks", "3", "--nnodes", "2"), "cannot be shared evenly"),
-        (("torch", "--schedule", "1F1B", "--nnodes", "2"), "needs --rdzv-endpoint HOST:PORT"),
+        (("torch", "--schedule", "1F2B"), "unknown schedule '1F2B'; expected one of GPipe, 1F1B"),
+        (("torch", "--schedule", "none.csv"), "cannot read the schedule 'none.csv'"),
+        (("torch", "--schedule", "1F1B", "--stages-per-rank", "2"), "expected one stage per rank, got 2"),
+        (("torch", "--schedule", "1F1B", "--ranks", "3", "--nnodes", "2"), "cannot be divided evenly"),
+        (("torch", "--schedule", "1F1B", "--nnodes", "2"), "requires --rdzv-endpoint HOST:PORT"),
         (
             ("torch", "--nnodes", "2", "--rdzv-endpoint", "node0"),
-            "HOST:PORT, one of the machines and a free port there",
+            "HOST:PORT, a machine and a free port on it",
         ),
-        (("torch", "--nnodes", "3"), "training steps on 2 ranks cannot be shared evenly by --nnodes 3"),
+        (("torch", "--nnodes", "3"), "training steps on 2 ranks cannot be divided evenly by --nnodes 3"),
         (("torch", "--schedule", "1F1B", "--checks", "*.frozen"), "nearest: pipeline.1f1b.frozen-first"),
-        (("reference-split", "--fixed"), "--fixed puts the right split into torch, and 'reference-split' is something"),
-        (("autograd", "--schedule", "1F1B"), "a pipeline takes torch's three functions"),
+        (("reference-split", "--fixed"), "--fixed requires target torch, got 'reference-split'"),
+        (("autograd", "--schedule", "1F1B"), "a pipeline requires torch's three functions"),
         (("no.such.module", "--schedule", "1F1B"), "no.such.module"),
     ],
 )

@@ -245,8 +245,8 @@ def test_a_claim_withholds_the_rows_with_other_values() -> None:
 @pytest.mark.parametrize(
     ("claims", "complaint"),
     [
-        ({"layouts": "two-stages"}, "claims 'layouts', which is no dimension; nearest: layout"),
-        ({"rows": "even raged"}, "claims rows='raged'; expected some of even, ragged, lengths"),
+        ({"layouts": "two-stages"}, "claims the unknown dimension 'layouts'; nearest: layout"),
+        ({"rows": "even raged"}, "claim rows: expected some of even, ragged, lengths, got 'raged'"),
     ],
 )
 def test_a_claim_of_what_there_is_not_is_refused(
@@ -305,11 +305,11 @@ def test_what_is_torchs_runtimes_is_not_charged_to_functions_in_it(tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("torch", "--profile", "quick", "--schedule", "1F1B"), "--profile is of training steps"),
-        (("torch", "--ranks", "4"), "--ranks: of schedules; training steps have sizes of their own"),
+        (("torch", "--profile", "quick", "--schedule", "1F1B"), "--profile selects training steps"),
+        (("torch", "--ranks", "4"), "--ranks requires --schedule; training steps have fixed sizes"),
         (("torch", "--checks", "step.fsdp-evaluate"), "nearest: step.fsdp-evaluated"),
-        (("torch", "--checks", "step.autocast"), "add --profile standard, which has it"),
-        (("autograd",), "'autograd' is an adapter of its own; a pipeline takes a runtime"),
+        (("torch", "--checks", "step.autocast"), "add --profile standard"),
+        (("autograd",), "'autograd' is an adapter; a pipeline requires a runtime"),
         (("no.such.module",), "no.such.module"),
     ],
 )

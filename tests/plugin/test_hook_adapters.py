@@ -39,4 +39,4 @@ def test_a_name_that_is_taken_is_refused(judge: Judge, pytester: pytest.Pytester
     pytester.makeconftest("def pytest_gradconform_adapters(config): return {'torch': object()}")
     result = judge()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*pytest_gradconform_adapters names 'torch', which is taken; choose another name"])
+    result.stderr.fnmatch_lines(["*pytest_gradconform_adapters uses a taken name: 'torch'; choose another name"])

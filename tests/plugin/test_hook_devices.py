@@ -23,4 +23,4 @@ def test_it_is_called_before_a_device_is_judged(judge: Judge, pytester: pytest.P
     pytester.makeconftest("def pytest_gradconform_devices(config): return ['abacus']")
     result = judge("--gradconform-device=abacus")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*device 'abacus' cannot be used: *; pytest_gradconform_devices names: abacus"])
+    result.stderr.fnmatch_lines(["*device 'abacus' cannot be used: *; pytest_gradconform_devices added: abacus"])

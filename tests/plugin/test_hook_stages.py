@@ -76,4 +76,4 @@ def test_a_name_of_the_zoo_is_refused(judge: Judge, pytester: pytest.Pytester) -
     pytester.makeconftest(CONFTEST.format(name="mlp"))
     result = judge()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*pytest_gradconform_stages adds a stage 'mlp', and that name is taken*"])
+    result.stderr.fnmatch_lines(["*pytest_gradconform_stages: the stage name 'mlp' is taken*"])

@@ -29,4 +29,4 @@ def test_a_dtype_the_contract_does_not_run_in_is_refused_with_the_nearest(
 ) -> None:
     result = judge("--gradconform-dtype=float31", *processes)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*dtype 'float31' is not one the contract runs in; did you mean float32? Expected*"])
+    result.stderr.fnmatch_lines(["*unsupported dtype 'float31' (did you mean float32?); expected*"])

@@ -39,4 +39,4 @@ def test_what_is_no_count_is_refused(judge: Judge, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("GRADCONFORM_MAX_CRASHES", "none")
     result = judge()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*gradconform_max_crashes = 'none' is no count; expected a whole number from 1"])
+    result.stderr.fnmatch_lines(["*gradconform_max_crashes: expected a whole number of at least 1, got 'none'"])

@@ -37,7 +37,7 @@ def test_a_session_that_stopped_early_is_gone_on_with_by_the_command(
     assert [place.check for place in read_run(pytester.path / "run.ndjson").missing] == ["split.gradients.mlp"]
     refused = judge()
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    refused.stderr.fnmatch_lines(["*run.ndjson' holds a run that did not end (1 of 2 results); go on with it by *"])
+    refused.stderr.fnmatch_lines(["*run.ndjson' contains an unfinished run (1 of 2 results); continue it with *"])
     resumed = pytester.run(sys.executable, "-m", "gradconform", "run", "--resume", "run.ndjson")
     assert resumed.ret == 5
     run = read_run(pytester.path / "run.ndjson")
@@ -47,13 +47,15 @@ def test_a_session_that_stopped_early_is_gone_on_with_by_the_command(
 def test_a_path_that_cannot_be_written_is_refused_before_anything_runs(judge: Judge) -> None:
     result = judge("--gradconform-ndjson=nowhere/run.ndjson")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--gradconform-ndjson: *nowhere/run.ndjson' cannot be opened for writing: No such *"])
+    result.stderr.fnmatch_lines(["*--gradconform-ndjson: cannot open *nowhere/run.ndjson' for writing: No such *"])
 
 
 def test_the_report_does_not_take_the_place_of_the_records(judge: Judge) -> None:
     result = judge("--gradconform-ndjson=run.json", "--gradconform-json=run.json")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--gradconform-ndjson and --gradconform-json name one file, *run.json'; choose *"])
+    result.stderr.fnmatch_lines(
+        ["*--gradconform-ndjson and --gradconform-json name the same file, *run.json'; change *"]
+    )
 
 
 def full_from(written: int) -> Callable[..., None]:

@@ -18,4 +18,6 @@ def test_on_the_cpu_all_runs_on_the_device(judge: Judge) -> None:
 def test_what_is_no_percentage_is_refused(judge: Judge, given: str) -> None:
     result = judge(f"--gradconform-require-device-execution={given}", checks=("full.gradients.mlp",))
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*require_device_execution='{given}' is no percentage; expected a number from 0 to*"])
+    result.stderr.fnmatch_lines(
+        [f"*require_device_execution: expected a number from 0 to 100, such as 95; got '{given}'*"]
+    )

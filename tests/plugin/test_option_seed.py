@@ -47,4 +47,4 @@ def test_a_seed_that_is_no_number_is_refused(judge: Judge, monkeypatch: pytest.M
     monkeypatch.setenv("GRADCONFORM_SEED", "often")
     result = judge()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*gradconform_seed = 'often' is no seed; expected an integer from 0 to 4294967295"])
+    result.stderr.fnmatch_lines(["*gradconform_seed: expected an integer from 0 to 4294967295, got 'often'"])

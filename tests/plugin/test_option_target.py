@@ -42,8 +42,8 @@ def test_a_file_in_the_ini_file_is_relative_to_that_file(
 @pytest.mark.parametrize(
     ("target", "told"),
     [
-        ("trch", "*target 'trch' is no registered name*nearest registered names: torch*"),
-        ("doubel.py", "*there is no file 'doubel.py'; files near it: double.py*"),
+        ("trch", "*target 'trch' is not a registered name*nearest registered names: torch*"),
+        ("doubel.py", "*the file 'doubel.py' does not exist; nearest files: double.py*"),
         ("double.py:backward", "*has no 'backward'; nearest names: stage_backward*"),
     ],
 )

@@ -86,8 +86,8 @@ def test_what_is_unsupported_skips_and_a_failed_should_is_an_expected_failure(
     ("arguments", "told"),
     [
         ("", "*parametrize_checks has no target; give it one, or pass --gradconform TARGET*"),
-        ('"trch"', "*target 'trch' is no registered name*"),
-        ('"torch", dtype="float31"', "*dtype 'float31' is not one the contract runs in*"),
+        ('"trch"', "*target 'trch' is not a registered name*"),
+        ('"torch", dtype="float31"', "*unsupported dtype 'float31'*"),
         ('"torch", checks="nothing"', "*check pattern 'nothing' matches no check*"),
     ],
 )

@@ -175,7 +175,7 @@ def test_parametrize_checks_on_a_method_of_unittest_is_refused_by_name(pytester:
     )
     result = pytester.runpytest()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*TestOurs::test_conformance: parametrize_checks is on a method of TestOurs*"])
+    result.stderr.fnmatch_lines(["*TestOurs::test_conformance: parametrize_checks decorates a method of TestOurs*"])
 
 
 def test_pytest_runs_the_classes_too(pytester: pytest.Pytester) -> None:

@@ -108,7 +108,7 @@ def test_a_right_split_backward_is_accused_in_none_and_a_wrong_one_in_all(file: 
     [
         ("model?cut=layers.9", "models.py:model has no module 'layers.9'; nearest: layers.2"),
         ("model?cut=up", "has no module 'up'; it may be layers.0.up, layers.1.up, layers.2.up"),
-        ("model?cut=layers.1,unused", "torch's tracer makes 2 of "),
+        ("model?cut=layers.1,unused", "torch's tracer found 2 of "),
         ("branches?cut=layers.1", "torch's tracer refuses "),
     ],
 )

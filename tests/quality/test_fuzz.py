@@ -105,5 +105,5 @@ def test_a_seed_tries_the_same_trials_again() -> None:
 
 @pytest.mark.parametrize("text", ["", "nonsense", "eJxLTEpOSU1Lz8jMys7JzcsvKCwqLiktK6-orAIAfSsJVQ=="])
 def test_what_is_no_blob_is_refused(text: str) -> None:
-    with pytest.raises(BlobError, match="no blob of a trial"):
+    with pytest.raises(BlobError, match="expected a whole BLOB"):
         from_blob(text)

@@ -84,8 +84,8 @@ def test_a_model_is_as_large_as_it_is_where_that_is_asked_for(library: str, mode
     [
         ("timm", "resnet81", "timm has no model 'resnet81'; nearest: resnet"),
         ("torchvision", "resnet81", "torchvision has no model 'resnet81'; nearest: resnet"),
-        ("timm", "resnet18?size=big", "'size=big' is no size; expected size=small or size=full"),
-        ("torchvision", "ssdlite320_mobilenet_v3_large", "takes no images of 224, 256, 299 pixels: AssertionError"),
+        ("timm", "resnet18?size=big", "expected size=small or size=full, and cut=MODULE,… last; got 'size=big'"),
+        ("torchvision", "ssdlite320_mobilenet_v3_large", "fails with images of 224, 256, 299 pixels: AssertionError"),
     ],
     indirect=["library"],
 )

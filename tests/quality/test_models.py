@@ -71,7 +71,7 @@ def test_of_a_mixture_of_experts_the_auxiliary_loss_is_an_output(judge: Judge) -
             "hf:LlamaForCausalLm",
             "transformers has no model or configuration 'LlamaForCausalLm'; nearest: LlamaForCausalLM",
         ),
-        ("hf:LlamaConfig?size=big", "'size=big' is no size; expected size=small or size=full"),
+        ("hf:LlamaConfig?size=big", "expected size=small or size=full, and cut=MODULE,… last; got 'size=big'"),
         ("hf:nowhere.json", "there is no file 'nowhere.json'"),
     ],
 )

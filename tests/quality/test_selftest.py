@@ -104,7 +104,9 @@ def test_what_is_no_fault_in_a_dtype_and_what_cannot_be_tried_in_it_is_told_and_
     assert "split.gradients.complex: plain autograd on this device raised NotImplementedError: " in text
     assert "1 of 1 fault killed, 1 of 1 right variant clean; 2 faults not tried in float16" in text
     assert not {"full.gradients.complex", "split.loss.embedding-sparse"} & set(matrix.idle)
-    with pytest.raises(SelectionError, match="matches only what is no fault in float16: elsewhere: it is right here"):
+    with pytest.raises(
+        SelectionError, match="matches only faults that do not exist in float16: elsewhere: it is right here"
+    ):
         run_selftest(options, "elsewhere")
 
 

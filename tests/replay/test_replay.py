@@ -67,7 +67,7 @@ def test_a_result_of_a_report_is_run_again_with_the_same_numbers(
     told = capsys.readouterr().out
     assert code == 1
     assert "cpu float64, seed 7" in told
-    assert "the same as in the report, number for number" in told
+    assert "same result as in the report, to the last digit" in told
 
 
 def test_another_target_can_be_replayed_from_a_report(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,12 +88,12 @@ def test_a_script_is_written_where_it_was_asked_for(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ((CHECK,), "a check id needs the TARGET to run it on"),
+        ((CHECK,), "a check id requires a TARGET"),
         (("split.gradients.linear-hok", "torch"), "nearest: split.gradients.linear"),
         (("none.json#1",), "none.json"),
-        (("{report}#2",), "has 1 failures, no number 2"),
-        (("{report}#full.gradients.lstm",), "has no result of 'full.gradients.lstm'; nearest: full.gradients.mlp"),
-        ((CHECK, "torch", "--script", "no/folder/x.py"), "there is no folder"),
+        (("{report}#2",), "expected a number from 1 to 1, got 2"),
+        (("{report}#full.gradients.lstm",), "has no result for 'full.gradients.lstm'; nearest: full.gradients.mlp"),
+        ((CHECK, "torch", "--script", "no/folder/x.py"), "does not exist; create it first"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused(

@@ -234,7 +234,7 @@ def test_a_training_step_is_run_again_by_its_id_and_from_a_report(
     assert main(["replay", "report.json#1"]) == 1
     told = " ".join(capsys.readouterr().out.split())
     assert "cpu float32, seed 20, training steps on 2 ranks" in told
-    assert "the same as in the report, number for number" in told
+    assert "same result as in the report, to the last digit" in told
     assert main(["replay", "report.json#step.plain", "--script", "defect.py"]) == 0
     assert "torchrun --nproc-per-node 2 defect.py" in " ".join(capsys.readouterr().out.split())
     assert (tmp_path / "defect.py").read_text().startswith('"""A training step MUST give what one plain process gives.')
@@ -246,11 +246,14 @@ UNCLAIMED = CASES["step.tied-clipped"]
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("step.plain",), "a check id needs the TARGET to run it on"),
-        (("step.plian", "torch"), "'step.plian' is no training step; nearest: step.plain"),
-        (("step.plain", "autograd"), "'autograd' is an adapter of its own"),
-        (("step.plain", "torch", "--flag", "tf32=on"), "--flag: of checks of the contract"),
-        (("step.plain", "torch", "--script", "no/folder/x.py"), "there is no folder"),
+        (("step.plain",), "a check id requires a TARGET"),
+        (("step.plian", "torch"), "unknown training step 'step.plian'; nearest: step.plain"),
+        (("step.plain", "autograd"), "'autograd' is an adapter; a pipeline requires"),
+        (
+            ("step.plain", "torch", "--flag", "tf32=on"),
+            "takes only --device, --device-plugin, --dtype, --seed; omit --flag",
+        ),
+        (("step.plain", "torch", "--script", "no/folder/x.py"), "does not exist; create it first"),
         ((UNCLAIMED.id, "torch", "--script", "x.py"), f"{UNCLAIMED.id}: the runtime does not claim"),
     ],
 )
@@ -299,5 +302,5 @@ def test_no_script_is_written_of_torch_with_the_right_split_in_it(
     )  # fmt: skip
     (tmp_path / "report.json").write_text(report.to_json())
     assert main(["replay", "report.json#step.plain", "--script", "x.py"]) == 2
-    assert "a script runs torch as it is, and step.plain ran with --fixed" in capsys.readouterr().err
+    assert "--script runs torch as released, but step.plain ran with --fixed" in capsys.readouterr().err
     assert not (tmp_path / "x.py").exists()

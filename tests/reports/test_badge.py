@@ -110,7 +110,7 @@ def test_each_verdict_is_told_with_the_share_that_passed(
 
 def test_a_shard_has_no_badge_and_is_told_what_has(whole: Report) -> None:
     shard = {"index": 1, "count": 2, "selected": whole.manifest, "sha256": "0" * 64, "positions": []}
-    with pytest.raises(BadgeError, match="this is shard 1 of 2 of a run, which has no verdict; put all together with"):
+    with pytest.raises(BadgeError, match="shard 1 of 2 of a run has no verdict; merge all shards with"):
         badge(replace(whole, shard=shard), "mine")
 
 
@@ -161,8 +161,8 @@ def test_the_command_prints_it_or_writes_it(written: Report, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("run.json", "--label", " "), "argument --label: ' ' is no label; expected a text"),
-        (("run.json", "-o", "."), "--output '.' is a folder; expected the path of a file in it"),
+        (("run.json", "--label", " "), "argument --label: expected some text, such as the name of the target; got ' '"),
+        (("run.json", "-o", "."), "--output '.' is a folder; name a file in it"),
         (("other.json",), "other.json"),
     ],
 )
@@ -180,4 +180,4 @@ def test_the_command_names_the_file_of_a_shard(written: Report, capsys: pytest.C
     shard = {"index": 1, "count": 1, "selected": written.manifest, "sha256": "0" * 64, "positions": positions}
     Path("shard.json").write_text(replace(written, shard=shard).to_json(), encoding="utf-8")
     assert main(["badge", "shard.json"]) == 2
-    assert capsys.readouterr().err.startswith("gradconform: shard.json: this is shard 1 of 1 of a run")
+    assert capsys.readouterr().err.startswith("gradconform: shard.json: shard 1 of 1 of a run")

@@ -111,10 +111,10 @@ def on_device(**told: Any) -> Callable[[Report], Report]:
 
 AGAINST: list[tuple[str, Callable[[Report], Report], str]] = [
     ("profile", as_standard, "the profile is standard; only full supports a statement of conformance"),
-    ("incomplete", without_one, f"manifest is not complete: {len(FEW) - 1} of {len(FEW)} checks have a verdict"),
+    ("incomplete", without_one, f"run is not complete: {len(FEW) - 1} of {len(FEW)} checks have a verdict"),
     ("failed", with_status("failed", "mismatch"), "the verdict is 'does not conform'"),
     ("error", with_status("error", "kit"), "the verdict is 'incomplete'"),
-    ("shard", lambda report: replace(report, shard=SHARD), "the report is of one shard; merge the shards first"),
+    ("shard", lambda report: replace(report, shard=SHARD), "the report covers one shard; merge the shards first"),
     (
         "target",
         lambda report: replace(report, target={**report.target, "sha256": None}),
@@ -123,19 +123,19 @@ AGAINST: list[tuple[str, Callable[[Report], Report], str]] = [
     (
         "tolerances",
         lambda report: replace(report, environment={**report.environment, "tolerances_changed": {"float32": 9.0}}),
-        "the tolerances were changed for the run",
+        "the run changed the tolerances",
     ),
     (
         "a device's tolerance",
         on_device(facts={"tolerance": {"float32": 9.0}}),
-        "npu:0 was judged by the tolerance of its own object",
+        "npu:0 was judged with the tolerance of its device object",
     ),
-    ("a device's pre-flight", on_device(preflight=[HELD, BROKEN]), "npu:0 gets 1 of 2 lines of its pre-flight wrong"),
-    ("kit", lambda report: replace(report, kit="0.0.1"), "the run was made by gradconform 0.0.1, and this is "),
+    ("a device's pre-flight", on_device(preflight=[HELD, BROKEN]), "npu:0 failed 1 of 2 lines of its pre-flight"),
+    ("kit", lambda report: replace(report, kit="0.0.1"), "gradconform 0.0.1 made the run, but this is "),
     (
         "kit files",
         lambda report: replace(report, environment={**report.environment, "kit_sha256": "0" * 64}),
-        "kit.json does not list the files that ran: the report has another hash of the kit",
+        "kit.json does not list the files that ran: the report has a different hash of the kit",
     ),
 ]  # fmt: skip
 
@@ -172,28 +172,28 @@ def test_a_file_that_is_not_the_one_listed_is_named(waived: Report, name: str) -
     Path("records.ndjson").write_bytes(records_of(waived))
     files = files_of(waived, waivers=Path("waivers.toml"), records=Path("records.ndjson"))
     other = {**files, name: files[name].rstrip() + b"\n\n"}
-    assert f"{name} is not the file that the statement lists" in reasons_against(other)[0]
+    assert f"{name} differs from the file that the statement lists" in reasons_against(other)[0]
     gone = {kept: content for kept, content in files.items() if kept != name}
     if name in {"waivers.toml", "records.ndjson"}:
-        assert f"{name} is listed in the statement and not there" in reasons_against(gone)
+        assert f"{name} is listed in the statement but missing" in reasons_against(gone)
 
 
 @pytest.mark.parametrize(
     ("name", "change", "told"),
     [
-        ("report.json", edited("verdict", "failed"), "report.json: verdict is 'failed', and the results give "),
-        ("report.json", lambda content: content[:900], "as a truncated file does"),
-        ("environment.json", edited("torch", "9"), "the environment is not that of the report"),
-        ("environment.json", lambda _: b"[]", "environment.json: holds no object"),
+        ("report.json", edited("verdict", "failed"), "report.json: verdict: expected "),
+        ("report.json", lambda content: content[:900], "so the file may be truncated"),
+        ("environment.json", edited("torch", "9"), "the environment differs from the report's"),
+        ("environment.json", lambda _: b"[]", "environment.json: expected a JSON object, got list"),
         ("kit.json", edited("gradconform/run/runner.py", "0"), "kit.json does not list the files that ran"),
-        ("kit.json", lambda _: b"{", "kit.json: is no JSON"),
+        ("kit.json", lambda _: b"{", "kit.json is not valid JSON"),
         ("waivers.toml", lambda content: content.replace(b"ada", b"eve"), "waivers.toml is not the file that the"),
         ("waivers.toml", lambda _: b"", "1 checks have a waiver that waivers.toml does not"),
         ("waivers.toml", lambda content: content.replace(b"2999", b"2020"), "entry 1 (split.gradients.gru): expired"),
-        ("waivers.toml", lambda _: b"[[", "waivers.toml: is no TOML"),
-        ("records.ndjson", lambda content: content[: len(content) // 2], "is of a run that did not come to"),
+        ("waivers.toml", lambda _: b"[[", "waivers.toml: is not valid TOML"),
+        ("records.ndjson", lambda content: content[: len(content) // 2], "contains an unfinished run"),
         ("records.ndjson", lambda content: content.replace(b'"waived"', b'"failed"'), "differ in 1 results: split.gra"),
-        ("records.ndjson", lambda _: b"{}\n", "records.ndjson cannot be read: "),
+        ("records.ndjson", lambda _: b"{}\n", "cannot read records.ndjson: "),
     ],
 )  # fmt: skip
 def test_what_was_tampered_with_is_told_though_the_hashes_were_made_anew(
@@ -208,9 +208,13 @@ def test_what_was_tampered_with_is_told_though_the_hashes_were_made_anew(
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
-        ("schema_version", 2, "statement.json: is of schema 'gradconform-statement' version 2; expected"),
-        ("files", [], "statement.json: files not as in a statement; expected exactly schema, "),
-        ("more", 1, "not as in a statement; expected exactly schema, "),
+        (
+            "schema_version",
+            2,
+            "statement.json: expected schema 'gradconform-statement' version 1, got 'gradconform-statement' version 2",
+        ),
+        ("files", [], "statement.json: wrong or unknown field files; expected exactly schema, "),
+        ("more", 1, "statement.json: wrong or unknown field more; expected exactly schema, "),
     ],
 )
 def test_a_bundle_of_another_form_is_told(whole: Report, field: str, value: Any, told: str) -> None:
@@ -222,13 +226,13 @@ def test_a_bundle_of_another_form_is_told(whole: Report, field: str, value: Any,
 def test_a_statement_that_the_report_does_not_make_is_told(whole: Report) -> None:
     files = files_of(whole)
     stated = edited("statement", "mine conforms to all there is")(files["statement.json"])
-    assert reasons_against({**files, "statement.json": stated}) == ["the statement is not that of the report"]
+    assert reasons_against({**files, "statement.json": stated}) == ["the statement differs from the report's"]
 
 
 def test_waivers_have_to_be_there_exactly_where_the_run_went_by_some(waived: Report, whole: Report) -> None:
-    assert reasons_against(files_of(waived)) == ["the run went by waivers, and waivers.toml is not there"]
+    assert reasons_against(files_of(waived)) == ["the run used waivers, but waivers.toml is missing"]
     assert reasons_against(files_of(whole, waivers=Path("waivers.toml"))) == [
-        "waivers.toml is there, and the run went by no waivers"
+        "the bundle contains waivers.toml, but the run used no waivers"
     ]
 
 
@@ -237,8 +241,8 @@ def test_a_waiver_that_has_expired_since_is_told(waived: Report) -> None:
     assert reasons_against(files, today=dt.date(2999, 12, 31)) == []
     (reason,) = reasons_against(files, today=dt.date(3000, 1, 1))
     assert reason == (
-        "waivers.toml: entry 1 (split.gradients.gru): expired on 2999-12-31, 1 days ago; mend what fails, or say until "
-        "when it is expected to"
+        "waivers.toml: entry 1 (split.gradients.gru): expired on 2999-12-31, 1 days ago; fix the failure, or "
+        "set a later date"
     )
 
 
@@ -247,15 +251,13 @@ def test_a_kit_that_is_not_the_one_that_ran_is_told(whole: Report, monkeypatch: 
     other = {**kit_files.kit_files(), "gradconform/run/runner.py": "0" * 64}
     monkeypatch.setattr("gradconform.bundle.verifying.kit_files", lambda: other)
     (reason,) = reasons_against(files)
-    assert reason.startswith("1 files of the kit that ran are not those of gradconform ")
+    assert reason.startswith("1 files of the kit that ran differ from gradconform ")
     assert reason.endswith(" here: gradconform/run/runner.py")
     monkeypatch.setattr("gradconform.bundle.verifying.kit_files", kit_files.kit_files)
     monkeypatch.setattr(
         "gradconform.bundle.verifying.altered_since_installation", lambda: ["gradconform/run/runner.py"]
     )
-    assert reasons_against(files) == [
-        "the gradconform that verifies was altered since it was installed: gradconform/run/runner.py"
-    ]
+    assert reasons_against(files) == ["this gradconform was changed after its installation: gradconform/run/runner.py"]
 
 
 def test_valid_says_what_was_judged_and_what_is_left_open(whole: Report, capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,7 +272,7 @@ def test_valid_says_what_was_judged_and_what_is_left_open(whole: Report, capsys:
     out = capsys.readouterr().out.replace(whole.target["sha256"], "0f").replace(torch.__version__, "2.0")
     count = len(whole.results)
     assert out == (
-        "VALID, unsigned (who made it cannot be told): mine 1.0 (SHA-256 0f) conforms in part: contract 1.0, profile "
+        "VALID, unsigned (its author is unknown): mine 1.0 (SHA-256 0f) conforms in part: contract 1.0, profile "
         f"full, on cpu float32, with torch 2.0: {count - 2} of {count} checks passed; not claimed: multi_output"
         "; 1 SHOULD failed\n"
         "  - withheld: multi_output, which 1 of the checks that were not judged need\n"
@@ -283,20 +285,20 @@ def test_the_commands_bundle_and_verify(waived: Report, capsys: pytest.CaptureFi
     assert main(["bundle", "report.json", "-o", "bundle.zip"]) == 0
     assert capsys.readouterr().out.startswith("bundle.zip: mine 1.0 (SHA-256 ")
     assert main(["verify", "bundle.zip"]) == 0
-    assert capsys.readouterr().out.startswith("VALID, unsigned (who made it cannot be told): mine 1.0 (SHA-256 ")
+    assert capsys.readouterr().out.startswith("VALID, unsigned (its author is unknown): mine 1.0 (SHA-256 ")
     assert main(["verify", "bundle.zip", "--target", "backward.py"]) == 0
     assert main(["verify", "bundle.zip", "--target", "report.json"]) == 1
-    assert "NOT VALID: 1 reason\n  - report.json is not what was judged: its SHA-256 is " in capsys.readouterr().out
+    assert "NOT VALID: 1 reason\n  - report.json is not the judged file: expected SHA-256 " in capsys.readouterr().out
     assert main(["verify", "bundle.zip", "--target", "none.py"]) == 2
-    assert "none.py: cannot be read: No such file" in capsys.readouterr().err
+    assert "none.py: cannot read the file: No such file" in capsys.readouterr().err
     with Path("backward.py").open("a") as target:
         target.write("# changed\n")
     assert main(["bundle", "report.json", "-o", "bundle.zip"]) == 2
-    assert "backward.py was changed since the run" in capsys.readouterr().err
+    assert "backward.py has changed since the run" in capsys.readouterr().err
     Path("backward.py").unlink()
     Path("waivers.toml").unlink()
     assert main(["bundle", "report.json", "-o", "bundle.zip"]) == 2
-    assert "waivers.toml: there is no such file; expected the waivers of the run" in capsys.readouterr().err
+    assert "waivers.toml does not exist; name the waiver file of the run with --waivers" in capsys.readouterr().err
     for arguments in (["none.json", "-o", "bundle.zip"], ["report.json", "-o", "no/bundle.zip"]):
         assert main(["bundle", *arguments]) == 2
 
@@ -317,20 +319,20 @@ def link(name: str) -> zipfile.ZipInfo:
 
 RIGHT = tuple((name, b"{}") for name in NAMES[:4])
 HOSTILE: list[tuple[str, bytes, str]] = [
-    ("empty", b"", "is no zip archive that can be read"),
-    ("text", b"VALID", "is no zip archive that can be read"),
-    ("cut", zipped(*RIGHT)[:-30], "is no zip archive that can be read"),
-    ("slip", zipped(*RIGHT, ("../../etc/passwd", b"x")), "holds '../../etc/passwd', which is no file of a bundle"),
-    ("absolute", zipped(*RIGHT, ("/etc/x", b"x")), "holds '/etc/x', which is no file of a bundle"),
-    ("backslash", zipped(*RIGHT, ("..\\x", b"x")), "which is no file of a bundle"),
-    ("folder", zipped(*RIGHT, ("statement.json/", b"")), "which is no file of a bundle"),
-    ("foreign", zipped(*RIGHT, ("run.sh", b"x")), "holds 'run.sh', which is no file of a bundle"),
-    ("missing", zipped(*RIGHT[:3]), "has no kit.json"),
-    ("link", zipped(*RIGHT[:3], (link("kit.json"), b"/etc/passwd")), "has 'kit.json' as a link"),
+    ("empty", b"", "not a readable zip archive"),
+    ("text", b"VALID", "not a readable zip archive"),
+    ("cut", zipped(*RIGHT)[:-30], "not a readable zip archive"),
+    ("slip", zipped(*RIGHT, ("../../etc/passwd", b"x")), "contains '../../etc/passwd', which does not belong in"),
+    ("absolute", zipped(*RIGHT, ("/etc/x", b"x")), "contains '/etc/x', which does not belong in a bundle"),
+    ("backslash", zipped(*RIGHT, ("..\\x", b"x")), "which does not belong in a bundle"),
+    ("folder", zipped(*RIGHT, ("statement.json/", b"")), "which does not belong in a bundle"),
+    ("foreign", zipped(*RIGHT, ("run.sh", b"x")), "contains 'run.sh', which does not belong in a bundle"),
+    ("missing", zipped(*RIGHT[:3]), "does not contain kit.json"),
+    ("link", zipped(*RIGHT[:3], (link("kit.json"), b"/etc/passwd")), "'kit.json' is a link"),
     ("comment", zipped(*RIGHT)[:-2] + b"\1\0x", "does not end as a bundle does"),
     ("large", zipped(*RIGHT)[:-22] + b"PK\x06\x07" + bytes(16) + zipped(*RIGHT)[-22:], "does not end as a bundle does"),
-    ("list", zipped(*RIGHT, *((f"{number}", b"") for number in range(99))), "lists its files in "),
-    ("bomb", zipped(*RIGHT[:3], ("kit.json", bytes(2 * 10**7))), "has 'kit.json' of 20000000 bytes packed into "),
+    ("list", zipped(*RIGHT, *((f"{number}", b"") for number in range(99))), "expected a list of files of at most "),
+    ("bomb", zipped(*RIGHT[:3], ("kit.json", bytes(2 * 10**7))), " bytes to 20000000, more than a bundle does"),
 ]  # fmt: skip
 
 
@@ -344,7 +346,7 @@ def test_what_is_no_bundle_is_refused_and_nothing_is_written(
     out, err = capsys.readouterr()
     assert out == ""
     assert told in err
-    assert "; expected a file that gradconform bundle has written" in err
+    assert "; expected a file that 'gradconform bundle' wrote" in err
     assert list(folder.iterdir()) == [path]
 
 
@@ -352,7 +354,7 @@ def test_a_name_that_is_there_twice_is_refused(folder: Path) -> None:
     with pytest.warns(UserWarning, match="Duplicate name"):
         content = zipped(*RIGHT, RIGHT[0])
     (folder / "bundle.zip").write_bytes(content)
-    with pytest.raises(ArchiveError, match=r"holds 'statement\.json' twice"):
+    with pytest.raises(ArchiveError, match=r"contains 'statement\.json' twice"):
         unpacked("bundle.zip")
 
 
@@ -362,7 +364,7 @@ def test_a_size_that_is_a_lie_is_not_believed(folder: Path) -> None:
     size = (5000).to_bytes(4, "little")
     assert content.count(size) == 2, "in the header of the file and in the directory"
     (folder / "bundle.zip").write_bytes(content.replace(size, (40).to_bytes(4, "little")))
-    with pytest.raises(ArchiveError, match=r"is no zip archive that can be read|of another size than it says"):
+    with pytest.raises(ArchiveError, match=r"not a readable zip archive| differs in size from its header"):
         unpacked("bundle.zip")
     assert entry.file_size == 5000
 
@@ -372,7 +374,7 @@ def test_an_archive_with_a_password_is_refused(folder: Path) -> None:
     at = content.index(b"PK\x01\x02")
     content[at + 8] |= 1
     (folder / "bundle.zip").write_bytes(bytes(content))
-    with pytest.raises(ArchiveError, match=r"has 'statement\.json' encrypted or packed in a way that no bundle is"):
+    with pytest.raises(ArchiveError, match=r"'statement\.json' is encrypted or uses another compression than a bundle"):
         unpacked("bundle.zip")
 
 

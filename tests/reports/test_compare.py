@@ -112,7 +112,7 @@ def test_what_is_different_around_the_checks_is_told(real: Report) -> None:
 
 
 def test_reports_that_cannot_be_compared_are_refused(real: Report) -> None:
-    with pytest.raises(CompareError, match=r"BASE is of contract 1\.0 and NEW of contract 2\.0: .* \(--intersection\)"):
+    with pytest.raises(CompareError, match=r"different contracts, BASE 1\.0 and NEW 2\.0; .* --intersection"):
         compare(real, replace(real, contract="2.0"))
     assert compare(real, replace(real, contract="2.0"), intersection=True).counts["lost"] == 0
     elsewhere = replace(real, results=[replace(result, device="cuda:0") for result in real.results])
@@ -147,23 +147,23 @@ def test_a_condition_holds_as_python_would_have_it(text: str, *, holds: bool) ->
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "is no condition"),
-        ("new_failures >", "is no condition: invalid syntax"),
-        ("regressions", "has 'regressions'; expected one of new_failures, fixed, lost"),
+        ("", "is not a condition"),
+        ("new_failures >", "is not a condition: invalid syntax"),
+        ("regressions", "expected one of new_failures, fixed, lost"),
         ("__import__('os').system('true')", "expected names, numbers, comparisons"),
-        ("new_failures.real", "has 'new_failures.real'; expected names, numbers"),
-        ("new_failures + 1", "has 'new_failures + 1'; expected names, numbers"),
-        ("lost in [1]", "has 'lost in [1]'; expected names"),
-        ("'a' == 'a'", "has \"'a'\"; expected names"),
-        ("True", "has 'True'; expected names"),
-        ("-1", "has '-1'; expected names"),
+        ("new_failures.real", "got 'new_failures.real'"),
+        ("new_failures + 1", "got 'new_failures + 1'"),
+        ("lost in [1]", "got 'lost in [1]'"),
+        ("'a' == 'a'", "got \"'a'\" in "),
+        ("True", "got 'True'"),
+        ("-1", "got '-1'"),
         ("[lost for lost in (1,)]", "expected names, numbers"),
         ("lambda: lost", "expected names, numbers"),
-        ("lost; lost", "is no condition"),
-        ("lost := 1", "is no condition"),
-        ("(" * 400 + "lost" + ")" * 90, "is no condition"),
-        ("lost or " * 100 + "lost", "it has 804 characters; expected no more than 500"),
-        ("lost\0", "is no condition"),
+        ("lost; lost", "is not a condition"),
+        ("lost := 1", "is not a condition"),
+        ("(" * 400 + "lost" + ")" * 90, "is not a condition"),
+        ("lost or " * 100 + "lost", "expected at most 500 characters, got 804"),
+        ("lost\0", "is not a condition"),
     ],
     ids=range(17),
 )
@@ -298,10 +298,10 @@ def test_the_command_says_which_is_worse_in_each_form(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("none.json",), "none.json: cannot be read: No such file or directory"),
-        (("{base}", "--fail-on", "worse"), "has 'worse'; expected one of new_failures"),
-        (("{base}", "--slower-factor", "0.5"), "'0.5' is no factor; expected a number from 1"),
-        (("{base}", "--headroom-factor", "inf"), "'inf' is no factor; expected a number from 1"),
+        (("none.json",), "none.json: cannot read the file: No such file or directory"),
+        (("{base}", "--fail-on", "worse"), "expected one of new_failures"),
+        (("{base}", "--slower-factor", "0.5"), "expected a number of at least 1, got '0.5'"),
+        (("{base}", "--headroom-factor", "inf"), "expected a number of at least 1, got 'inf'"),
         (("{base}", "--format", "html"), "invalid choice: 'html'"),
     ],
 )

@@ -69,12 +69,12 @@ def test_a_shard_is_the_same_whenever_it_is_made() -> None:
     "text", ["0/4", "5/4", "1/0", "1", "1/2/3", "a/b", "-1/4", "1.0/4", "", " 1/4", "9999999/9999999"]
 )
 def test_what_names_no_shard_is_refused(text: str) -> None:
-    with pytest.raises(ShardError, match="is no shard; expected I/N with I from 1 to N"):
+    with pytest.raises(ShardError, match="expected I/N with I from 1 to N"):
         Shard.parse(text)
 
 
 def test_more_shards_than_checks_are_refused() -> None:
-    with pytest.raises(SelectionError, match="shard 2/2 has none of 1 checks; expected fewer shards"):
+    with pytest.raises(SelectionError, match="shard 2/2 gets none of the 1 checks; use fewer shards"):
         Run(RunOptions.of("torch", checks="full.gradients.mlp", shard=Shard(2, 2)))
 
 
@@ -128,7 +128,7 @@ def _set(field: str, value: object) -> Callable[[Report], Report]:
         (_set("profile", "full"), "profile is 'full', not 'quick'"),
         (_set("target", {"text": "torch", "name": "torch", "sha256": "0"}), "target sha256 is '0', not "),
         (_set("environment", {"torch": "2.12"}), "environment torch is '2.12', not "),
-        (_set("shard", None), "2.json is the report of a run without --shard"),
+        (_set("shard", None), "2.json comes from a run without --shard"),
         (
             _set("shard", {"count": 3, "index": 2, "selected": 9, "sha256": "0", "positions": []}),
             "shard selected is 9,",
@@ -145,11 +145,11 @@ def test_reports_that_do_not_belong_together_are_refused(
 
 
 def test_a_shard_that_is_missing_or_there_twice_is_named(three: dict[str, Report]) -> None:
-    with pytest.raises(MergeError, match="no report of shard 2/3, 3/3; expected all 3 shards"):
+    with pytest.raises(MergeError, match="the report of shard 2/3, 3/3 is missing; expected all 3 shards"):
         merge({"1.json": three["1.json"]})
     with pytest.raises(MergeError, match=r"1\.json and again\.json are both shard 1; expected each shard once"):
         merge({**three, "again.json": three["1.json"]})
-    with pytest.raises(MergeError, match="nothing to merge"):
+    with pytest.raises(MergeError, match="no report to merge"):
         merge({})
 
 
@@ -166,10 +166,10 @@ def test_the_command_runs_and_merges_shards(
     assert capsys.readouterr().out.splitlines()[-1].startswith("reference-split 1.0.0 conforms to contract 1.0 in")
     assert read_report("whole.json").conforms
     assert main(["merge", "1.json"]) == 2
-    assert "no report of shard 2/2" in capsys.readouterr().err
+    assert "the report of shard 2/2 is missing" in capsys.readouterr().err
     (tmp_path / "cut.json").write_text((tmp_path / "1.json").read_text()[:500])
     assert main(["merge", "cut.json", "2.json"]) == 2
-    assert "as a truncated file does" in capsys.readouterr().err
+    assert "so the file may be truncated" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -189,4 +189,4 @@ def test_the_plugin_runs_shards_that_merge_to_one_run_however_many_processes(pyt
 def test_the_plugin_refuses_what_is_no_shard(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest("--gradconform=torch", "--gradconform-shard=3/2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*gradconform_shard = '3/2' is no shard; expected I/N*"])
+    result.stderr.fnmatch_lines(["*gradconform_shard: expected I/N *; got '3/2'*"])

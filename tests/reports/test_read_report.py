@@ -48,32 +48,32 @@ def edited(values: Values, *place: Any, to: Any) -> str:
 
 
 EDITS: list[tuple[tuple[Any, ...], Any, str]] = [
-    (("schema",), "junit", "schema is 'junit'; expected 'gradconform-report'"),
-    (("schema_version",), 2, "schema_version is 2; expected 1, which this kit reads; install the version of"),
-    (("schema_version",), True, "schema_version is True; expected 1"),
-    (("seed",), "20", "seed is '20'; expected integer"),
-    (("seed",), -1, "seed is -1; expected a number from 0"),
-    (("seed",), 10**19, "seed is 10000000000000000000; expected a number up to 9223372036854775807"),
-    (("seed",), 10**30, "holds the number 1000000000000000000000000000000 of 31 digits; expected no more than 20"),
-    (("profile",), "whole", "profile is 'whole'; expected one of 'quick', 'standard', 'full'"),
-    (("colour",), "red", "the report has 'colour', which the schema does not know; expected only schema, "),
-    (("results",), {}, "results is an object of 0 names; expected array"),
-    (("results", 0, "status"), "fine", "results[0].status is 'fine'; expected one of 'passed', "),
-    (("results", 0, "headroom"), -1, "results[0].headroom is -1; expected a number from 0"),
-    (("results", 0, "check"), "full", "results[0].check is 'full'; expected text of the form "),
-    (("results", 0, "check"), "full.gradients.mpl", "results[0].check is 'full.gradients.mpl', no check of"),
-    (("results", 0, "waiver"), {}, "results[0].waiver has no 'check', "),
+    (("schema",), "junit", "schema: expected 'gradconform-report', as in every report; got 'junit'"),
+    (("schema_version",), 2, "schema_version: this kit expected 1, got 2; install the version of"),
+    (("schema_version",), True, "schema_version: this kit expected 1, got True"),
+    (("seed",), "20", "seed: expected integer, got '20'"),
+    (("seed",), -1, "seed: expected a number of at least 0, got -1"),
+    (("seed",), 10**19, "seed: expected a number of at most 9223372036854775807, got 10000000000000000000"),
+    (("seed",), 10**30, "expected numbers of at most 20 digits, got 1000000000000000000000000000000 of 31 digits"),
+    (("profile",), "whole", "profile: expected one of 'quick', 'standard', 'full', got 'whole'"),
+    (("colour",), "red", "the report has the unknown name 'colour'; expected only schema, "),
+    (("results",), {}, "results: expected array, got an object of 0 names"),
+    (("results", 0, "status"), "fine", "results[0].status: expected one of 'passed', "),
+    (("results", 0, "headroom"), -1, "results[0].headroom: expected a number of at least 0, got -1"),
+    (("results", 0, "check"), "full", "results[0].check: expected text of the form "),
+    (("results", 0, "check"), "full.gradients.mpl", "results[0].check: contract 1.0 has no 'full.gradients.mpl'"),
+    (("results", 0, "waiver"), {}, "results[0].waiver: expected the name 'check', "),
     (("results", 0, "status"), "error", "(full.gradients.batch-norm[cpu-float32]) is error and has no kind"),
-    (("results", 0, "requirement"), "B MAY be right.", "results[0] does not say of full.gradients.batch-norm what"),
-    (("results", 1), None, "results[1] is null; expected object"),
-    (("summary", "passed"), 700, "summary.passed is 700, and the results give "),
-    (("summary", "planned"), 700, "summary.not_run is 0, and the results give "),
-    (("summary", "manifest"), 700, "summary.manifest is 700, and contract 1.0 has "),
-    (("summary", "manifest"), 1, "a manifest of 1, and none of the three can be larger than the next"),
-    (("verdict",), "conforms", "verdict is 'conforms', and the results give 'does not conform'"),
-    (("conforms",), True, "conforms is True, and the results give False"),
-    (("environment", "torch"), None, "environment.torch is null; expected string"),
-    (("target", "sha256"), "abc", "target.sha256 is 'abc'; expected text of the form ^[0-9a-f]{64}$"),
+    (("results", 0, "requirement"), "B MAY be right.", "results[0] does not match the requirement of full"),
+    (("results", 1), None, "results[1]: expected object, got null"),
+    (("summary", "passed"), 700, "summary.passed: expected "),
+    (("summary", "planned"), 700, "summary.not_run: expected "),
+    (("summary", "manifest"), 700, "devices and dtypes, got 700"),
+    (("summary", "manifest"), 1, "planned checks and a manifest of 1"),
+    (("verdict",), "conforms", "verdict: expected 'does not conform' from the results, got 'conforms'"),
+    (("conforms",), True, "conforms: expected False from the results, got True"),
+    (("environment", "torch"), None, "environment.torch: expected string, got null"),
+    (("target", "sha256"), "abc", "target.sha256: expected text of the form ^[0-9a-f]{64}$, got 'abc'"),
 ]  # fmt: skip
 
 
@@ -90,7 +90,9 @@ def test_what_was_edited_is_named_with_its_place_and_what_was_expected(
 
 def test_a_check_that_is_there_twice_is_refused(values: Values) -> None:
     values["results"][3] = copy.deepcopy(values["results"][0])
-    assert "results[0] and results[3] are both of full.gradients.batch-norm[cpu-float32]" in refusal(json.dumps(values))
+    assert "results[0] and results[3] are both for full.gradients.batch-norm[cpu-float32]" in refusal(
+        json.dumps(values)
+    )
 
 
 def test_a_waived_result_names_its_waiver(values: Values) -> None:
@@ -110,7 +112,7 @@ def test_a_waiver_of_a_result_is_one_that_the_report_lists(values: Values) -> No
     ("shard", "told"),
     [
         ({"index": 3}, "shard.index is 3 of 2 shards"),
-        ({"positions": [0, 0]}, "shard.positions names 1 checks, and "),
+        ({"positions": [0, 0]}, "shard.positions: expected "),
         ({"selected": 10**6}, "shard.selected is 1000000 of a manifest of "),
         ({"selected": 1}, "shard.selected is 1 of a manifest of "),
     ],
@@ -126,7 +128,7 @@ def test_messages_are_whole(real: Report, tmp_path: Path) -> None:
     path.write_bytes(real.to_json().encode()[:-4000])
     cut = refusal(path).replace(str(tmp_path), "")
     assert cut.startswith("/report.json: line ")
-    assert cut.endswith("; the text ends there, as a truncated file does; expected JSON")
+    assert cut.endswith("; the text ends there, so the file may be truncated; expected JSON")
     path.write_bytes(b'{"schema": "\xff"}')
     deep = "{" + '"a":{' * 100_000
     given = (
@@ -141,26 +143,26 @@ def test_messages_are_whole(real: Report, tmp_path: Path) -> None:
     assert_expected_inline(
         "\n".join(map(refusal, given)).replace(str(tmp_path), ""),
         """\
-/report.json: byte 12 is b'\\xff'; expected text in UTF-8
-/none: cannot be read: No such file or directory; expected a report that gradconform run --json has written
-the report: holds an array of 1 entries; expected an object with a schema, a summary and results
-the report: holds NaN, which is no JSON; expected a number or null
-the report: holds the number 1e999; expected one that a float can hold
-the report: holds an object with 'schema' twice; expected each name once
-the report: is nested deeper than any report; expected one that gradconform run --json has written""",
+/report.json: byte 12: expected text in UTF-8, got b'\\xff'
+/none: cannot read the file: No such file or directory; expected a report from gradconform run --json
+the report: expected an object with a schema, a summary and results; got an array of 1 entries
+the report: expected a number or null, got NaN, which is not JSON
+the report: expected numbers that fit in a float, got 1e999
+the report: expected each name once in an object, got 'schema' twice
+the report: is nested too deep; expected a report from gradconform run --json""",
     )
 
 
 @pytest.mark.parametrize("cut", ['{"seed": 2', '{"headroom": 0.', '{"strict": tru', '{"kit": "0.', '{"seed": 20,', "{"])
 def test_a_text_that_was_cut_off_is_told_as_such_wherever_the_cut_is(cut: str) -> None:
-    assert refusal(cut).endswith("; the text ends there, as a truncated file does; expected JSON")
+    assert refusal(cut).endswith("; the text ends there, so the file may be truncated; expected JSON")
 
 
 def test_a_folder_an_empty_file_and_a_path_that_cannot_be_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert "Is a directory" in refusal(tmp_path)
     assert "line 1, column 1: Expecting value; the text ends there" in refusal(tmp_path / "empty")
-    assert "cannot be read" in refusal("\0")
+    assert "cannot read the file" in refusal("\0")
 
 
 def leaves(values: Any, place: tuple[Any, ...] = ()) -> Iterator[Leaf]:

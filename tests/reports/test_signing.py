@@ -65,9 +65,7 @@ def test_who_has_signed_a_bundle_is_told(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_signature_that_nobody_asked_about_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     code, told = verified(capsys)
     assert code == 0
-    assert told.startswith(
-        "VALID, signed, which was not checked (--signers FILE says who may have signed it): mine 1.0"
-    )
+    assert told.startswith("VALID, signed, but the signature was not checked (--signers FILE checks it): mine 1.0")
 
 
 @pytest.mark.usefixtures("signed")
@@ -79,10 +77,10 @@ def test_an_unsigned_bundle_takes_the_place_of_a_signed_one_with_its_signature(
     newer = replace(whole, target={**whole.target, "version": "1.1"})
     Path("report.json").write_text(newer.to_json(), encoding="utf-8")
     assert main(["bundle", "report.json", "-o", "bundle.zip"]) == 0
-    said = "bundle.zip.sig was removed: it signed what bundle.zip was before; --sign KEY signs this bundle"
+    said = "removed bundle.zip.sig: it signed the earlier bundle.zip; --sign KEY signs this bundle"
     assert capsys.readouterr().out.splitlines()[-1] == said
     assert not Path("bundle.zip.sig").exists()
-    assert verified(capsys)[1].startswith("VALID, unsigned (who made it cannot be told): mine 1.1")
+    assert verified(capsys)[1].startswith("VALID, unsigned (its author is unknown): mine 1.1")
 
 
 @pytest.mark.usefixtures("signed")
@@ -94,7 +92,7 @@ def test_a_signature_of_another_bundle_that_cannot_be_removed_is_told(
     newer = replace(whole, target={**whole.target, "version": "1.1"})
     Path("report.json").write_text(newer.to_json(), encoding="utf-8")
     assert main(["bundle", "report.json", "-o", "bundle.zip"]) == 4
-    assert "bundle.zip.sig: cannot be removed: Is a directory" in capsys.readouterr().err
+    assert "cannot remove bundle.zip.sig: Is a directory" in capsys.readouterr().err
 
 
 def change_the_signature() -> None:
@@ -118,23 +116,23 @@ def sign_by(use: str, file: str, line: str = "eve {public}") -> Callable[[], Non
 
 
 AGAINST: dict[str, tuple[Callable[[], object], str]] = {
-    "gone": (lambda: Path("bundle.zip.sig").unlink(), "'bundle.zip.sig' is not there; expected the signature that 'gr"),
-    "no signature": (lambda: Path("bundle.zip.sig").write_bytes(b"\x1b[2J"), "is no signature of this bundle: "),
-    "changed": (change_the_signature, "is no signature of this bundle: "),
-    "of another file": (sign_by("gradconform", "report.json"), "is no signature of this bundle: "),
-    "for git": (sign_by("git", "bundle.zip"), "is no signature of this bundle: "),
-    "unknown": (lambda: Path("signers").write_text(f"{ADA} {key('other')}"), "a key that 'signers' lists for nobody: "),
-    "nobody": (lambda: Path("signers").write_bytes(b"# none\n"), "a key that 'signers' lists for nobody: "),
+    "gone": (lambda: Path("bundle.zip.sig").unlink(), "'bundle.zip.sig' does not exist; 'gradconform bundle"),
+    "no signature": (lambda: Path("bundle.zip.sig").write_bytes(b"\x1b[2J"), "is not a signature of this bundle: "),
+    "changed": (change_the_signature, "is not a signature of this bundle: "),
+    "of another file": (sign_by("gradconform", "report.json"), "is not a signature of this bundle: "),
+    "for git": (sign_by("git", "bundle.zip"), "is not a signature of this bundle: "),
+    "unknown": (lambda: Path("signers").write_text(f"{ADA} {key('other')}"), "a key that 'signers' does not list: "),
+    "nobody": (lambda: Path("signers").write_bytes(b"# none\n"), "a key that 'signers' does not list: "),
     "for git alone": (
         sign_by("gradconform", "bundle.zip", 'eve namespaces="git" {public}'),
-        "was made by a key that 'signers' ",
+        "was made with a key that 'signers' ",
     ),
     "expired": (
         sign_by("gradconform", "bundle.zip", 'eve valid-before="20200101" {public}'),
-        "a key that 'signers' lists for nobody: ",
+        "a key that 'signers' does not list: ",
     ),
     "for all but one": (
-        sign_by("gradconform", "bundle.zip", "!eve {public}"), "was made by a key that 'signers' "
+        sign_by("gradconform", "bundle.zip", "!eve {public}"), "was made with a key that 'signers' "
     ),
 }  # fmt: skip
 
@@ -162,7 +160,7 @@ def test_a_bundle_that_was_changed_since_is_told_with_all_that_is_wrong(capsys: 
     assert verified(capsys)[0] == 0
     code, told = verified(capsys, "--signers", "signers", "--target", "signers")
     assert (code, told.splitlines()[0]) == (1, "NOT VALID: 2 reasons")
-    assert "'bundle.zip.sig' is no signature of this bundle: " in told
+    assert "'bundle.zip.sig' is not a signature of this bundle: " in told
 
 
 @pytest.mark.usefixtures("signed")
@@ -174,17 +172,17 @@ def test_names_are_shown_and_do_nothing(capsys: pytest.CaptureFixture[str]) -> N
 
 
 UNUSABLE: dict[str, tuple[Callable[[], object], str]] = {
-    "gone": (lambda: Path("signers").unlink(), "--signers 'signers': cannot be read: No such file or directory; expec"),
-    "folder": (lambda: Path("signers").replace("a") and Path("signers").mkdir(), "--signers 'signers': cannot be read"),
+    "gone": (lambda: Path("signers").unlink(), "--signers 'signers': cannot read the file: No such file or"),
+    "folder": (lambda: Path("signers").replace("a") and Path("signers").mkdir(), "--signers 'signers': cannot read"),
     "malformed": (
         lambda: Path("signers").write_text("# a\nada@example.org ssh-ed25519\n"),
-        "--signers 'signers': line 2 names no public key; expected lines such as 'ada@example.org ssh-ed25519 AAAA...'",
+        "--signers 'signers': line 2 has no public key; expected lines such as 'ada@example.org ssh-ed25519 AAAA...'",
     ),
-    "binary": (lambda: Path("signers").write_bytes(bytes(99)), "--signers 'signers': line 1 names no public key"),
-    "a key": (lambda: Path("key").replace("signers"), "--signers 'signers': line 1 names no public key"),
+    "binary": (lambda: Path("signers").write_bytes(bytes(99)), "--signers 'signers': line 1 has no public key"),
+    "a key": (lambda: Path("key").replace("signers"), "--signers 'signers': line 1 has no public key"),
     "signature": (
         lambda: (Path("bundle.zip.sig").replace("b"), os.mkfifo("bundle.zip.sig")),
-        "the signature 'bundle.zip.sig': cannot be read: no ordinary file; expected a file that 'gradconform bundle",
+        "the signature 'bundle.zip.sig': cannot read the file: not a regular file; expected a file that",
     ),
 }  # fmt: skip
 
@@ -202,12 +200,12 @@ def test_a_file_that_cannot_be_used_is_named_with_what_was_expected(
 
 
 WRONG_KEYS: dict[str, tuple[Callable[[], object], str]] = {
-    "gone": (lambda: None, "--sign 'mine': cannot be read: No such file or directory; expected a private "),
-    "folder": (lambda: Path("mine").mkdir(), "--sign 'mine': cannot be read: Is a directory; expected a private"),
-    "pipe": (lambda: os.mkfifo("mine"), "--sign 'mine': cannot be read: no ordinary file; expected a private"),
-    "no key": (lambda: Path("mine").write_bytes(b"\x1b[2J"), "--sign 'mine': ssh-keygen has not signed with it ("),
-    "locked": (lambda: key("mine", "secret"), "--sign 'mine': ssh-keygen has not signed with it ("),
-    "read by all": (lambda: (key("mine"), Path("mine").chmod(0o644)), "--sign 'mine': ssh-keygen has not signed with "),
+    "gone": (lambda: None, "--sign 'mine': cannot read the file: No such file or directory; expected a private "),
+    "folder": (lambda: Path("mine").mkdir(), "--sign 'mine': cannot read the file: Is a directory; expected a private"),
+    "pipe": (lambda: os.mkfifo("mine"), "--sign 'mine': cannot read the file: not a regular file; expected a private"),
+    "no key": (lambda: Path("mine").write_bytes(b"\x1b[2J"), "--sign 'mine': ssh-keygen did not sign with it ("),
+    "locked": (lambda: key("mine", "secret"), "--sign 'mine': ssh-keygen did not sign with it ("),
+    "read by all": (lambda: (key("mine"), Path("mine").chmod(0o644)), "--sign 'mine': ssh-keygen did not sign with "),
     "no place": (lambda: (key("mine"), Path("bundle.zip.sig").mkdir()), "--sign 'bundle.zip.sig' is a folder; "),
 }  # fmt: skip
 
@@ -231,14 +229,14 @@ def test_a_key_that_cannot_sign_is_told_and_nothing_is_written(
 PROGRAMS: dict[str, tuple[str | None, str]] = {
     "gone": (
         None,
-        "there is no ssh-keygen on the PATH, which signs and verifies bundles; install OpenSSH 8.2 or later",
+        "ssh-keygen, which signs and verifies bundles, is not on the PATH; install OpenSSH 8.2 or later",
     ),
     "old": (
         "echo 'unknown option -- Y' >&2; exit 1",
-        "ended with exit code 1: unknown option -- Y; expected that of Op",
+        "ended with exit code 1: unknown option -- Y; install Op",
     ),
     "killed": ("kill -9 $$", "ended with SIGKILL: "),
-    "hangs": ("exec sleep 60", "gave no answer in 0.5 s and was ended; try it by hand"),
+    "hangs": ("exec sleep 60", "did not end within 0.5 s and was stopped; run it by hand"),
 }
 
 
@@ -272,7 +270,7 @@ def test_where_no_temporary_file_can_be_written_that_is_told(
     monkeypatch.setattr("tempfile.tempdir", "none")
     code, told = verified(capsys, "--signers", "signers")
     assert code == 4
-    assert told.startswith("gradconform: no temporary file can be written (")
+    assert told.startswith("gradconform: cannot write a temporary file (")
 
 
 @pytest.mark.usefixtures("signed")

@@ -127,4 +127,4 @@ def test_a_report_on_no_operation_makes_no_list(
 ) -> None:
     (tmp_path / "report.json").write_text(real.to_json(), encoding="utf-8")
     assert main(["report", str(tmp_path / "report.json"), "--skip-list", "-"]) == 2
-    assert "judged no operation; run with --operation all" in capsys.readouterr().err
+    assert "has no operations; run with --operation all" in capsys.readouterr().err

@@ -161,20 +161,20 @@ def test_waivers_are_read_back_from_a_report(waivers: Write) -> None:
 
 
 WRONG: list[tuple[dict[str, str | None], str]] = [
-    ({"reason": None}, "reason is missing; expected some text"),
-    ({"owner": '" "'}, "owner is ' '; expected some text"),
-    ({"issue": "7"}, "issue is 7; expected some text"),
-    ({"verdict": '"wrong"'}, "verdict is 'wrong'; expected one or several of mismatch, "),
-    ({"verdict": "[]"}, "verdict is []; expected one or several of mismatch, "),
-    ({"expires": '"2027-01-31"'}, "expires is '2027-01-31'; expected a date such as "),
-    ({"expires": "2027-01-31T10:00:00"}, "; expected a date such as "),
+    ({"reason": None}, "reason: expected some text, got None"),
+    ({"owner": '" "'}, "owner: expected some text, got ' '"),
+    ({"issue": "7"}, "issue: expected some text, got 7"),
+    ({"verdict": '"wrong"'}, "verdict: expected one or several of mismatch, "),
+    ({"verdict": "[]"}, "; got []"),
+    ({"expires": '"2027-01-31"'}, "without quotes; got '2027-01-31'"),
+    ({"expires": "2027-01-31T10:00:00"}, "without quotes; got datetime.datetime("),
     ({"expires": "2020-02-01"}, "expired on 2020-02-01, "),
-    ({"when": '"cpu"'}, "when is 'cpu'; expected a table of adapter, torch, device, dtype"),
-    ({"when": "{ machine = 'x' }"}, "when is {'machine': 'x'}; expected a table of adapter, torch, device, dtype"),
-    ({"when": "{ torch = '2.x' }"}, "when.torch is '2.x'; expected a range of versions such as '>=2.13,<2.14'"),
-    ({"when": "{ device = 1 }"}, "when.device is 1; expected a name or a glob"),
-    ({"colour": "1"}, "colour is unknown; expected check, reason, issue, owner, verdict, expires, when"),
-    ({"check": '"split.gradients.mpl"'}, "no such check; nearest: split.gradients.mlp"),
+    ({"when": '"cpu"'}, "when: expected a table of adapter, torch, device, dtype; got 'cpu'"),
+    ({"when": "{ machine = 'x' }"}, "when: expected a table of adapter, torch, device, dtype; got {'machine': 'x'}"),
+    ({"when": "{ torch = '2.x' }"}, "when.torch: expected a range of versions such as '>=2.13,<2.14', got '2.x'"),
+    ({"when": "{ device = 1 }"}, "when.device: expected a name or a glob, got 1"),
+    ({"colour": "1"}, "unknown name colour; expected check, reason, issue, owner, verdict, expires, when"),
+    ({"check": '"split.gradients.mpl"'}, "check does not exist; nearest: split.gradients.mlp"),
 ]
 
 
@@ -200,15 +200,17 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
             path.write_bytes(content)
         with pytest.raises(WaiverError) as refused:
             read_waivers(path)
-        told.append(re.sub("is no TOML: .*;", "is no TOML: ...;", str(refused.value).replace(str(tmp_path), "")))
+        told.append(
+            re.sub("is not valid TOML: .*;", "is not valid TOML: ...;", str(refused.value).replace(str(tmp_path), ""))
+        )
     assert_expected_inline(
         "\n".join(told),
         """\
-/waivers.toml: cannot be read: No such file or directory; expected a TOML file of [[waiver]] entries
-/waivers.toml: is no TOML: ...; expected [[waiver]] entries
-/waivers.toml: is no TOML: ...; expected [[waiver]] entries
-/waivers.toml: holds a waiver that is no [[waiver]] table; expected [[waiver]] entries and nothing else
-/waivers.toml: holds reason; expected [[waiver]] entries and nothing else""",
+/waivers.toml: cannot read the file: No such file or directory; expected a TOML file of [[waiver]] entries
+/waivers.toml: is not valid TOML: ...; expected [[waiver]] entries
+/waivers.toml: is not valid TOML: ...; expected [[waiver]] entries
+/waivers.toml: expected only [[waiver]] entries, got a waiver that is not a [[waiver]] table
+/waivers.toml: expected only [[waiver]] entries, got reason""",
     )
 
 
@@ -238,7 +240,7 @@ split     1 of 1    1 waived
     assert main(run) == 1
     assert main([*run, "--waivers", "mine.toml"]) == 5
     assert main([*run, "--waivers", "none.toml"]) == 2
-    assert "none.toml: cannot be read: No such file or directory" in capsys.readouterr().err
+    assert "none.toml: cannot read the file: No such file or directory" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -282,9 +284,9 @@ def test_one_command_writes_a_complete_file(
 @pytest.mark.parametrize(
     ("option", "value", "told"),
     [
-        ("--owner", " ", "says nothing; expected some text"),
-        ("--expires", "2001-02-03", "2001-02-03 is over; expected today or a later day"),
-        ("--expires", "soon", "'soon' is no day; expected one such as "),
+        ("--owner", " ", "expected some text, got ' '"),
+        ("--expires", "2001-02-03", "or a later day, got 2001-02-03"),
+        ("--expires", "soon", "expected a date such as "),
     ],
 )
 def test_what_no_entry_can_say_is_refused(
@@ -332,16 +334,16 @@ when = { adapter = "torch" }
 """,
     )
     assert main(["run", "torch"]) == 2
-    assert "entry 2 (split.gradients.embedding): reason is ''" in capsys.readouterr().err
+    assert "entry 2 (split.gradients.embedding): reason: expected some text, got ''" in capsys.readouterr().err
     assert main(["waivers", "add", "--from", "run.json"]) == 0
-    assert "0 added; no failure of the run is without a waiver" in capsys.readouterr().out
+    assert "0 added; every failure of the run has a waiver" in capsys.readouterr().out
     for name in ("reason", "issue", "owner"):
         text = text.replace(f'{name} = ""', f'{name} = "x"')
     path.write_text(text, encoding="utf-8")
     assert main(["run", "torch", "--checks", f"{ERROR},{MISSING}"]) == 5
     assert " 2 waived" in capsys.readouterr().out
     assert main(["waivers", "add", "--from", "run.json", "--waivers", "no/folder.toml"]) == 2
-    assert "there is no folder" in capsys.readouterr().err
+    assert "does not exist; create it first" in capsys.readouterr().err
 
 
 def test_prune_removes_what_the_run_has_shown_to_be_needless_and_keeps_the_rest_as_it_stands(
@@ -377,7 +379,7 @@ def test_prune_refuses_a_file_whose_entries_it_cannot_tell_apart(
     before = path.read_text(encoding="utf-8")
     main(["run", "torch", "--checks", RIGHT, "--json", "run.json"])
     assert main(["waivers", "prune", "--from", "run.json"]) == 2
-    assert "cannot be told apart by lines" in capsys.readouterr().err
+    assert "cannot find where each entry begins" in capsys.readouterr().err
     assert path.read_text(encoding="utf-8") == before
 
 

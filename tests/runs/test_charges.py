@@ -79,7 +79,7 @@ def test_the_target_is_charged_with_what_happens_again_and_not_to_plain_autograd
 def test_a_check_that_takes_plain_autograd_long_as_well_is_slow_and_says_which_option_allows_more() -> None:
     found = charged(BEGUN, HANG, HANG, result("passed", duration_s=95.0))
     assert found.message == (
-        "the check had no end within 120 s; plain autograd took 95.0 s; --check-timeout allows more"
+        "the check did not end within 120 s; plain autograd took 95.0 s; --check-timeout allows more"
     )
 
 
@@ -93,7 +93,7 @@ def test_the_message_has_the_cause_first_then_last_words_and_stacks() -> None:
     )
     ending = Ending.of(Exit(code=-signal.SIGABRT, complaints="one\ntwo\n", stacks=stacks))
     assert charged(BEGUN, ending, ending, result("passed")).message.splitlines() == [
-        "the process was ended by SIGABRT; plain autograd does not do that",
+        "the process was killed by SIGABRT; this does not happen with plain autograd",
         "one",
         "two",
         "Fatal Python error: Aborted",
@@ -132,7 +132,7 @@ def test_a_crash_can_be_waived_and_a_run_of_crashes_is_given_up(
     run = IsolatedRun({"options": options, "choice": choice}, workers=1, check_timeout=60, start_timeout=60)
     places = [place for place in run.header.places if place.check.endswith((".conv2d", ".linear-3d", ".mlp"))]
     seen: list[Result] = []
-    with pytest.raises(RunStoppedError, match=r"2 checks ended their process, \d+ s lost, the last of them full\.grad"):
+    with pytest.raises(RunStoppedError, match=r"2 checks ended their process and took \d+ s, the last was full\.grad"):
         run.run(seen.append, on_start=lambda *_: None, places=places)
     assert [(found.status, found.ended) for found in seen] == [("waived", "crash"), ("failed", "crash")]
     report = run.header.report_of(dict(zip(places, seen, strict=False)))

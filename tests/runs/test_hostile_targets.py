@@ -63,8 +63,8 @@ def test_no_file_of_the_kit_stands_where_a_target_meets_it_by_chance(judged: Jud
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("writes_to_all_files", "in the middle of the check came b'hello' on the pipe on which the kit's own messages"),
-        ("closes_all_files", "the process ended in the middle of the check, exit code "),
+        ("writes_to_all_files", "the kit stopped the process during the check, because it read b'hello' on the pipe"),
+        ("closes_all_files", "the process ended during the check, with exit code "),
     ],
 )
 def test_what_a_target_does_to_the_pipes_of_its_process_is_told_of_the_check_at_hand(

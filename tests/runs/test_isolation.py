@@ -66,14 +66,16 @@ def test_whatever_ends_the_process_is_the_failure_of_its_check_and_the_rest_is_j
     }
     assert (run.code, run.report["summary"]["not_run"]) == (1, 0)
     messages = {check: result["message"] for check, result in run.results.items()}
-    assert messages[CONV].startswith("the process was ended by SIGABRT; plain autograd does not do that\nlast words")
+    assert messages[CONV].startswith(
+        "the process was killed by SIGABRT; this does not happen with plain autograd\nlast words"
+    )
     assert "Fatal Python error: Aborted" in messages[CONV]
     assert "in trouble" in messages[CONV]
-    assert messages[LINEAR].startswith("the check had no end within 10 s; plain autograd does not do that")
+    assert messages[LINEAR].startswith("the check did not end within 10 s; this does not happen with plain autograd")
     assert "in stuck" in messages[LINEAR]
     assert "in listen_to_parent" not in messages[LINEAR]
-    assert messages[PAIR].startswith("the process ended in the middle of the check, exit code 0; plain autograd")
-    assert messages[RESIDUAL].startswith("the process was ended by SIGKILL, as the system does where memory runs out")
+    assert messages[PAIR].startswith("the process ended during the check, with exit code 0; this does not happen")
+    assert messages[RESIDUAL].startswith("the process was killed by SIGKILL, as the system does if memory runs out")
     assert "MemoryError: no more" in messages[LOSS]
     assert '{"record": "result"}\nfrom a process of its own\n' in run.out
     assert "last words" in run.err
@@ -99,7 +101,9 @@ def test_what_plain_autograd_does_as_well_accuses_nobody(judged: Judged, target:
     run = judged(name, *checks(CONV, MLP))
     assert run.told == {CONV: ("error", "environment"), MLP: ("passed", None)}
     assert run.code == 4
-    assert run.results[CONV]["message"].startswith("the process was ended by SIGABRT, with plain autograd as well")
+    assert run.results[CONV]["message"].startswith(
+        "the process was killed by SIGABRT; the same happens with plain autograd"
+    )
 
 
 def test_an_abort_at_the_nth_operation_that_does_not_come_again_accuses_nobody(judged: Judged, target: Target) -> None:
@@ -114,7 +118,7 @@ def test_an_abort_at_the_nth_operation_that_does_not_come_again_accuses_nobody(j
     assert run.told == {
         CONV: ("passed", None), LINEAR: ("passed", None), MLP: ("error", "environment"), RESIDUAL: ("passed", None),
     }  # fmt: skip
-    told = "the process was ended by SIGABRT; run once more, by itself, the check passed"
+    told = "the process was killed by SIGABRT; run again alone, the check passed"
     assert run.results[MLP]["message"].startswith(told)
 
 
@@ -152,7 +156,7 @@ assert not {"torch", "hypothesis"} & set(sys.modules)
     ("source", "code", "said"),
     [
         ("import no_such_module", 2, "could not be loaded: ModuleNotFoundError"),
-        ("import os; os.kill(os.getpid(), 6)", 4, "ended before they began a check: the process was ended by SIGABRT"),
+        ("import os; os.kill(os.getpid(), 6)", 4, "ended before their first check: the process was killed by SIGABRT"),
     ],
 )
 def test_a_target_that_cannot_be_imported_is_told_as_what_it_is(
@@ -234,4 +238,4 @@ def test_a_target_that_changes_in_the_middle_is_judged_no_further(judged: Judged
     run = judged(name, *checks(CONV, LINEAR, MLP))
     assert run.told == {CONV: ("passed", None)}
     assert (run.code, run.report["verdict"], run.report["summary"]["not_run"]) == (4, "incomplete", 2)
-    assert "The run was stopped: a new worker could not go on: target changed in the middle of the" in run.out
+    assert "The run was stopped: a new worker could not continue the run: target changed during the" in run.out

@@ -32,9 +32,9 @@ def on_simx(tmp_path: Path, judged: Judged) -> Callable[..., Any]:
     ("variable", "said"),
     [
         ("SIMX_LOST_AT", "the device was lost: AcceleratorError: simx error: device lost"),
-        ("SIMX_ABORT_AT", "the process was ended by SIGABRT"),
-        ("SIMX_SEGFAULT_AT", "the process was ended by SIGSEGV"),
-        pytest.param("SIMX_HANG_AT", "the check had no end within 20 s", marks=pytest.mark.nightly),
+        ("SIMX_ABORT_AT", "the process was killed by SIGABRT"),
+        ("SIMX_SEGFAULT_AT", "the process was killed by SIGSEGV"),
+        pytest.param("SIMX_HANG_AT", "the check did not end within 20 s", marks=pytest.mark.nightly),
     ],
 )
 def test_what_strikes_at_the_nth_operation_accuses_no_implementation(
@@ -45,7 +45,7 @@ def test_what_strikes_at_the_nth_operation_accuses_no_implementation(
     assert set(run.told.values()) == {("passed", None), ("error", "environment")}
     assert (run.code, run.report["summary"]["not_run"]) == (4, 0)
     struck = [result["message"] for result in run.results.values() if result["status"] == "error"]
-    assert all(message.startswith(f"{said}; run once more, by itself, the check passed") for message in struck)
+    assert all(message.startswith(f"{said}; run again alone, the check passed") for message in struck)
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ def test_a_device_without_memory_is_the_environments_and_plain_autograds_as_well
     assert (check, result["status"], result["kind"], run.code) == ("full.gradients.mlp", "error", "environment", 4)
     assert result["message"].startswith("memory ran out: ")
     assert "OutOfMemoryError: simx out of memory" in result["message"]
-    assert result["message"].endswith("with plain autograd as well")
+    assert result["message"].endswith("; the same happens with plain autograd")
 
 
 @pytest.mark.slow

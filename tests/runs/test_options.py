@@ -125,7 +125,7 @@ def test_options_of_another_kit_are_refused_with_what_differs() -> None:
 
 def test_the_largest_seed_is_the_same_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
     assert RunOptions(seed=LARGEST_SEED).seed == LARGEST_SEED
-    said = f"is no seed; expected an integer from 0 to {LARGEST_SEED}"
+    said = f"expected an integer from 0 to {LARGEST_SEED}, got "
     with pytest.raises(SelectionError, match=said):
         RunOptions(seed=LARGEST_SEED + 1)
     for words in (["run", "torch"], ["replay", "full.gradients.mlp", "torch"], ["fuzz", "torch"]):
@@ -145,4 +145,4 @@ def test_a_run_with_flags_is_replayed_with_them_number_for_number(
     assert main(["replay", f"{path}#1"]) == 1
     told = " ".join(capsys.readouterr().out.split())
     assert "seed 20, --flag tf32=on --probe" in told
-    assert "the same as in the report, number for number" in told
+    assert "same result as in the report, to the last digit" in told

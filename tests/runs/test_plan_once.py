@@ -91,7 +91,7 @@ def test_a_plan_made_of_what_another_measured_is_the_same(monkeypatch: pytest.Mo
     "values", [[[0, "some other reason"]], [[0, {"shapes": [[2]]}]], [["x", "raise on the CPU"]], 3], ids=repr
 )
 def test_what_was_not_written_by_a_plan_is_refused(values: object) -> None:
-    with pytest.raises(MeasuredError, match="what was measured of 'abs' cannot be read"):
+    with pytest.raises(MeasuredError, match="cannot read the measured samples of 'abs'"):
         outcomes_of({"abs": values}, "abs")
 
 
@@ -128,7 +128,7 @@ def test_a_damaged_plan_in_the_records_is_refused(
     (tmp_path / "run.ndjson").write_text("".join([json.dumps(values) + "\n", *rest[:2]]), encoding="utf-8")
     done = run("--resume", "run.ndjson")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("gradconform: what was measured of 'erf' cannot be read: ValueError: 'some other")
+    assert done.stderr.startswith("gradconform: cannot read the measured samples of 'erf': ValueError: 'some other")
 
 
 def measured_in(folder: Path) -> list[str]:
@@ -259,19 +259,23 @@ def test_a_plan_file_of_another_run_is_refused_and_left_as_it_is(tmp_path: Path)
     assert planned(str(file)) == {}
     assert planned(str(file), sin=1) == {}
     assert planned(str(file)) == {"sin": 1}
-    with pytest.raises(PlanFileError, match=r"plan.json was made by another run: profile is full here, quick in the"):
+    with pytest.raises(
+        PlanFileError, match=r"plan.json: the file does not fit this run: expected profile full, got quick"
+    ):
         planned(str(file), "full")
     values = json.loads(file.read_text(encoding="utf-8"))
     values["made_by"] |= {"torch": "1.0.0"}
     for damaged, reason in (
-        (json.dumps(values), r"torch is .* here, 1\.0\.0 in the file; remove the file, or name another"),
-        ("[]", r"cannot be read: TypeError: .*; remove the file, or name another"),
+        (json.dumps(values), r"expected torch .*, got 1\.0\.0; remove it, or name another file"),
+        ("[]", r"cannot read the file: TypeError: .*; remove it, or name another file"),
     ):
         file.write_text(damaged, encoding="utf-8")
         with pytest.raises(PlanFileError, match=reason):
             planned(str(file), sin=1)
         assert file.read_text(encoding="utf-8") == damaged
-    with pytest.raises(PlanFileError, match=r"there is no folder '.*nowhere'; name a file in a folder that exists"):
+    with pytest.raises(
+        PlanFileError, match=r"the folder '.*nowhere' does not exist; name a file in an existing folder"
+    ):
         planned(str(tmp_path / "nowhere" / "plan.json"))
     assert [one.name for one in tmp_path.glob("*.*")] == ["plan.json"]
 
@@ -283,12 +287,12 @@ def test_a_plan_file_can_be_read_by_whoever_may_read_others_there(tmp_path: Path
 
 
 def test_a_plan_file_without_an_end_is_refused() -> None:
-    with pytest.raises(PlanFileError, match=r"--plan /dev/zero cannot be read: OSError: .*no ordinary file"):
+    with pytest.raises(PlanFileError, match=r"--plan /dev/zero: cannot read the file: OSError: .*not a regular file"):
         planned("/dev/zero")
 
 
 def test_a_plan_file_with_values_that_no_plan_wrote_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     planned(str(file), sin=[[0, "some other reason"]])
-    with pytest.raises(PlanFileError, match=r"--plan .*plan.json: what was measured of 'sin' cannot be read"):
+    with pytest.raises(PlanFileError, match=r"--plan .*plan.json: cannot read the measured samples of 'sin'"):
         Run(RunOptions.of("reference-split", operation="sin", profile="quick", plan=file))

@@ -85,18 +85,24 @@ def test_an_item_that_began_and_has_no_result_is_named(tmp_path: Path) -> None:
         (b"nonsense\n", "line 2: Expecting value"),
         (b"[1]\n", "line 2: expected a JSON object, got [1]"),
         (b'{"record": "other"}\n', "line 2: expected a record of a run, got {'record': 'other'}"),
-        (b'{"record": "result"}\n', "line 2: this is no result: "),
-        (b'{"record": "started", "check": 3}\n', "line 2: expected a text, got 3"),
+        (b'{"record": "result"}\n', "line 2: not a valid result: "),
+        (b'{"record": "started", "check": 3}\n', "line 2: expected a string, got 3"),
         (b'{"record": "\xff"}\n', "line 2: 'utf-8' codec"),
         (b"[" * 100_000 + b"\n", "line 2: "),
-        (as_line(finished(result_of(Place("full.loss.mlp", "cpu", "float32")))), "which the first line does not plan"),
-        (as_line({**finished(result_of(FIRST)), "speed": 3}), "this is no result: the result has 'speed', which the"),
+        (as_line(finished(result_of(Place("full.loss.mlp", "cpu", "float32")))), "the first line does not plan it"),
+        (
+            as_line({**finished(result_of(FIRST)), "speed": 3}),
+            "not a valid result: the result has the unknown name 'speed'",
+        ),
         (
             as_line({**finished(result_of(FIRST)), "repeats_bit_equal": [True]}),
-            "this is no result: repeats_bit_equal is an array of 1 entries; expected boolean or null",
+            "not a valid result: repeats_bit_equal: expected boolean or null, got an array of 1 entries",
         ),
-        (as_line(finished(result_of(FIRST))).replace(b"0.0", b"NaN"), "line 2: holds NaN, which is no JSON"),
-        (as_line(finished(result_of(FIRST))).replace(b"0.0", b"9" * 99), "line 2: holds the number 999999"),
+        (as_line(finished(result_of(FIRST))).replace(b"0.0", b"NaN"), "line 2: expected a number or null, got NaN"),
+        (
+            as_line(finished(result_of(FIRST))).replace(b"0.0", b"9" * 99),
+            "line 2: expected numbers of at most 20 digits, got 999999",
+        ),
     ],
 )
 def test_what_is_no_record_is_told_with_its_line(tmp_path: Path, line: bytes, said: str) -> None:
@@ -112,10 +118,10 @@ def test_what_is_no_record_is_told_with_its_line(tmp_path: Path, line: bytes, sa
     ("change", "said"),
     [
         ({"schema": "other"}, "expected a record 'run' of gradconform-records"),
-        ({"schema_version": 99}, "schema version 99 is unknown to gradconform"),
-        ({"places": [["a", "b"]]}, "cannot be read"),
-        ({"places": 3}, "cannot be read"),
-        ({"report": {"profile": "quick"}}, "cannot be read"),
+        ({"schema_version": 99}, "reads; got 99"),
+        ({"places": [["a", "b"]]}, "cannot read"),
+        ({"places": 3}, "cannot read"),
+        ({"report": {"profile": "quick"}}, "cannot read"),
         ({"report": {**REPORT, "speed": 3}}, "unexpected keyword argument 'speed'"),
     ],
 )
@@ -140,7 +146,7 @@ def test_two_runs_cannot_write_one_file(tmp_path: Path) -> None:
 
 def test_results_of_a_run_that_did_not_end_are_not_thrown_away(tmp_path: Path) -> None:
     path = written(tmp_path / "run.ndjson", result_of(FIRST))
-    with pytest.raises(RecordsError, match=r"did not end \(1 of 2 results\); go on with it by 'gradconform"):
+    with pytest.raises(RecordsError, match=r"unfinished run \(1 of 2 results\); continue it with 'gradconform"):
         RecordFile(path)
     notes = tmp_path / "notes.txt"
     notes.write_text("mine\n", encoding="utf-8")
@@ -173,7 +179,7 @@ def test_a_run_that_never_began_leaves_the_path_as_it_was(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("path", ["nowhere/run.ndjson", ".", "/dev/null", ""])
 def test_a_path_that_cannot_be_written_is_refused_when_it_is_opened(tmp_path: Path, path: str) -> None:
-    with pytest.raises(RecordsError, match=r"cannot be opened for writing|no ordinary file"):
+    with pytest.raises(RecordsError, match=r"cannot open .* for writing|not a regular file"):
         RecordFile(str(tmp_path / path) if path == "." else path)
 
 

@@ -44,7 +44,7 @@ def test_a_run_that_was_killed_is_gone_on_with_and_another_one_is_refused(
     assert read_run(kept).started == read_run(kept).missing[0]
 
     for words, said in (
-        (("--seed", "4"), "--seed is 3 in the file and 4 here; leave it out, or begin a run of its own"),
+        (("--seed", "4"), "--seed is 3 in the file and 4 here; omit the option, or start a new run"),
         (("other.py",), "TARGET is 'target.py' in the file and 'other.py' here"),
     ):
         refused = judged("--resume", "run.ndjson", *words)
@@ -64,7 +64,7 @@ def test_a_run_that_was_killed_is_gone_on_with_and_another_one_is_refused(
     (tmp_path / name).write_text("changed = 1\n" + (tmp_path / name).read_text(encoding="utf-8"), encoding="utf-8")
     refused = judged("--resume", "run.ndjson")
     assert (refused.code, refused.out) == (2, "")
-    assert "this would be another run: target.sha256 is '" in refused.err
+    assert "this run differs from the recorded one: target.sha256 is '" in refused.err
 
 
 ENGINE = "def back(*given):\n    raise RuntimeError('no backward here')\n"
@@ -84,8 +84,8 @@ def test_a_run_is_not_resumed_with_a_changed_file_that_it_loads(changed: str, tm
     (tmp_path / changed).write_text(f"{(tmp_path / changed).read_text(encoding='utf-8')}# changed\n", encoding="utf-8")
     refused = judged("--resume", "run.ndjson")
     assert (refused.code, refused.out) == (2, "")
-    assert "this would be another run: " in refused.err
-    assert f"{changed} has changed. Begin it anew" in " ".join(refused.err.split())
+    assert "this run differs from the recorded one: " in refused.err
+    assert f"{changed} has changed. Start a new run" in " ".join(refused.err.split())
 
 
 @pytest.mark.parametrize("moments", [5, pytest.param(20, marks=pytest.mark.nightly)])
@@ -143,7 +143,7 @@ def test_a_full_disk_ends_the_run_at_once_without_a_verdict_and_it_is_gone_on_wi
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(["/bin/bash", "-c", full], cwd=tmp_path, env=environment, capture_output=True, check=False)
     assert done.returncode == 4
-    assert b"'run.ndjson' cannot be written to any more: File too large; the results in it are kept" in done.stderr
+    assert b"cannot write to 'run.ndjson' any more: File too large; the results in it are kept" in done.stderr
     assert b"conform" not in done.stdout.replace(b"gradconform", b"")
     assert not (tmp_path / "report.json").exists()
     kept = len(read_run(tmp_path / "run.ndjson").results)
@@ -155,14 +155,14 @@ def test_a_full_disk_ends_the_run_at_once_without_a_verdict_and_it_is_gone_on_wi
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("autograd", "--ndjson", "nowhere/run.ndjson"), "'nowhere/run.ndjson' cannot be opened for writing: No such"),
-        (("--resume", "run.ndjson"), "'run.ndjson' cannot be opened for writing: No such file or directory"),
+        (("autograd", "--ndjson", "nowhere/run.ndjson"), "cannot open 'nowhere/run.ndjson' for writing: No such"),
+        (("--resume", "run.ndjson"), "cannot open 'run.ndjson' for writing: No such file or directory"),
         (("--resume", "notes.txt"), "'notes.txt', line 1: "),
         (("autograd", "--ndjson", "notes.txt"), "'notes.txt', line 1: "),
         (("autograd", "--ndjson", "a", "--resume", "a"), "not allowed with argument --ndjson"),
-        (("autograd", "--ndjson", "a", "--list"), "--list runs nothing, so there is nothing to keep"),
-        (("autograd", "--check-timeout", "0"), "'0' is no time; expected seconds, such as 30 or 0.5"),
-        (("autograd", "--workers", "0"), "'0' is no count"),
+        (("autograd", "--ndjson", "a", "--list"), "--list runs no check and writes no records"),
+        (("autograd", "--check-timeout", "0"), "expected seconds greater than 0, such as 30 or 0.5, got '0'"),
+        (("autograd", "--workers", "0"), "got '0'"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_before_anything_runs(

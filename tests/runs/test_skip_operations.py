@@ -78,10 +78,10 @@ def test_each_form_that_torch_has_is_read(
     [
         ("a.py", "import nosuch", "reading it raised ModuleNotFoundError: No module named 'nosuch'; expected"),
         ("a.py", "raise SystemExit(3)", "reading it raised SystemExit: 3"),
-        ("a.py", "limit = 3", "nothing in it is a list of operations; expected a mapping from names of operations"),
-        ("a.py", "mine = {'add': [3]}", "mine['add'] holds 3; expected a DecorateInfo or a dtype"),
-        ("a.json", '{"add": ["float31"]}', "holds 'float31', which is no dtype of torch; expected one such as"),
-        ("a.json", '["add"]', "nothing in it is a list of operations"),
+        ("a.py", "limit = 3", "the file contains no list of operations; expected a mapping from names of operations"),
+        ("a.py", "mine = {'add': [3]}", "mine['add']: expected a DecorateInfo or a dtype"),
+        ("a.json", '{"add": ["float31"]}', "expected a dtype of torch, such as 'float32'; got 'float31'"),
+        ("a.json", '["add"]', "the file contains no list of operations"),
         ("a.json", "{", "reading it raised JSONDecodeError"),
     ],
 )  # fmt: skip
@@ -96,9 +96,9 @@ def test_a_file_that_is_no_list_is_refused_with_its_name_and_what_was_expected(
 
 
 def test_no_file_and_no_operation_are_refused_before_anything_runs(tmp_path: Path) -> None:
-    with pytest.raises(SkipListError, match=r"nowhere\.py: there is no such file; expected a mapping"):
+    with pytest.raises(SkipListError, match=r"nowhere\.py: the file does not exist; expected a mapping"):
         Run(RunOptions.of("torch", operation="sin", skip_operations="nowhere.py"))
-    with pytest.raises(SkipListError, match="there is no operation to leave out; name some by --operation"):
+    with pytest.raises(SkipListError, match="no operation is selected; select some with --operation"):
         Run(RunOptions.of("torch", profile="quick", skip_operations=written(tmp_path, "x = {}")))
 
 

@@ -24,7 +24,7 @@ Target = Callable[[str], str]
 def test_a_target_that_hangs_when_it_is_imported_ends_the_command(judged: Judged, target: Target, trouble: str) -> None:
     run = judged(target(trouble), "--start-timeout", "1")
     assert (run.code, run.report) == (EXIT_ENVIRONMENT, {})
-    assert "a worker began no check within 1 s: importing the target, making ready the device or the plan" in run.err
+    assert "a worker began no check within 1 s: it was importing the target or preparing the device or" in run.err
     assert "--start-timeout allows more" in run.err
 
 

@@ -43,10 +43,10 @@ def test_a_run_in_processes_ends_when_its_time_is_spent_and_is_gone_on_with(tmp_
     done = subprocess.run(first, cwd=tmp_path, capture_output=True, text=True, check=False)
     told = " ".join(done.stdout.split())
     assert done.returncode == 5, done.stderr
-    assert "--time-budget of 4 s is spent, and " in told
+    assert "--time-budget of 4 s is used up; " in told
     records = [json.loads(line) for line in (tmp_path / "run.ndjson").read_text(encoding="utf-8").splitlines()]
     kept = sum(record["record"] == "result" for record in records)
-    assert f"and {len(records[0]['places']) - kept} checks are left" in told
+    assert f"; {len(records[0]['places']) - kept} checks left to run" in told
     again = subprocess.run(
         [*words, "--resume", "run.ndjson", "-n", workers, "--json", "run.json"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
@@ -63,7 +63,7 @@ def test_things_are_yielded_until_the_time_is_spent(monkeypatch: pytest.MonkeyPa
         seen.append(thing)
         now[0] += 1.0
     assert seen == [0, 1, 2]
-    with pytest.raises(RunStoppedError, match=r"--time-budget of 2\.5 s is spent, and 6 checks are left"):
+    with pytest.raises(RunStoppedError, match=r"--time-budget of 2\.5 s is used up; 6 checks left to run"):
         budget.raise_if_left(9)
     budget.raise_if_left(3)
 

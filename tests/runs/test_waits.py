@@ -42,10 +42,10 @@ class Lines(list[str]):
 
 def test_a_long_wait_is_reported_again_and_again_each_time_later() -> None:
     lines = Lines()
-    with waiting("the device", 3.0, say=lines.say):
+    with waiting("probing the device", 3.0, say=lines.say):
         lines.wait(3)
     said = list(lines)
-    assert all(re.fullmatch(r"waiting for the device \(\d+ s so far, limit 3 s\)", line) for line in said)
+    assert all(re.fullmatch(r"still probing the device after \d+ s \(limit 3 s\)", line) for line in said)
     time.sleep(0.2)
     assert lines == said  # nothing once it is over
 
@@ -67,7 +67,7 @@ def test_of_several_waits_the_longest_is_reported_and_what_is_over_is_not() -> N
     waits.end("never begun")
     lines.wait(1)
     waits.close()
-    assert lines[0] == "waiting for second (0 s so far)"
+    assert lines[0] == "still second after 0 s"
     assert not [line for line in lines if "first" in line]
 
 
@@ -111,7 +111,7 @@ def test_a_run_in_a_pipe_reports_its_start_and_each_slow_check(tmp_path: Path) -
         check=False,
     )
     assert done.returncode == 5  # nothing failed, and fewer checks ran than the profile has
-    start = r"gradconform: waiting for the target, the devices and the plan in another process "
-    assert re.search(start + r"\(\d+ s so far, limit 600 s\)", done.stderr)
-    assert re.search(r"gradconform: waiting for full\.gradients\.mlp\[cpu-float32\] \(\d+ s so far\)", done.stderr)
+    start = r"gradconform: still loading the target, the devices and the plan after "
+    assert re.search(start + r"\d+ s \(limit 600 s\)", done.stderr)
+    assert re.search(r"gradconform: still running full\.gradients\.mlp\[cpu-float32\] after \d+ s", done.stderr)
     assert "waiting" not in done.stdout

@@ -231,7 +231,7 @@ def test_a_persons_interrupt_ends_the_run() -> None:
     ("arguments", "complaint"),
     [
         (("torch", "--schedule", "ZBV"), "nearest: ZBVZeroBubble"),
-        (("torch", "--schedule", "none.csv"), "the schedule 'none.csv' cannot be read"),
+        (("torch", "--schedule", "none.csv"), "cannot read the schedule 'none.csv'"),
         (("gradconform.reference.split",), "has no rewritten; expected a name and rewritten, placed"),
     ],
 )

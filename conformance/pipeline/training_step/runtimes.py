@@ -32,7 +32,7 @@ def runtime_named(target: str) -> Runtime:
 def _runtime(target: str, found: object) -> Runtime:
     """Return what a target stands for; raise where it is no runtime, or claims what there is not."""
     if not isinstance(found, Runtime):
-        msg = f"{target!r} is no runtime: expected name, claims and open(stages, spec), as docs/write-a-runtime.md says"
+        msg = f"{target!r} is not a runtime; expected name, claims and open(stages, spec): see docs/write-a-runtime.md"
         raise TargetError(msg)
     _refuse_unknown(target, found)
     return found
@@ -43,10 +43,10 @@ def _refuse_unknown(target: str, runtime: Runtime) -> None:
     known = {dimension.name: [value.word for value in dimension.values] for dimension in DIMENSIONS}
     for name, claimed in runtime.claims.items():
         if name not in known:
-            msg = f"{target!r} claims {name!r}, which is no dimension; nearest: {nearest(name, known)}"
+            msg = f"{target!r} claims the unknown dimension {name!r}; nearest: {nearest(name, known)}"
             raise TargetError(msg)
         for word in sorted(words_of(claimed) - set(known[name])):
-            msg = f"{target!r} claims {name}={word!r}; expected some of {', '.join(known[name])}"
+            msg = f"{target!r}: claim {name}: expected some of {', '.join(known[name])}, got {word!r}"
             raise TargetError(msg)
 
 
@@ -81,7 +81,7 @@ def tell_what_runs(orders: Orders, tell: Tell) -> None:
     target = resolve(text)
     if not isinstance(target.adapter, FunctionsAdapter):
         takes = "a runtime, or torch's three functions" if order["steps"] else "torch's three functions"
-        msg = f"target {text!r} is an adapter of its own; a pipeline takes {takes}, which its PipelineStage calls"
+        msg = f"target {text!r} is an adapter; a pipeline requires {takes}, which its PipelineStage calls"
         raise TargetError(msg)
     claims = _claims_of(runtime_named(TORCH)) if order["steps"] else {}
     tell({"runtime": False, "described": target.described(), "claims": claims})

@@ -75,7 +75,7 @@ def _described(rows: Iterable[Row]) -> dict[str, str]:
 #: The area whose rows are planned of values that have a word each, by what is said of them.
 _SPACE = "space"
 _WORDS = {one.said: one.word for dimensions in DIMENSIONS.values() for each in dimensions for one in each.values}
-_SAID = re.compile(rf"(?<!\S)(?:{'|'.join(sorted(map(re.escape, _WORDS), key=len, reverse=True))})(?=[,.]|$)")
+_SAID = re.compile(rf"(?<!\S)(?:{'|'.join(sorted(map(re.escape, _WORDS), key=len, reverse=True))})(?=[;,.]|$)")
 
 
 def _planned(rows: Iterable[Row]) -> dict[str, str]:
