@@ -48,11 +48,11 @@ def test_a_defect_is_told_with_its_stage_its_program_and_how_to_see_it_again(
     assert "arguments x0:" in done.out
     assert "        return " in done.out
     assert "likely cause: 2.0 × micro-batch 0: counted twice" in done.out.replace("\n      ", " ")
-    again = done.out.partition("again: ")[2].partition("\n\n")[0]
+    again = done.out.partition("reproduce: ")[2].partition("\n\n")[0]
     assert "--reproduce" in again
     repeated = command(*shlex.split(again.replace("\\\n", ""))[1:])
     assert repeated.code == 1
-    assert "1 trial, 1 failure by 1 distinct defect: 1 MUST and 0 SHOULD" in repeated.last
+    assert "1 trial, 1 failure of 1 distinct defect: 1 MUST and 0 SHOULD" in repeated.last
 
 
 def test_a_seed_prints_the_same_again(command: Callable[..., Any], target_file: Callable[..., Path]) -> None:
