@@ -60,7 +60,7 @@ class Block:
                 if word in {"&&", ">>", ">", "|"}:
                     yield command
                     command = []
-                else:
+                elif word != "2>&1":
                     command.append(word)
 
 
