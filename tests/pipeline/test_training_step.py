@@ -284,15 +284,6 @@ def test_torch_loses_gradients_at_an_evaluation_and_counts_a_batch_that_there_is
 
 
 @pytest.mark.slow
-def test_the_page_shows_a_composition_that_fails_and_its_cause(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "my-training-step.md").read_text(encoding="utf-8")
-    shown = page.partition("```console\n$ gradconform pipeline ")[2].partition("\n```")[0].splitlines()
-    told, _ = run(*shown[0].split(), folder=tmp_path, columns=80)  # as where it is piped
-    assert len(shown) > 3
-    assert [line for line in shown[1:] if line != "…" and line not in told.splitlines()] == []
-
-
-@pytest.mark.slow
 def test_what_is_torchs_runtimes_is_not_charged_to_functions_in_it(tmp_path: Path) -> None:
     told, found = run("reference-split", "--checks", "step.fsdp-evaluated,step.plain", folder=tmp_path)
     assert {check: result["status"] for check, result in found.items()} == {
