@@ -113,8 +113,8 @@ _ALL = (
         metavar="FILE",
         default=(),
         kind="paths",
-        help="skip the operations that FILE lists for the device and dtype, in the format of torch's device tests "
-        "or as a plain list; a .py file is executed, a .json file is read",
+        help="skip the operations that FILE lists for the device and dtype. FILE has the form of torch's device tests "
+        "or is a plain list. A .py file is executed, a .json file is read",
     ),
     OptionWords(name="seed", metavar="N", default=DEFAULT_SEED, help="generate all values from this seed"),
     OptionWords(name="strict", default=False, kind="switch", help="let a failed SHOULD check change the verdict too"),

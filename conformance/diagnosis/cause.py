@@ -52,7 +52,7 @@ class Mistake(Enum):
     FIRST_WEIGHT_ONLY = "only the first W of a stage adds anything"
     NEWEST_CONTEXT_KEPT = "only the newest weight context is kept"
     NEWEST_CONTEXTS_KEPT = "only the newest {c.counts[0]} weight contexts are kept"
-    LOST_AT_FULL_BACKWARD = "weight contexts are lost if a B comes between I and W"
+    LOST_AT_FULL_BACKWARD = "weight contexts are lost if a B runs between I and W"
     KEPT_BY_MICROBATCH = "weight contexts are stored by micro-batch and not by stage"
     DROPPED_WHERE_ANOTHER_WAITS = "a W is dropped if another one is waiting"
     OLDEST_OF_ANY_STAGE = "W takes the oldest weight context of any stage"

@@ -24,7 +24,7 @@ from gradconform.trial.trial import Trial
         ("only the first W of a stage adds anything", "I0 I1 1I0 W1 1W0 W0", "W1 1W0"),
         ("only the newest weight context is kept", "I0 I1 1I0 W0 W1 1W0", "W1 1W0"),
         ("only the newest 2 weight contexts are kept", "I0 I1 I2 W0 W1 W2", "W1 W2"),
-        ("weight contexts are lost if a B comes between I and W", "I0 B1 1I0 W0 I2 W2 1W0", "W2 1W0"),
+        ("weight contexts are lost if a B runs between I and W", "I0 B1 1I0 W0 I2 W2 1W0", "W2 1W0"),
         ("weight contexts are stored by micro-batch and not by stage", "I0 I1 1I0 W0 1W0 W1", "W1"),
         ("a W is dropped if another one is waiting", "I0 1I0 W0 1W0 I1 W1", "1W0 W1"),
         ("W takes the oldest weight context of any stage", "I0 1I0 1W0 W0 I1 W1", "W1"),

@@ -38,7 +38,7 @@ _PROGRAM = re.compile(
     r"|restride|bucket|hook|unhook|zero_none|zero_fill)!?|…))*(?: \(\d+ actions\))?"
 )
 #: A full stop ends a sentence, unless it is one of an initial or of an abbreviation.
-_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bSci\.)(?<!\bComput\.)\)?\s+(?=[A-Z`(*])")
+_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bSci\.)(?<!\bComput\.)\)?\s+(?=[A-Z`(*]|gradconform )")
 _WORD = re.compile(r"[^\s]*\w[^\s]*")
 
 

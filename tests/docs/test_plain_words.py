@@ -13,9 +13,11 @@ import pytest
 from expecttest import assert_expected_inline
 
 from gradconform import contract
+from gradconform.cli.arguments import COMMANDS, parser
 from gradconform.contract.explaining import LETTERS
 from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS
 from gradconform.contract.space.elsewhere import ELSEWHERE
+from gradconform.diagnosis.cause import Mistake
 from gradconform.trial.modes import MODES
 from gradconform.trial.trial import RECEIVED, WEIGHTS
 
@@ -43,6 +45,23 @@ def space() -> list[str]:
     return [*(one.says for one in dimensions), *values, *(one.because for one in CONSTRAINTS), *features]
 
 
+def options() -> list[str]:
+    """Return the help of every argument of every command."""
+    commands = next(one.choices for one in parser()._actions if one.dest == "==SUPPRESS==" or one.choices)
+    assert commands is not None
+    assert set(commands) == set(COMMANDS)
+    return [one.help for name in commands for one in commands[name]._actions if one.help]
+
+
+#: Pages that are still to be rewritten, or that a command writes from records.
+UNREAD = {"bench.md", "devices.md", "implementations.md", "limits.md", "release.md", "right-split.md", "runtimes.md"}
+UNREAD |= {"seeds.md", "torch-versions.md", "verdicts.md", "write-a-runtime.md", "write-an-adapter.md"}
+
+PAGES = [
+    *(DOCS.parent / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"))
+]
+PAGES += sorted(page for page in DOCS.glob("*.md") if page.name not in UNREAD)
+
 CORPORA = {
     "requirements of the contract": Corpus(lambda: [check.requirement for check in CHECKS]),
     "reasons of the contract": Corpus(lambda: {check.why for check in CHECKS}),
@@ -54,8 +73,9 @@ CORPORA = {
         lambda: [*LETTERS.values(), *MODES.values(), *RECEIVED.values(), *WEIGHTS.values()], most=15
     ),
     "values of the space": Corpus(space),
-    "docs/contract.md": Corpus(lambda: prose((DOCS / "contract.md").read_text(encoding="utf-8"))),
-    "docs/space.md": Corpus(lambda: prose((DOCS / "space.md").read_text(encoding="utf-8"))),
+    "causes": Corpus(lambda: [one.value for one in Mistake], most=20),
+    "help of options": Corpus(options),
+    **{page.name: Corpus(lambda page=page: prose(page.read_text(encoding="utf-8"))) for page in PAGES},  # type: ignore[misc] # the default is this page
 }
 
 EACH = pytest.mark.parametrize("corpus", CORPORA.values(), ids=CORPORA)
