@@ -134,8 +134,8 @@ def _drifted(change: Change, factor: float) -> bool:
 
 
 def _slower(change: Change, factor: float) -> bool:
-    if change.before is None or change.now is None:
-        return False
+    if change.before is None or change.now is None or {change.before.status, change.now.status} - _PASSING:
+        return False  # a failure takes longer, since it is diagnosed
     return change.now.duration_s > factor * max(change.before.duration_s, DURATION_FLOOR)
 
 

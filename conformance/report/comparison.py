@@ -10,10 +10,10 @@ from gradconform.report.page.rendering import render
 from gradconform.results import Report, Result
 from gradconform.trial.program import without_programs
 
-from .by_cause import by_cause
 from .detail import USUAL, Detail
 from .lines import Line, Role, count, wrapped, wrapped_each
 from .sentences import title
+from .undone import causes_of
 
 SCHEMA, SCHEMA_VERSION = "gradconform-comparison", 1
 
@@ -87,7 +87,8 @@ def _by_cause(changes: Sequence[Change], width: int, detail: Detail) -> list[Lin
     """Return the changes by the cause that their new results show, of each the smallest, or all."""
     of_place = {change.place: change for change in changes}
     lines: list[Line] = []
-    for number, cause in enumerate(by_cause(change.now for change in changes if change.now), 1):
+    results = [change.now for change in changes if change.now]
+    for number, cause in enumerate([*causes_of("MUST", results), *causes_of("SHOULD", results)], 1):
         shown = cause.by_size if detail.ids else cause.by_size[: detail.failures]
         left = len(cause.results) - len(shown)
         head = f"[{number}] {count(len(cause.checks), 'check')}: {cause.text}"

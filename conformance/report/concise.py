@@ -8,8 +8,9 @@ from pathlib import Path
 from gradconform.results import Report, Result
 from gradconform.sinks import for_github_data, for_github_property
 
-from .by_cause import Cause, by_cause, cause, likely
+from .by_cause import Cause, cause, likely
 from .sentences import command_again, verdict
+from .undone import causes_of
 
 #: GitHub shows ten annotations of each level of a step, one of which is the verdict.
 _ANNOTATIONS = 9
@@ -54,7 +55,8 @@ def github_annotations(report: Report, folder: Path) -> Iterator[str]:
     decisive = [result for result in report.failures if result.decisive or report.strict]
     others = [result for result in report.failures if not (result.decisive or report.strict)]
     for level, results in (("error", decisive), ("warning", others)):
-        for one in by_cause(results)[:_ANNOTATIONS]:
+        causes = [*causes_of("MUST", results), *causes_of("SHOULD", results)]
+        for one in causes[:_ANNOTATIONS]:
             yield _annotation(level, file, _title(one), _message(report, one))
     level = "notice" if report.exit_code == 0 else "error"
     yield _annotation(level, "", "gradconform", verdict(report))

@@ -12,8 +12,11 @@ from types import ModuleType
 import pytest
 
 from gradconform import check_stage_backward
+from gradconform.reading.comparison import Expression, compare
 from gradconform.reading.report import read_report
 from gradconform.report.by_cause import Cause
+from gradconform.report.comparison import comparison_lines
+from gradconform.report.concise import github_annotations
 from gradconform.report.sections import sections
 from gradconform.report.terminal import closing, opening, tally_line
 from gradconform.results import Report
@@ -93,6 +96,18 @@ def test_an_order_of_all_gradients_explains_none_in_a_wrong_place(judged: Judge)
     assert {"missing", "unexpected", "shape"} <= {one["kind"] for result in report for one in result.findings}
     (cause,) = causes(report)
     assert cause.likely == "in I, the input gradients are returned in reverse order"
+
+
+def test_a_comparison_and_annotations_report_one_bug_once(judged: Judge, tmp_path: Path) -> None:
+    report = judged("reverses-inputs", checks=("split.loss.integer-input", "accumulate.reused_input.*"))
+    right = [replace(one, status="passed", kind=None, findings=(), undone=()) for one in report]
+    lines = list(
+        map(str, comparison_lines(compare(replace(report, results=right), report), Expression.parse("failures"), 80))
+    )
+    assert [line for line in lines if line.startswith("  [")] == [
+        "  [1] 2 checks: after I, an input gradient has a wrong shape; likely cause: in I,"
+    ]
+    assert len([line for line in github_annotations(report, tmp_path) if "title=gradconform " in line]) == 1
 
 
 def test_a_mistake_is_reported_under_what_its_smallest_check_shows(judged: Judge) -> None:
