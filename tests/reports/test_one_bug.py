@@ -105,7 +105,7 @@ def test_a_comparison_and_annotations_report_one_bug_once(judged: Judge, tmp_pat
         map(str, comparison_lines(compare(replace(report, results=right), report), Expression.parse("failures"), 80))
     )
     assert [line for line in lines if line.startswith("  [")] == [
-        "  [1] 2 checks: after I, an input gradient has a wrong shape; likely cause: in I,"
+        "  [1] 2 checks: after I, an input gradient has a wrong shape; likely cause: in"
     ]
     assert len([line for line in github_annotations(report, tmp_path) if "title=gradconform " in line]) == 1
 
