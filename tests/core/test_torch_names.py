@@ -59,8 +59,8 @@ IN_PART: dict[tuple[Name, ...], tuple[str, ...]] = {
 }
 #: Tried by tests of their own.
 APART = {
-    *precision.PRECISIONS.values(), accelerator.MEMORY, accelerator.LOST, accelerator.SLEEP, dispatch.MODE,
-    saved.PACKED, saved.ASKED_FIRST, *private_use.IN_PYTHON, *private_use.IN_CPP, private_use.HAS_KERNEL,
+    *precision.PRECISIONS.values(), accelerator.MEMORY, accelerator.STATISTICS, accelerator.LOST, accelerator.SLEEP,
+    dispatch.MODE, saved.PACKED, saved.ASKED_FIRST, *private_use.IN_PYTHON, *private_use.IN_CPP, private_use.HAS_KERNEL,
     pipelining.EVALUATION, pipelining.WAIT_FOR_ALL, pipelining.CONNECTS, pipelining.VOTES, settings.TOP, settings.POP,
     edges.EDGE, engine.RUN, node_hooks.BESIDE, products.LEVEL, products.MODES,
 }  # fmt: skip
@@ -163,6 +163,14 @@ def test_a_torch_that_keeps_no_stream_busy_does_without(take_away: Callable[[Nam
     assert accelerator.sleep_of("cpu") is None
     take_away(accelerator.SLEEP)
     assert accelerator.sleep_of("cuda") is None
+
+
+def test_a_torch_without_statistics_of_memory_reads_the_peak_alone(
+    take_away: Callable[[Name], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_away(accelerator.STATISTICS)
+    monkeypatch.setattr(accelerator.MEMORY.home(), accelerator.MEMORY.spellings[0], lambda device: 7 + device.index)
+    assert accelerator.peak_memory(torch.device("cuda", 1)) == 8
 
 
 def test_a_torch_without_an_error_for_a_lost_device_has_that_of_memory(take_away: Callable[[Name], None]) -> None:

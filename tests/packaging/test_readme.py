@@ -32,7 +32,7 @@ def picture(printed: str) -> str:
     """Return the cause, the check that shows it, how to see it again, and the verdict; … is left out."""
     printed = re.sub(r"(?<=2\.13\.0)\+\w+", "+cpu", printed)  # the numbers of a build for CUDA are the same
     cause = printed.partition("\n[1] ")[2].partition("\n\n")[0]
-    assert "again: " in cause, printed
+    assert "reproduce: " in cause, printed
     return f"$ gradconform {COMMAND}\n[1] {cause}\n…\n{printed.splitlines()[-1]}"
 
 

@@ -111,8 +111,8 @@ def test_what_ended_a_rank_is_told_with_the_command_whoever_is_charged(how: dict
     options = PipelineOptions(profile="standard", timeout=5)
     check = step_cases("standard")[-1].id
     lines = [line.text for line in closing(told(options.to_json(), failed(check, **how)), 200)]
-    again = f"again: gradconform pipeline torch --profile standard --checks {check} --timeout 5"
-    assert [line.strip() for line in lines if "again" in line] == [again]
+    again = f"reproduce: gradconform pipeline torch --profile standard --checks {check} --timeout 5"
+    assert [line.strip() for line in lines if "reproduce" in line] == [again]
 
 
 @pytest.mark.parametrize(

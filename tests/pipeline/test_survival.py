@@ -111,7 +111,7 @@ def test_the_verdict_names_rank_action_and_error(does: str, what: str, tmp_path:
     (result,) = json.loads((tmp_path / "report.json").read_text())["results"]
     assert (run.returncode, result["status"]) == (1, "failed"), told
     assert result["message"].splitlines()[1] == what
-    again = "again: gradconform pipeline target.py --schedule 1F1B --checks pipeline.1f1b.two-steps --timeout 20"
+    again = "reproduce: gradconform pipeline target.py --schedule 1F1B --checks pipeline.1f1b.two-steps --timeout 20"
     assert again in " ".join(told.replace("\\\n", "").split())
     if "sleep" in does:
         assert re.search(r'target.py", line \d+ in stage_backward', result["message"])
@@ -253,7 +253,7 @@ def test_a_launcher_that_is_asked_to_end_is_an_error_of_the_environment_with_a_r
     (result,) = json.loads((tmp_path / "report.json").read_text())["results"]
     assert (result["status"], result["kind"]) == ("error", "environment")
     assert "the launcher was ended by SIGTERM, and its ranks with it" in result["message"]
-    again = "again: gradconform pipeline target.py --schedule 1F1B --checks pipeline.1f1b.two-steps --timeout 600"
+    again = "reproduce: gradconform pipeline target.py --schedule 1F1B --checks pipeline.1f1b.two-steps --timeout 600"
     assert again in " ".join(told.replace("\\\n", "").split())
     assert nothing_left(tmp_path)
 

@@ -42,7 +42,7 @@ def test_what_a_correct_split_backward_does_is_charged_to_the_target() -> None:
 
 @pytest.mark.parametrize(
     ("launcher", "status", "says"),
-    [("", "failed", "rank 0 ended without a message"), ("SIGKILL", "error", "the launcher was ended by SIGKILL")],
+    [("", "failed", "rank 0 ended without a message"), ("SIGKILL", "error", "SIGKILL ended the launcher")],
 )
 def test_ranks_that_end_with_a_launcher_that_was_killed_are_no_failure_of_the_target(
     launcher: str, status: str, says: str

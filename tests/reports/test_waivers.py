@@ -161,7 +161,7 @@ def test_waivers_are_read_back_from_a_report(waivers: Write) -> None:
 
 
 WRONG: list[tuple[dict[str, str | None], str]] = [
-    ({"reason": None}, "reason: expected some text, got None"),
+    ({"reason": None}, "reason: expected some text, got nothing"),
     ({"owner": '" "'}, "owner: expected some text, got ' '"),
     ({"issue": "7"}, "issue: expected some text, got 7"),
     ({"verdict": '"wrong"'}, "verdict: expected one or several of mismatch, "),

@@ -139,7 +139,7 @@ def test_a_run_with_flags_is_replayed_with_them_number_for_number(
     path = tmp_path / "report.json"
     words = ["--checks", "split.gradients.linear-hook", "--flag", "tf32=on", "--probe", "--no-isolation"]
     assert main(["run", "torch", *words, "--json", str(path)]) == 1
-    again = "again: gradconform replay split.gradients.linear-hook torch --flag tf32=on --probe"
+    again = "reproduce: gradconform replay split.gradients.linear-hook torch --flag tf32=on --probe"
     assert again in " ".join(capsys.readouterr().out.split())
     assert read_report(path).options["flags"] == ["tf32=on"]
     assert main(["replay", f"{path}#1"]) == 1
