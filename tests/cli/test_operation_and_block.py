@@ -73,7 +73,7 @@ def test_a_failure_is_replayed_by_its_id_alone_and_as_a_script(
     done = command("run", "torch", "--operation", "nn.LSTM", "--block", "tied-head", "--json", "report.json")
     assert done.code == 1
     assert "reproduce: gradconform replay ops.split.nn.LSTM torch\n" in done.out
-    assert "needs: sample=" in " ".join(done.out.split())
+    assert "only with: sample=" in " ".join(done.out.split())
     report = json.loads(Path("report.json").read_text(encoding="utf-8"))
     assert {r["check"].rpartition(".")[0] for r in report["results"] if r["status"] == "failed"} == {
         "ops.split.nn", "blocks.split.tied-head",

@@ -146,5 +146,5 @@ def test_a_gross_mistake_is_told_of_the_first_draw_and_by_its_elements() -> None
     report = check_stage_backward(FAULTS["doubled"].make(), checks=["full.bias.gradients"])
     (result,) = report
     assert result.status == "failed"
-    assert "in the mean" not in result.message
+    assert "the mean error" not in result.message
     assert len(result.findings) < DRAWS

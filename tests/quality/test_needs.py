@@ -62,7 +62,7 @@ def test_a_failure_names_the_values_it_needs_and_no_others(fault: str, values: d
 def test_what_fails_at_the_plainest_values_too_needs_none_of_a_row() -> None:
     report = judged("doubled", {"mode": "thread"})
     assert {str(finding["needs"]) for result in report for finding in result.findings} == {"{}"}
-    assert "needs" not in "".join(result.message for result in report)
+    assert "only with" not in "".join(result.message for result in report)
 
 
 def test_at_most_one_trial_per_value_is_run_for_failures_that_are_alike(tried: list[str]) -> None:

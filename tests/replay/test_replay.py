@@ -50,7 +50,7 @@ def test_the_largest_error_is_not_told_of_what_fails_by_no_value(capsys: pytest.
 
 def test_no_script_is_offered_where_none_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", CHECK, "torch-stage"]) == 1
-    assert "as a script" not in capsys.readouterr().out
+    assert "write a script" not in capsys.readouterr().out
 
 
 def test_the_command_of_a_script_is_one_that_a_shell_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
