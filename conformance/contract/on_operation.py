@@ -52,7 +52,7 @@ class OnOperations:
         parts = [f"{share}, {self.samples:,} samples, {len(self.nodes)} kinds of autograd nodes"]
         if self.left_out:
             reasons = ", ".join(f"{count} which {why}" for why, count in self.left_out.items())
-            parts.append(f"samples left out: {reasons}")
+            parts.append(f"samples skipped: {reasons}")
         if self.untried:
             parts.append(f"not tried: {', '.join(self.untried)}")
         return "; ".join(parts)
