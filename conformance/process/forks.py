@@ -93,7 +93,7 @@ class _Forks:
         return found
 
     def end_this(self, error: BaseException | None) -> None:
-        """End this child process with the exit code of ``error``, and report to the processes that it was forked from."""
+        """End this child process with the exit code of ``error``, and report to the processes that forked it."""
         if isinstance(error, SystemExit):
             os._exit(error.code if isinstance(error.code, int) else int(error.code is not None))
         for file in self.ancestors:

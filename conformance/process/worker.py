@@ -135,7 +135,7 @@ class Worker:
             self._orders.send(order)
 
     def expect(self, limit: float | None) -> None:
-        """Limit the work that starts now to ``limit`` seconds (None: no limit); beyond it, the process counts as hung."""
+        """Limit the work that starts now to ``limit`` seconds, None for no limit; beyond it, the process has hung."""
         self._limit, self._since = limit, time.monotonic()
 
     def listen(self) -> Iterator[Message | Exit]:
