@@ -1,4 +1,4 @@
-"""Drafts: a trial in the making, one field per thing that a value of a dimension sets."""
+"""Drafts: the plan of a trial, with one field per setting of a dimension's value."""
 
 from __future__ import annotations
 
