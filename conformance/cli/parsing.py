@@ -173,7 +173,7 @@ SEVERAL: dict[str, Any] = {"action": "extend", "type": names_given, "default": N
 #: A switch; None if it is not given.
 SWITCH: dict[str, Any] = {"action": "store_const", "const": True}
 
-#: The argparse settings of each kind of option besides those with one value; an option that is not given is None.
+#: The argparse settings of each kind of option, except those with one value; an option that is not given is None.
 _KINDS: dict[str, dict[str, Any]] = {
     "several": SEVERAL,
     "paths": {"action": "append"},

@@ -31,7 +31,7 @@ def weight_twice() -> Judge:
 @family(
     "misuse.weight_before_input",
     {"other": of("mlp", "F0 F1 I0 W1! W0 I1 W1")},
-    needs=("weight_before_input", "weight_order=any"),  # a queue cannot tell W1 from the W0 at its head
+    needs=("weight_before_input", "weight_order=any"),  # a queue does not distinguish W1 from the W0 at its head
 )
 @family("misuse.weight_before_input", {"mlp": of("mlp", "F0 W0! I0 W0")}, needs=("weight_before_input",))
 def weight_before_input() -> Judge:

@@ -61,8 +61,8 @@ class OnOperations:
 def asked_of(patterns: Sequence[str], profile: Profile, measured: Mapping[str, Any] | None = None) -> OnOperations:
     """Return the checks on the operations that ``patterns`` name: names, globs, or ``all``.
 
-    Each sample is run to find out whether it can be judged, except those of the entries in ``measured``, which a plan
-    of the same run wrote (:func:`gradconform.fixtures.operations.measured.to_json`). Raises
+    Each sample is run to find out whether it can be judged. The entries in ``measured`` are not run again: a plan of
+    the same run wrote them (:func:`gradconform.fixtures.operations.measured.to_json`). Raises
     :class:`~gradconform.naming.SelectionError` for a pattern that names none, and
     :class:`~gradconform.torch_releases.names.UnavailableError` if torch has no such lists.
     """

@@ -100,8 +100,8 @@ def _puts_out_its_own(seen: Seen) -> bool:
     return any(id(output) in own for output in seen.outputs)
 
 
-#: The checks that a stage does not support: the reason, the checks and the stages. Each was found on a stage of the zoo
-#: for which plain autograd cannot run the check, or does something that a check of the MLP calls wrong.
+#: The checks that a stage does not support: the reason, the checks and the stages. Each entry was found on a stage of
+#: the zoo. Plain autograd cannot run the check on it, or does something that a check of the MLP calls wrong.
 _RULES: tuple[tuple[str, Callable[[Check], bool], Callable[[Seen], bool]], ...] = (
     (
         "it does not take what it puts out",

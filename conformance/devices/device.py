@@ -280,7 +280,7 @@ class Device:
 
     @cached_property
     def has_streams(self) -> bool:
-        """Whether this device has streams that torch knows, each of which others have to wait for."""
+        """Whether this device has streams that torch knows; other code has to wait for each of them."""
         if self.is_cpu or not self._is_accelerator:
             return False
         try:

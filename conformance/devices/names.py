@@ -57,7 +57,7 @@ class DeviceName:
 
     @property
     def discovers(self) -> Literal["auto", "all"] | None:
-        """Return ``auto`` or ``all`` if devices are to be discovered; None for a named device."""
+        """Return ``auto`` or ``all`` if the name requires discovery; None for a named device."""
         return "auto" if self.text == "auto" else "all" if self.text == "all" else None
 
 

@@ -45,13 +45,13 @@ _PARTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericProfile:
-    """How precisely a device computes, measured from values. None, or a missing key, is unknown.
+    """The precision of a device, measured from values. None, or a missing key, is unknown.
 
-    ``float32_bits`` holds the effective mantissa bits by family; ``without_tf32`` holds those measured again with
-    torch's TF32 switches off, where that made a difference. ``functions`` holds the largest relative error of float32
+    ``float32_bits`` holds the effective mantissa bits by family. ``without_tf32`` holds those measured again with
+    torch's TF32 switches off, for families that differ. ``functions`` holds the largest relative error of float32
     functions, in eps. ``accumulation`` holds the dtype in which a 16-bit ``sum`` or ``matmul`` adds, by name such as
     ``bfloat16 sum``. ``atomics_spread`` is the relative difference between two equal runs of scatter and index_add.
-    ``nan_kept`` and ``signed_zero_kept`` speak of min, max and comparisons. ``integers`` are the dtypes whose extreme
+    ``nan_kept`` and ``signed_zero_kept`` describe min, max and comparisons. ``integers`` are the dtypes whose extreme
     values survive a round trip.
     """
 

@@ -1,8 +1,8 @@
 """A cache of probes between runs: a run reuses an earlier run's results on a device for at most a day.
 
-A probe is reused only if none of its inputs has changed: the request, the environment variables, the import path, the
-files in /dev, the boot of the machine, and every file that the probe's process had loaded or mapped. Nothing here
-imports torch.
+A probe is reused only if none of its inputs has changed. The inputs are the request, the environment variables, the
+import path, the files in /dev, and the boot of the machine. They also include every file that the probe's process had
+loaded or mapped. Nothing here imports torch.
 """
 
 from __future__ import annotations

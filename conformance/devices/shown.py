@@ -15,8 +15,8 @@ from gradconform.trees import tensors
 def shows(device: torch.device, fact: str, *, below: bool = True) -> bool:
     """Return whether tensors on ``device`` show ``fact``, one of :data:`gradconform.devices.memory.FACTS`.
 
-    The device may raise or end the process. The fact is read from a user's tensor, and from one ``below`` autograd,
-    where torch_xla ends the process.
+    The device may raise or end the process. The fact is read from a user's tensor, and from one ``below`` autograd;
+    torch_xla ends the process at the latter.
     """
     asked: dict[str, Callable[[Tensor], bool]] = {
         "version": lambda tensor: tensor._version >= 0,  # noqa: SLF001 (torch has no other name for it)

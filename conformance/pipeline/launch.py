@@ -55,7 +55,7 @@ OnResult = Callable[[Result], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """The number of ranks and their place: ``ranks`` of all machines together, ``endpoint`` where they meet.
+    """The number of ranks and their place: ``ranks`` of all machines together, and their common ``endpoint``.
 
     ``endpoint`` is ``host:port``, the same on every machine, and ``run`` is a name that they share.
     """
@@ -85,9 +85,9 @@ class Machines:
 def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | None:
     """Run every case and pass its result to ``on_result``; return why the run stopped early, or None.
 
-    A failed case is run again with the kit's correct split backward in place of the target before it is reported,
-    unless the target itself runs whole steps. With the right split in torch, unmodified torch is run first, and
-    failures are run again with the plain implementations.
+    Before a failed case is reported, it is run again with the kit's correct split backward in place of the target,
+    unless the target runs whole steps. With the right split in torch, unmodified torch is run first, and failures are
+    run again with the plain implementations.
     """
     wrong: list[Verdict] = []
 

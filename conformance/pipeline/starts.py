@@ -46,7 +46,7 @@ class Start:
 
     @property
     def over(self) -> bool:
-        """Whether the remaining ranks are to be killed."""
+        """Whether the remaining ranks must be killed."""
         return (self.folder / _OVER).exists()
 
     def words_of(self, rank: int) -> Path:

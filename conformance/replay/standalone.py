@@ -241,7 +241,7 @@ class Lane:
             result = [parameter.grad for parameter in self.stage.parameters()]
         seen = copy(dict(zip(before, result, strict=False)))
         told: Step = {"what W returns for": {**seen, "all parameters, in number": len(result)}}
-        if plain:  # W may return what stands after it, or what it added
+        if plain:  # W may return the gradients stored after it, or those that it added
             told["added by W to"] = {
                 name: now if now is None or before[name] is None else now - before[name] for name, now in seen.items()
             }
@@ -462,7 +462,7 @@ def the_end(lanes: list[Lane], steps: list[Step]) -> Step:
     end: Step = {"token": "the end", "lane": LANES[0], "misuse": False, "raised": None}
     if "changed later:" in COMPARED:
         kept = [(name, not same(now, then, 0.0)) for lane in lanes for name, now, then in lane.kept]
-        # The same action of a later step has the same name: what changed comes last, and stays.
+        # The same action of a later step has the same name: changed values are sorted last, so that they are kept.
         end["changed later:"] = dict(sorted(kept, key=lambda one: one[1]))
     if "whether called: the module hook of" in COMPARED:
         called = {name: True for step in steps for name in step.get("calls of the module hook of", ())}
@@ -503,7 +503,7 @@ def other_runs(functions: Any, first: list[Step]) -> Iterator[tuple[str, Any, An
     """Yield the differences of other runs of the same program: from plain autograd, or in bits from the first run."""
     ballast: list[object] = []
     for count in range(1, REPEATS):
-        ballast += [object() for _ in range(37 * count % 101)]  # another address for what is made next
+        ballast += [object() for _ in range(37 * count % 101)]  # another address for the next objects
         plain, again = run(None), run(functions)
         yield from differences(plain, again)
         if "bits" in COMPARED:

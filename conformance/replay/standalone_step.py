@@ -1,11 +1,11 @@
 """The main program of a training step's script: its acts in one plain process and on this rank, compared.
 
 The parts that a composition needs are copied into a script. A script defines the names that they read: ``composition``
-and ``spec`` (the model's and the runtime's descriptions), ``open_session``, OWN_STAGES (those of this rank), PEERS (the
-ranks that have the same) and NEAREST_LAST (their places there), DTYPE, SEED, TOLERANCE and ROUNDING (the largest error
-of stages in bfloat16 as a part of the largest number). The other names are known when it is written: see
-gradconform.replay.step_script. Its plain process is the only copy of that in gradconform.pipeline.training_step.oracle,
-and tests/replay/test_replay_step.py compares the two.
+and ``spec`` (the model's and the runtime's descriptions), ``open_session``, DTYPE, SEED and TOLERANCE. It also defines
+OWN_STAGES (those of this rank), PEERS (the ranks that have the same) and NEAREST_LAST (their places there). ROUNDING is
+the largest error of stages in bfloat16, as a part of the largest number. The other names are known when it is written:
+see gradconform.replay.step_script. Its plain process is the only copy of that in
+gradconform.pipeline.training_step.oracle, and tests/replay/test_replay_step.py compares the two.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def main() -> int:
         put_in_place()
     wrong: dict[str, list[Any]] = {}
     for what, *how in wrong_on_rank():
-        wrong.setdefault(what, how)  # what a tensor is behind later acts follows
+        wrong.setdefault(what, how)  # later acts repeat an earlier error of a tensor
     lines = []
     for what, (label, expected, got) in wrong.items():
         place = 0

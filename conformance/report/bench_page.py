@@ -13,7 +13,7 @@ from .page.rendering import render_own
 
 
 def listing(defects: Sequence[Defect]) -> list[Line]:
-    """Return a line for each defect: its name, its class and where it is reported."""
+    """Return a line for each defect: its name, its class and the place of its report."""
     return [Line(f"{one.id:<34} {one.area:<22} {one.link}") for one in defects]
 
 

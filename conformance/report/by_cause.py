@@ -115,9 +115,9 @@ class Cause:
 
 
 def _size(result: Result) -> tuple[bool, float, int, str]:
-    """Return the reading effort of what a result ran; infinite if it names no program.
+    """Return a sort key: random or planned, program length, requirement length, then name.
 
-    The requirement names the stage and its special feature.
+    The length is infinite if the result names no program. The requirement names the stage and its special feature.
     """
     actions = sum(len(program.split()) for program in result.programs)
     drawn = result.check.partition(".")[0] in _DRAWN
@@ -167,7 +167,7 @@ def _said(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
 
 
 def _likely(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
-    """Return the common part of the likely causes; for a message alone, this is a part of the message."""
+    """Return the common part of the likely causes; empty for a message alone, which contains its cause."""
     reasons = {str(finding["cause"]["text"]) for finding in findings if finding["cause"]}
     if not reasons or _has_message_alone(group[0]):
         return ""

@@ -29,7 +29,7 @@ from .sentences import (
     verdict,
 )
 
-#: Areas of the contract that are named when a device fault left their checks without a verdict.
+#: The most areas of the contract to name, with the number of their checks that a device fault left without a verdict.
 _AREAS = 12
 
 

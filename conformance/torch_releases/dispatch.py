@@ -17,7 +17,7 @@ if MODE.there():
     class DispatchMode(TorchDispatchMode):
         """Torch's mode without the import of torch._dynamo at the first operation, which takes a second.
 
-        Torch tells torch._dynamo to skip each mode. If torch._dynamo was not imported, there is nothing to skip.
+        Torch makes torch._dynamo skip each mode. If torch._dynamo was not imported, there is nothing to skip.
         """
 
         def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -21,7 +21,7 @@ BACKWARD = tuple(
     for one in ("stage_backward", "stage_backward_input", "stage_backward_weight")
 )
 
-#: The places where ``PipelineStage`` finds the three functions: an implementation replaces them there.
+#: The modules in which ``PipelineStage`` finds the three functions: an implementation replaces them there.
 CALLED_BY_STAGES = tuple(
     Name(_STAGE, (one,), "its PipelineStage calls, so that nothing can be put in its place")
     for one in ("stage_backward", "stage_backward_input", "stage_backward_weight")

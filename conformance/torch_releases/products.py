@@ -1,7 +1,7 @@
 """The gradients of a product's factors, computed from its node's saved values as the engine computes them.
 
 Nodes show their saved values under private names. If a name is missing, or a value does not have the plain form that
-the formulas need, there is no result, and the engine computes the gradients.
+the formulas need, there is no result. The engine then computes the gradients.
 """
 
 from __future__ import annotations

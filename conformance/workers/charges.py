@@ -12,7 +12,7 @@ from gradconform.results import EndKind, Result, Status
 
 #: The most lines of a worker's last output, and of each thread's stack, in a message.
 _WORDS, _FRAMES = 6, 8
-#: A target up to this many times slower than plain autograd may be slow; beyond it, the target hangs.
+#: A target that takes up to this many times as long as plain autograd may be slow; beyond it, the target hangs.
 _SLOWER = 2.0
 
 #: Path endings of the code that runs checks, at which a stack is cut; threads with only such frames run no check.

@@ -161,7 +161,7 @@ class IsolatedRun:
         time_budget: float | None = None,
         measured: Mapping[str, Any] | None = None,
     ) -> None:
-        """Start the first worker, which resolves the target and makes the plan, and the workers that start beside it.
+        """Start the first worker, which resolves the target and makes the plan, and the other first workers.
 
         Only the first worker measures for the plan, for example which samples can be judged; the others get the results
         as data. The first gets them too if ``measured`` holds them from a run that is resumed. ``max_lost_time`` is the

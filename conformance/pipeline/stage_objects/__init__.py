@@ -20,7 +20,7 @@ DwBuilder = Callable[[], Callable[[], None]]
 
 
 class StageObject(Protocol):
-    """One stage. Micro-batches are numbered from 0; actions raise what the implementation raises."""
+    """One stage. Micro-batches are numbered from 0; actions raise the implementation's own errors."""
 
     @property
     def module(self) -> nn.Module:

@@ -191,7 +191,7 @@ def _hook_shape(subject: Subject) -> Iterator[Finding]:
 
 
 def _compiled(block: nn.Module, example: Tensor) -> nn.Module:
-    """Return a block compiled by torch.compile; raise UnsupportedError if that does not work here alone."""
+    """Return a block compiled by torch.compile; raise UnsupportedError if that fails here without a pipeline."""
     try:
         # This backend needs no compiler.
         compiled: nn.Module = torch.compile(block, backend="aot_eager")  # type: ignore[assignment] # of a module it is one

@@ -104,7 +104,7 @@ def nearest_last(spec: StepSpec) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a whole tensor of some ``shape``, and where it starts in each dimension."""
+    """A part of a whole tensor of some ``shape``, and its start in each dimension."""
 
     value: Tensor
     starts: tuple[int, ...]
@@ -123,7 +123,7 @@ def part_of(kept: Tensor | Shard) -> Part:
 
 
 def put_together(parts: Iterable[Part]) -> Tensor:
-    """Return the whole tensor from its parts; where parts overlap, the last one is used."""
+    """Return the whole tensor from its parts; if parts overlap, the last one is used."""
     several = list(parts)
     whole = torch.zeros(several[-1].shape, dtype=several[-1].value.dtype)
     for part in several:

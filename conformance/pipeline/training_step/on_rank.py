@@ -212,7 +212,7 @@ def _elsewhere(seen: _Seen, label: str, device: torch.device) -> Judged:
 
 
 def _on_cpu(seen: _Seen) -> _Seen:
-    """Return the observations with tensors on the CPU, where they are compared with the oracle's."""
+    """Return the observations with tensors on the CPU, for the comparison with the oracle's."""
 
     def copied(named: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
         return {name: copy_of(value) for name, value in named.items()}
