@@ -76,7 +76,7 @@ def _code(argv: Sequence[str] | None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader (for example, head) has closed the pipe
         return EXIT_BROKEN_PIPE
-    except Exception as error:  # noqa: BLE001 (each has an exit code of its own, and none is taken for a verdict)
+    except Exception as error:  # noqa: BLE001 (each has its own exit code, never a verdict's)
         message, code = refusal(error)
         complain(message)
         return code

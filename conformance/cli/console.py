@@ -116,7 +116,7 @@ def complain(text: str) -> None:
         if sys.stderr is not None and sys.stderr.isatty():
             each = (as_it_stands(line, width(), hanging=4) or [Line("")] for line in told.splitlines())
             told = "\n".join(line.text for lines in each for line in lines)
-        print(told, file=sys.stderr, flush=True)  # noqa: T201 (a command talks)
+        print(told, file=sys.stderr, flush=True)  # noqa: T201 (command output)
 
 
 def _print(text: str) -> None:

@@ -82,7 +82,7 @@ def _judging(prepare: Callable[[argparse.Namespace], Prepared]) -> Callable[[arg
     return command
 
 
-def _report(  # noqa: PLR0913, PLR0917 (what a report begins with)
+def _report(  # noqa: PLR0913, PLR0917 (a report's first fields)
     target: dict[str, Any],
     extra: tuple[str, ...],
     planned: int,
@@ -303,7 +303,7 @@ def _machines(arguments: argparse.Namespace, ranks: int) -> Machines:
     return Machines(ranks=ranks, machines=arguments.nnodes, endpoint=arguments.rdzv_endpoint, run=arguments.rdzv_id)
 
 
-def _without_processes(  # noqa: PLR0913 (what a report begins with)
+def _without_processes(  # noqa: PLR0913 (a report's first fields)
     subject: Any,
     checks: ExtraChecks,
     arguments: argparse.Namespace,

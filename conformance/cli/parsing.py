@@ -181,7 +181,7 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def add_option(  # noqa: PLR0913 (what a command may say of an option of a run)
+def add_option(  # noqa: PLR0913 (a command's settings of an option)
     one: Any,
     name: str,
     *,

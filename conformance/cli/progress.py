@@ -100,7 +100,7 @@ def perform(
 
 
 @contextlib.contextmanager
-def _slow_checks(shown: bool) -> Iterator[Waits]:  # noqa: FBT001 (as the caller has it)
+def _slow_checks(shown: bool) -> Iterator[Waits]:  # noqa: FBT001 (the caller's own name)
     """Report slow checks on the standard error; on a terminal, the bar names the running check."""
     waits = Waits() if shown and not on_terminal() else Waits(lambda _: None)
     with contextlib.closing(waits):

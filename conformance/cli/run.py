@@ -254,7 +254,7 @@ class InProcess:
         """
         self._budget = TimeBudget(time_budget)
         # Import this before the current folder is on the path, so that no file in it can replace torch.
-        from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch, which other processes do elsewhere)
+        from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch; elsewhere, other processes do)
 
         self._folder = contextlib.ExitStack()
         with contextlib.ExitStack() as opening:

@@ -82,6 +82,6 @@ WORDS = {
 def _as(form: str, report: Report) -> str:
     if form == "json":
         return report.to_json()
-    from .forms import FORMS  # noqa: PLC0415 (most runs write no page, and its templates take a library)
+    from .forms import FORMS  # noqa: PLC0415 (most runs write no page, and it needs a library)
 
     return FORMS[form](report)

@@ -71,7 +71,7 @@ class Check(Clause):
 _CHECKS: dict[str, Check] = {}
 
 
-def family(  # noqa: PLR0913 (what a clause may say beside its sentence)
+def family(  # noqa: PLR0913 (a clause's optional parts)
     topic: str,
     cases: Mapping[str, Trial | tuple[Trial, ...]],
     *,

@@ -39,7 +39,7 @@ def in_split() -> Judge:
 _WAYS = {FULL: (in_full, full_all_forwards_first(2)), SPLIT: (in_split, split_all_forwards_first(2))}
 
 
-def checks_on(  # noqa: PLR0913 (what is asked, and how it is run)
+def checks_on(  # noqa: PLR0913 (the checks and their run)
     area: str,
     name: str,
     what: str,

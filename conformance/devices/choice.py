@@ -96,7 +96,7 @@ class Choice:
         return cls(**{**tupled(values), "probes": probes, "skipped": skipped})
 
 
-def choose(  # noqa: PLR0913 (what a run is on)
+def choose(  # noqa: PLR0913 (a run's subject)
     devices: Iterable[object] = ("cpu",),
     dtypes: Iterable[object] = ("float32",),
     *,
@@ -201,7 +201,7 @@ class _Found:
             raise _unusable(name, broken[0], self.probes)
         return [probe.device for probe in probes] if name.index == "*" else [name.text]
 
-    def cells(self, device: str, dtypes: Sequence[str], discovered: bool) -> list[tuple[str, str]]:  # noqa: FBT001 (read beside its name)
+    def cells(self, device: str, dtypes: Sequence[str], discovered: bool) -> list[tuple[str, str]]:  # noqa: FBT001 (read next to its name)
         """Return the cells of one device; a discovered device, or the dtypes of ``all``, may lack a dtype."""
         cells = []
         for dtype in dict.fromkeys(d for given in dtypes for d in (DTYPE_NAMES if given == "all" else (given,))):

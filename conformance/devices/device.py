@@ -219,7 +219,7 @@ class Device:
             before = self._counter(reset=False)
             block = torch.empty(_MIB, dtype=torch.uint8, device=self.torch_device)
             return self._counter(reset=False) - before >= block.numel()
-        except Exception:  # noqa: BLE001 (backends raise what they like where they have no counter)
+        except Exception:  # noqa: BLE001 (a backend without a counter raises anything)
             return False
 
     def _counter(self, *, reset: bool) -> int:

@@ -42,7 +42,7 @@ def measure_numerics(device: Device, ask: Ask | None = None) -> NumericProfile:
 def _guarded(_: str, probe: Callable[[], object]) -> object:
     try:
         return probe()
-    except Exception:  # noqa: BLE001 (backends raise what they like for what they lack)
+    except Exception:  # noqa: BLE001 (backends raise anything for missing features)
         return None
 
 

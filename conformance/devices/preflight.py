@@ -152,7 +152,7 @@ def mixing_is_refused(device: Device) -> None:
     for name, operation in (("a sum", torch.add), ("a matrix product", torch.matmul)):
         try:
             device.to_cpu(operation(ours, theirs))
-        except Exception:  # noqa: BLE001, S112 (how it is refused is the backend's own choice)
+        except Exception:  # noqa: BLE001, S112 (each backend refuses in its own way)
             continue
         _wrong(f"{name} gave a result")
 
@@ -201,7 +201,7 @@ def _comes_out(device: Device) -> bool:
         output.sum().backward()
     except _RaisedError:
         came_out = True
-    except Exception:  # noqa: BLE001 (another one is told by the checks that ask for it)
+    except Exception:  # noqa: BLE001 (the checks that need it report others)
         came_out = False
     else:
         came_out = False

@@ -60,7 +60,7 @@ def _answer(question: str, call: Callable[[], Any]) -> Answer:
         return Answer(ok=False, message=f"{question}: {error}")
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 (backends raise what they like, SystemExit among it)
+    except BaseException as error:  # noqa: BLE001 (backends raise anything, even SystemExit)
         return Answer(ok=False, message=f"{question} raised {quoted(error)}")
 
 

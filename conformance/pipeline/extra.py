@@ -42,7 +42,7 @@ def _judged(subject: Any, judge: Judge) -> list[Finding] | str:
         return findings_in(judge(subject))
     except UnsupportedError as error:
         return str(error) or "not claimed"
-    except BaseException as error:  # noqa: BLE001 (what is judged may raise anything)
+    except BaseException as error:  # noqa: BLE001 (the subject may raise anything)
         pass_on_an_interrupt(error)
         raised = Raised.of(error)
         return [Finding("error", "the call", "", f"raised {raised}", raised=raised)]

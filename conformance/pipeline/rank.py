@@ -89,7 +89,7 @@ def run(start: Start) -> None:
     """Run this rank, and end this process."""
     try:
         importlib.import_module(_PROCESS).run_rank(start)
-    except BaseException:  # noqa: BLE001 (nothing of the keeper's goes on in a fork of it)
+    except BaseException:  # noqa: BLE001 (a fork must not run the keeper's code)
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)

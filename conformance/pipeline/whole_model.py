@@ -93,7 +93,7 @@ class StepOfWhole:
     partials: dict[Parameter, Partials]
 
 
-def run_whole_model(  # noqa: PLR0913 (what a model is made of, and what it is run on)
+def run_whole_model(  # noqa: PLR0913 (a model's parts and its inputs)
     scenario: Scenario, stages: int, microbatches: int, *, dtype: torch.dtype, device: torch.device, seed: int,
     wide: bool = False,
 ) -> list[StepOfWhole]:  # fmt: skip

@@ -59,7 +59,7 @@ def main() -> None:
         if not interrupted():
             raise  # for example, a thread of the target
         tell({"interrupted": True})
-    except Exception as error:  # noqa: BLE001 (told to the parent: each has an exit code of its own)
+    except Exception as error:  # noqa: BLE001 (reported to the parent: each error has its own exit code)
         message, code = refusal(error)
         tell({"refused": message, "exit_code": code})
     leave()

@@ -19,7 +19,7 @@ FIRST_LINE_VARIABLE = "GRADCONFORM_WAIT_SECONDS"
 def print_to_stderr(text: str) -> None:
     """Print one line of the command; a closed standard error is ignored."""
     with contextlib.suppress(OSError, ValueError):
-        print(line_for_terminal(f"gradconform: {text}"), file=sys.stderr, flush=True)  # noqa: T201 (a command talks)
+        print(line_for_terminal(f"gradconform: {text}"), file=sys.stderr, flush=True)  # noqa: T201 (command output)
 
 
 def first_line_after() -> float:

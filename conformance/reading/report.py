@@ -104,7 +104,7 @@ def _refuse_another_kind(name: str, held: bytes) -> None:
         _refuse(name, f"{told}; expected a report")
 
 
-class ValueProblem(ValueError):  # noqa: N818 (it says what is wrong, and who reads names the file)
+class ValueProblem(ValueError):  # noqa: N818 (it has the problem; readers add the file)
     """A value that JSON can hold, but neither a report nor a record can."""
 
 
@@ -165,7 +165,7 @@ def _refuse_other_values(name: str, values: Mapping[str, Any]) -> None:
 
 def problem_of(values: Mapping[str, Any], what: Literal["report", "result"]) -> str | None:
     """Return the place at which values violate the schema of a report, or of its result; None if they are valid."""
-    from jsonschema.exceptions import best_match  # noqa: PLC0415 (only who reads a report needs it)
+    from jsonschema.exceptions import best_match  # noqa: PLC0415 (only reading a report needs it)
 
     error = best_match(_validator(what).iter_errors(values))
     while error is not None and error.context:  # for null or an object, the object was meant

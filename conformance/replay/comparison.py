@@ -68,7 +68,7 @@ def differences(plain: list[Step], tried: list[Step]) -> Iterator[tuple[str, Any
             if not MAY_REFUSE or "W" in token:
                 yield f"{token} runs", "no error", f"raises {got['raised']}"
                 continue
-            expected = tried[number - 1]  # noqa: PLW2901 (what is refused leaves everything as it was)
+            expected = tried[number - 1]  # noqa: PLW2901 (a refusal changes nothing)
         for what in sorted(COMPARED & got.keys()) if not token.endswith("finish!") else ():
             for name in {**({} if "given to" in what else expected.get(what, {})), **got[what]}:
                 value, allowed = got[what].get(name, 0), wanted(what, name, expected, plain[number:])

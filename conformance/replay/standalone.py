@@ -429,7 +429,7 @@ def run(functions: Any) -> list[Step]:
             step |= seen if isinstance(seen, dict) else {}
             if RECEIVED:
                 lane.received.after(kind, int(mb or 0))
-        except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 (what it raises is what is seen)
+        except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 (the exception is the observation)
             step["raised"] = f"{type(error).__name__}: {error}"
             if RAISING and kind == "I" and int(mb) in RAISING:
                 lane.failed.add(int(mb))

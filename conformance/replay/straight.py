@@ -206,7 +206,7 @@ def _drawn(one: object) -> str:
 def _outputs(case: StageCase) -> int | None:
     """Return a stage's number of outputs, 0 if no tuple; None if one is no tensor with a gradient."""
     stage = case.build()
-    assert isinstance(stage, nn.Module)  # noqa: S101 (what builders make)
+    assert isinstance(stage, nn.Module)  # noqa: S101 (builders return it)
     generator, cpu = torch.Generator().manual_seed(0), torch.device("cpu")
     args = [one.place(one.draw(generator, torch.float32), cpu) for one in case.inputs if isinstance(one, _PLAIN)]
     outputs = stage(*args)
@@ -241,7 +241,7 @@ def _fails(text: str) -> bool:
             exec(compile(text, "<script>", "exec"), {"__name__": "__main__"})  # noqa: S102 (it was written here)
     except SystemExit as stop:
         return bool(stop.code)
-    except BaseException as error:  # noqa: BLE001 (it fails by raising)
+    except BaseException as error:  # noqa: BLE001 (an exception is its failure)
         pass_on_an_interrupt(error)
         return True
     return False

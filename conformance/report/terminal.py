@@ -177,7 +177,7 @@ def _section(
     ]
 
 
-def _of_one_bug(  # noqa: PLR0913 (as _section, and what its causes are beside)
+def _of_one_bug(  # noqa: PLR0913 (as _section, with the largest cause)
     section: Section, numbered: Sequence[tuple[int, Cause]], report: Report, width: int, detail: Detail, *, most: int
 ) -> list[Line]:
     """Return a section in which causes with few checks, compared with ``most``, take one line each."""

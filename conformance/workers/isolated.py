@@ -150,7 +150,7 @@ class IsolatedRun:
     :class:`~gradconform.exits.RunRefusedError` if the target or another input is refused.
     """
 
-    def __init__(  # noqa: PLR0913 (what a run is limited by)
+    def __init__(  # noqa: PLR0913 (a run's limits)
         self,
         options: Mapping[str, Any],
         *,
@@ -350,7 +350,7 @@ class IsolatedRun:
         target.
         """
         begun = worker.begun
-        assert begun is not None  # noqa: S101 (for the type: who is at no check is replaced)
+        assert begun is not None  # noqa: S101 (for the type: idle workers are replaced)
         place = begun.place
         self._end(worker)
         # Start it now: both workers are usually needed, and importing torch takes most of the time.

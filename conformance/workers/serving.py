@@ -71,7 +71,7 @@ def _made_ready(options: RunOptions, first: Mapping[str, Any]) -> Choice:
     from gradconform.devices.ready import WORKER_VARIABLE, ready  # noqa: PLC0415 (it imports torch)
 
     os.environ[WORKER_VARIABLE] = str(first["worker"])
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109 (after torch's import: nothing in the folder can stand for it)
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 (after torch's import: no file there can replace it)
     choice = Choice.from_dict(first["choice"])
     ready(choice, flags_named(options.flags))
     return choice
@@ -105,11 +105,11 @@ def exhaustion(result: Result) -> tuple[str, str] | None:
 
 def _problem_of(device: str) -> str | None:
     """Return the error of one addition on ``device`` that is read back; None if it is correct."""
-    import torch  # noqa: PLC0415 (before there is work nothing here needs it)
+    import torch  # noqa: PLC0415 (not needed before there is work)
 
     try:
         found = (torch.ones(2, device=device) + 1).cpu().tolist()
-    except Exception as error:  # noqa: BLE001 (backends raise what they like)
+    except Exception as error:  # noqa: BLE001 (backends raise anything)
         return f"{type(error).__name__}: {error}"
     return None if found == [2.0, 2.0] else f"1 + 1 gives {found}"
 

@@ -48,7 +48,7 @@ FORWARDS: dict[str, Callable[[Sequence[Action]], tuple[Action, ...]]] = {
 }
 
 
-def program_of(  # noqa: PLR0913 (what a program is made of)
+def program_of(  # noqa: PLR0913 (a program's parts)
     order: str, count: int, steps: str, caller: str, *, beside: bool, forwards: str = "none", again: bool = False,
     finish: bool = False,
 ) -> str:  # fmt: skip

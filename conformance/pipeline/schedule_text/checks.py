@@ -87,7 +87,7 @@ def _not_refused(where: str, what: str, call: Callable[[], object]) -> Iterator[
         call()
     except UnsupportedError:
         raise
-    except Exception:  # noqa: BLE001 (whatever else it raises, it refuses)
+    except Exception:  # noqa: BLE001 (any other exception is a refusal)
         return
     yield Finding("no_error", where, "", f"is accepted where an error was expected: {what}")
 
@@ -204,5 +204,5 @@ _SPOILED = {
 def _refuses_spoiled(subject: ScheduleText, *, schedule: Schedule, spoiled: Spoiled) -> Iterator[Finding]:
     """{schedule.name} ({schedule.size}) with {spoiled.what} {spoiled.level} be refused before anything runs."""
     rows = spoiled.spoil([list(row) for row in schedule.rows])
-    call = lambda: subject.lowered(rows, schedule.stages, schedule.microbatches)  # noqa: E731 (handed on once)
+    call = lambda: subject.lowered(rows, schedule.stages, schedule.microbatches)  # noqa: E731 (passed on once)
     yield from _not_refused("the spoiled schedule", f"{schedule.name} with {spoiled.what}", call)

@@ -127,7 +127,7 @@ def _must_raise(call: Callable[[], object], what: str, *words: str) -> Iterator[
         call()
     except UnsupportedError:
         raise
-    except Exception as error:  # noqa: BLE001 (whatever else it raises is looked at)
+    except Exception as error:  # noqa: BLE001 (any other exception is examined)
         missing = [word for word in words if word not in str(error)]
         if missing:
             text = f"names {' and '.join(missing)} nowhere: {' '.join(str(error).split())[:300]}"
@@ -157,7 +157,7 @@ def _wrong_shape(subject: Subject) -> Iterator[Finding]:
     """An argument of another shape than the stage was made for MUST be refused, both shapes named."""
     stages = _manual(subject, checked=True)
     wrong = torch.ones(ROWS + 1, NUMBERS, device=subject.device)
-    call = lambda: stages[0].forward(0, (wrong,), {})  # noqa: E731 (handed on once)
+    call = lambda: stages[0].forward(0, (wrong,), {})  # noqa: E731 (passed on once)
     yield from _must_raise(call, "the argument", str(ROWS), str(ROWS + 1))
 
 
@@ -168,7 +168,7 @@ def _wrong_dtype(subject: Subject) -> Iterator[Finding]:
     (wrong,) = (one.double() for one in subject.example())
     for stage in stages:
         stage.module.double()
-    call = lambda: stages[0].forward(0, (wrong,), {})  # noqa: E731 (handed on once)
+    call = lambda: stages[0].forward(0, (wrong,), {})  # noqa: E731 (passed on once)
     yield from _must_raise(call, "the argument", "float32", "float64")
 
 
@@ -215,7 +215,7 @@ def _compiled_split(subject: Subject) -> Judged:
             subject.objects.split_schedule(stages, MICROBATCHES)
         except UnsupportedError:
             raise
-        except Exception as error:  # noqa: BLE001 (whatever else it raises is looked at)
+        except Exception as error:  # noqa: BLE001 (any other exception is examined)
             if "compile" not in str(error):
                 text = f"does not say what is refused: {' '.join(str(error).split())[:300]}"
                 yield Finding("no_error", "the error", "", text)

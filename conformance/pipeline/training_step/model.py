@@ -222,7 +222,7 @@ def no_compiler(backend: str) -> str:
     try:
         compile_in_place({0: module}, backend)
         module(torch.ones(1, WIDTH, requires_grad=True)).sum().backward()
-    except Exception as error:  # noqa: BLE001 (whatever it raises, it is none of a runtime's)
+    except Exception as error:  # noqa: BLE001 (no exception here is a runtime's)
         return f"torch.compile with {backend} does not work here: {' '.join(str(error).split())[:300]}"
     return ""
 

@@ -131,7 +131,7 @@ def spec_of(composition: Composition, place: Place) -> StepSpec:
     )
 
 
-def _acts(  # noqa: PLR0913, PLR0917 (a session, what it is of, and what it is held against)
+def _acts(  # noqa: PLR0913, PLR0917 (a session, its subject and its reference)
     session: RuntimeSession, stages: Mapping[int, nn.Module], composition: Composition, place: Place,
     replicas: Replicas, plain: PlainRun, moved: PlainRun, wide: PlainRun,
 ) -> Judged:  # fmt: skip

@@ -67,7 +67,7 @@ class PlainRun:
 _CPU = torch.device("cpu")
 
 
-def run_plain(  # noqa: PLR0913 (what is run, and where)
+def run_plain(  # noqa: PLR0913 (the run and its place)
     composition: Composition,
     *,
     dtype: torch.dtype,
